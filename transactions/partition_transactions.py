@@ -1,6 +1,5 @@
 """One partition's transactions: numbered, stored before they run, committed in order."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -29,13 +28,13 @@ from transactions.rows import Lengths, RangeDigest, Unplanned
 
 @dataclass(frozen=True, slots=True)
 class TransactionPolicy:
-    """Says how one partition's transactions are cut. Seconds are of the owner's monotonic clock."""
+    """Size and number of one partition's transactions. Seconds are of the owner's clock."""
 
     kind: TransactionKind = "transactional"
     max_active: int = 3  # one is committed, one is being processed to its end, one fills
-    records: int = 66_000  # so many fill a transaction
-    plan_records: int = 16_000  # so many that wait are planned at once
-    plan_seconds: float = 0.05  # or after so long, if fewer wait
+    records: int = 66_000  # in a full transaction
+    plan_records: int = 16_000  # as many waiting records are planned at once
+    plan_seconds: float = 0.05  # or fewer that have waited so long
     by_executors: bool = False  # they read the records, of ranges planned from offsets alone
 
 
@@ -54,11 +53,11 @@ class Transaction:
     """An open transaction. Only PartitionTransactions changes it."""
 
     txid: int  # from 1
-    attempt: int  # from 1; grows with each try, over restarts too
+    attempt: int  # from 1; grows with each attempt, over restarts too
     range: Range
     phase: Phase
-    stored: Range | None = None  # what stands in the store under this attempt
-    cut_under: int | None = None  # by a later leader: see `is_outdated`
+    stored: Range | None = None  # the range that is stored under this attempt
+    cut_under: int | None = None  # leader epoch, see `is_outdated`
     # Of records that pass through here; each counts once:
     since: float = 0.0  # when the first was planned
     digest: RangeDigest = field(default_factory=RangeDigest)
@@ -72,51 +71,32 @@ class Transaction:
 
     @property
     def is_stored(self) -> bool:
-        """True if it stands in the store as it is now."""
+        """Whether it is stored as it is now."""
         return self.stored is self.range or self.stored == self.range
 
 
-class TooManyActive(Exception):
-    """As many transactions, or groups, are open as are allowed."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} transactions are open; no more are allowed")
-
-
-class OutcomePending(Exception):
-    """A transaction cannot fail while it is not known whether it is committed."""
-
-    def __init__(self, txid: int) -> None:
-        super().__init__(f"transaction {txid} is being committed; its outcome is not known yet")
-
-
 class OutOfOrder(Exception):
-    """A transaction, or a group, cannot be committed before the one below it."""
-
-    def __init__(self, number: int, lowest: int) -> None:
-        super().__init__(f"transaction {number} cannot be committed; {lowest} is to come first")
+    """A transaction or a group cannot be begun, committed, or failed now."""
 
 
 class PartitionTransactions:
-    """One partition's open transactions, in order, on both engines. Pure: seconds are given.
+    """One partition's open transactions, in order, on both engines: an exactly-once DeliveryMode.
 
     Storm's TransactionalSpoutCoordinator and Trident's MasterBatchCoordinator are the models: up
     to `max_active` are open, processed at once, committed in order, and one that fails fails all
-    later ones, in new attempts. Unlike Storm's, each partition numbers its own; an attempt
-    counts up in what is stored, so that it grows over restarts too; and one that is not the live
-    one changes nothing.
+    later ones, in new attempts. Unlike Storm's, each partition numbers its own; the attempt is
+    stored with the txid, so that it grows over restarts too.
 
-    A range of offsets stands in the store, under its txid, before a record of it runs. Its seal,
-    the count and the digest of its records, stands there before it is committed, so that whoever
-    has to repeat it can tell whether the log still gives the same records.
+    A range of offsets is stored under its txid before a record of it is emitted. Its seal, the
+    count and the digest of its records, is stored before it is committed, so that a replay can
+    tell whether the log still has the same records.
 
-    The local engine knows the records when it plans them, so that its ranges are sealed from the
-    start: what waits is put into the newest transaction, which grows, by whole chunks if they
-    fit, until it is closed. One that was found stored never grows, and is compared as its records
-    come again. On the spark engine executors read the records, and `read` seals, or compares.
+    The local engine knows the records when it plans them, so its ranges are sealed from the
+    start: waiting records go into the newest transaction, by whole chunks if they fit, until it
+    is closed. A transaction found in the store never grows, and is compared as its records come
+    again. On the spark engine executors read the records, and `read` seals or compares.
 
-    It is the DeliveryMode of a partition that is exactly once: what is emitted lies in a
-    transaction that is stored.
+    Pure: seconds are given.
     """
 
     retries = True
@@ -132,7 +112,7 @@ class PartitionTransactions:
     ) -> None:
         """Raises ValueError unless `resumed` says how the transactions go on."""
         if resumed is None:
-            raise ValueError(f"nothing says how the transactions of {partition} go on")
+            raise ValueError(f"{partition}: no state to resume its transactions from")
         self.partition = partition
         self.buffer_records = 2 * policy.plan_records
         self.committed = resumed.transactions.committed
@@ -153,34 +133,33 @@ class PartitionTransactions:
             for each in resumed.transactions.checked(resumed.position.offset).open
         ]
         self.open_to = resumed.position.offset
-        """Records below this offset may be emitted: they are stored as a transaction's."""
+        """The end of the transactions that are stored: records below it may be emitted."""
         self._epochs = LeaderEpochs(resumed.position)
         self._unplanned = Unplanned()
         self._planned_at = float("-inf")
-        self._letters: Counter[int] = Counter()  # on their way, by offset: see `awaits`
+        self._dead_letters: set[int] = set()  # offsets, see `awaits`
         self._differs: ReplayDiffers | None = None
-        self._wanted: Transactions | None = None  # made when it is asked for
+        self._wanted: Transactions | None = None  # what `to_store` gives, until it changes
 
-    # What the partition asks
+    # DeliveryMode
 
     @property
     def ends_at(self) -> int:
-        """The end of the transaction that is being emitted: no chunk reaches beyond."""
+        """The end of the transaction that is being emitted: no chunk crosses it."""
         for each in self._open:
             if each.emitted < each.count or not each.range.is_sealed:
                 return each.range.end
         return self.open_to
 
     def in_flight(self) -> int:
-        """Records emitted behind what is stored."""
         return self._progress.read - self._progress.read_below
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
-        """Records that wait of a transaction that is stored, to its end."""
+        """See `DeliveryMode`: waiting records of one transaction that is stored."""
         return self._ledger.waiting_below(min(self.open_to, self.ends_at))
 
     def accepts_more(self, room: int) -> bool:
-        """True if one can be planned before a transaction is committed, or is to come again."""
+        """See `DeliveryMode`: records that can be planned now, or are replayed."""
         if self._policy.by_executors or self._differs is not None:
             return False
         if self._awaited:
@@ -200,27 +179,27 @@ class PartitionTransactions:
         return offset, self.to_store()
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
-        """Something is planned, or half of the limit is not stored and could be."""
+        """See `DeliveryMode`: a plan or a seal, or half of the limit, is not stored."""
         if self.is_due:
             return True
         is_half = 2 * self._progress.unstored >= max_pending
         return is_half and self.progress(room)[0] > self._progress.offset
 
     def owes_emission(self) -> bool:
-        """Records wait that are planned: else their transaction could not be committed."""
+        """See `DeliveryMode`: planned records wait, without which nothing is committed."""
         ledger = self._ledger
         return bool(self._open and ledger.waiting) and ledger.emitted_to < self._open[-1].range.end
 
     def stop(self) -> None:
-        """Nothing is planned unless it is asked for."""
+        """See `DeliveryMode`; nothing is planned unless `plan` is called."""
 
     @property
     def awaits_commit(self) -> bool:
-        """True if the lowest open one is read: its commit needs nothing more of the log."""
+        """See `DeliveryMode`: the lowest open one is read."""
         return bool(self._open) and self._open[0].phase is not Phase.PLANNED
 
     def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
-        """Learn of records that wait from now on: of a transaction that is replayed, or new."""
+        """See `DeliveryMode`: records of a transaction that is replayed, or new ones."""
         offsets = chunk.offsets
         self._epochs.fetched(chunk.leader_epochs)
         start = 0
@@ -238,13 +217,11 @@ class PartitionTransactions:
             self._unplanned.add(offsets[start:], lengths[start:])
 
     def on_log_end(self, end: int) -> None:
-        """Learn that no record lies before `end` but those fetched."""
         for each in self._awaited:
             if each.range.end <= end:
                 self._came_again(each)
 
     def on_emitted(self, count: int) -> None:
-        """Learn that the next so many records were emitted for the first time."""
         for each in self._open:
             if not count:
                 break
@@ -254,18 +231,17 @@ class PartitionTransactions:
 
     @property
     def is_due(self) -> bool:
-        """True if a plan, an attempt or a seal is not stored."""
+        """Whether a plan, an attempt or a seal is not stored."""
         return not all(each.is_stored for each in self._open)
 
     def to_store(self) -> Transactions:
-        """The transactions that must stand in the partition's node now."""
+        """The transactions to store in the partition's node."""
         if self._wanted is None:
-            standing = [OpenTransaction(e.txid, e.attempt, e.range) for e in self._open]
-            self._wanted = Transactions(self._policy.kind, self.committed, tuple(standing))
+            open_ones = tuple(OpenTransaction(e.txid, e.attempt, e.range) for e in self._open)
+            self._wanted = Transactions(self._policy.kind, self.committed, open_ones)
         return self._wanted
 
     def on_stored(self, progress: Progress) -> None:
-        """Learn that they stand there, as `to_store` gave them."""
         for each in progress.transactions.open if progress.transactions else ():
             found = self._find(each.txid)
             if found is not None and found.attempt == each.attempt:
@@ -273,11 +249,11 @@ class PartitionTransactions:
                 self.open_to = max(self.open_to, each.range.end)
 
     def replay_error(self, *, log_moved: bool) -> ReplayDiffers | None:
-        """The reason why the log cannot give a sealed range's records again; None: it does so far.
+        """See `DeliveryMode`: the log cannot give a sealed range's records again.
 
         That transaction is never committed, and nothing is planned from then on. Where the log
-        goes on elsewhere, none may be left to be read again: the lowest is read, or what is
-        open may be planned anew, as no sink can have it.
+        goes on elsewhere, either the lowest is read, or the open ones may be planned anew, as no
+        sink can have them.
         """
         if self._differs is not None or not log_moved or self.awaits_commit or self.may_plan_anew:
             return self._differs
@@ -287,10 +263,10 @@ class PartitionTransactions:
 
     @property
     def may_plan_anew(self) -> bool:
-        """True if no sink can have any open transaction, and their ranges are not promised.
+        """Whether no sink can have any open transaction, and their ranges are not promised.
 
         The lowest decides, since they are committed in order. A range that is only planned was
-        never committed by anyone; a sealed one may be given up if transactions are opaque. On
+        never committed by anyone; a sealed one may be dropped if transactions are opaque. On
         the local engine, records of it may be in flight, under its txid.
         """
         if not self._open:
@@ -300,10 +276,7 @@ class PartitionTransactions:
         return is_free and self._policy.by_executors
 
     def resume_state(self, position: Position) -> Resumed:
-        """Give what goes on after this where the log goes on elsewhere.
-
-        What is open here is planned anew, under the same txids, in later attempts.
-        """
+        """See `DeliveryMode`; open ones are planned anew, under their txids, in later attempts."""
         attempts = dict(self._resumed.attempts) | {each.txid: each.attempt for each in self._open}
         return replace(
             self._resumed,
@@ -313,13 +286,13 @@ class PartitionTransactions:
             attempts=attempts,
         )
 
-    # What is planned of records that are here
+    # Planning records that are here
 
     def plan(self, now: float, room: int) -> None:
-        """Put what waits into the newest transaction, or begin one, if it is time and fits.
+        """Put waiting records into the newest transaction, or begin one, if it is time and fits.
 
-        It is time when many wait, when some have waited long, or when the partition stands
-        idle: an idle one plans the first record that comes at once.
+        It is time when many wait, when some have waited long, or when the partition is idle:
+        then the first record is planned at once.
         """
         if self._differs is None and not self.is_held and self._is_time(now):
             self._fill(now, room)
@@ -331,7 +304,7 @@ class PartitionTransactions:
         return self._open[-1] if is_filling else None
 
     def is_full(self, room: int) -> bool:
-        """True if the newest takes no more: not the next chunk, or none at all."""
+        """Whether the newest takes no more: not the next chunk, or none at all."""
         if self.filling is None:
             return False
         left = min(self._policy.records - self.filling.count, self._space(room))
@@ -339,9 +312,10 @@ class PartitionTransactions:
 
     def close(self) -> None:
         """Let the newest grow no more."""
-        if self.filling is not None:
-            closed, self._open[-1].phase = self.filling, Phase.PROCESSING
-            self._process(closed, 0)
+        newest = self.filling
+        if newest is not None:
+            newest.phase = Phase.PROCESSING
+            self._process(newest, 0)
 
     def _is_time(self, now: float) -> bool:
         waited = self._unplanned.waited(now)
@@ -357,7 +331,7 @@ class PartitionTransactions:
         return room - sum(each.count - each.emitted for each in self._open)
 
     def _fits(self, space: int, count: int) -> int:
-        """Tell how many records of the first chunk fit into one that has `count`."""
+        """Records of the first waiting chunk that fit into a transaction of `count`."""
         return self._unplanned.fits(self._policy.records, space, count, splits=not self._open)
 
     def _fill(self, now: float, room: int) -> None:
@@ -384,7 +358,7 @@ class PartitionTransactions:
         self._planned_at = now
         self._wanted = None
 
-    # What is planned of offsets alone
+    # Planning ranges of offsets
 
     @property
     def planned_to(self) -> int:
@@ -393,14 +367,14 @@ class PartitionTransactions:
 
     @property
     def may_begin(self) -> bool:
-        """True if another transaction may be begun."""
+        """Whether another transaction may be begun."""
         return self._differs is None and len(self._open) < self._policy.max_active
 
     def begin(self, end: int, leader_epoch: int | None = None) -> Transaction:
-        """Plan from `planned_to` to `end`. Raises TooManyActive, ValueError for no offset.
+        """Plan from `planned_to` to `end`. Raises OutOfOrder, ValueError for no offset.
 
-        `leader_epoch` is of who led the log when its end was told: no record of the range has a
-        later one, so that whoever reads on behind it hears of a log that was cut off since.
+        `leader_epoch` is of the leader that said where the log ends: no record of the range has a
+        later one. A read behind the range under this epoch notices if the log was cut off since.
         """
         covers = Range(self.planned_to, end, leader_epoch=leader_epoch)
         if end <= covers.first:
@@ -409,7 +383,7 @@ class PartitionTransactions:
 
     def _begin(self, covers: Range, phase: Phase) -> Transaction:
         if not self.may_begin:
-            raise TooManyActive(self._policy.max_active)
+            raise OutOfOrder(f"{len(self._open)} transactions of {self.partition} are open")
         txid = self.committed + len(self._open) + 1
         attempt = self._least(self._resumed.attempts.get(txid, 0))
         begun = Transaction(txid, attempt, covers, phase)
@@ -422,10 +396,10 @@ class PartitionTransactions:
         return max(attempt + 1, self._resumed.least_attempt)
 
     def position_of(self, txid: int) -> Position:
-        """The position from which a range is read, as far as its resume key is known.
+        """The position from which to read a range, with its resume key if known. Raises KeyError.
 
-        Raises KeyError. The leader epoch is at least that of the record before; an older one
-        would look as if the log had been cut off.
+        The leader epoch is at least that of the record before; under an older one the log would
+        seem to have been cut off.
         """
         each = self.transaction_of(txid)
         if each is self._open[0]:
@@ -437,34 +411,34 @@ class PartitionTransactions:
             epoch = later_epoch(epoch, covers.leader_epoch) if is_known else None
         return Position(each.range.first, epoch, self._begins.topic_id)
 
-    # What is read
+    # Reading
 
     @property
     def _awaited(self) -> Sequence[Transaction]:
-        """Those whose records are to come again here."""
+        """Those that are replayed, and whose records have not all come."""
         if self._policy.by_executors or self._differs is not None:
             return ()
         return [each for each in self._open if each.phase is Phase.PLANNED]
 
     def _came_again(self, each: Transaction) -> None:
-        """Learn that all records of a range were offered that the log has."""
+        """Seal or compare a range of which all records have come that the log has."""
         if self._differs is None:
             epoch = self._epochs.fetched_before(each.range.end)
             self._seal(each, each.digest.count, each.digest.hex(), epoch, Phase.PROCESSING)
             self._process(each, 0)
 
     def is_recorded(self, txid: int) -> bool:
-        """True if its live attempt stands in the store: it may be run."""
+        """Whether its live attempt is stored: it may be run."""
         found = self._find(txid)
         return found is not None and found.stored is not None
 
     def read(
         self, txid: int, attempt: int, count: int, digest: str, leader_epoch: int | None
     ) -> bool:
-        """Seal its range: an attempt has read so many records. False: it is not the live one.
+        """Seal the range that an attempt has read; False: the attempt is not the live one.
 
-        What was sealed before must be the same, and written by no later leader, else `replay_error`
-        tells. What was only planned may be whatever it has turned out to be, unless `is_outdated`.
+        A range that was sealed before must hold the same records, of no later leader, else
+        `replay_error` tells. One that was only planned may hold any, unless `is_outdated`.
         """
         found = self._find(txid)
         if found is None or found.attempt != attempt or not self.is_recorded(txid):
@@ -480,7 +454,7 @@ class PartitionTransactions:
     def _seal(
         self, each: Transaction, count: int, digest: str, leader_epoch: int | None, phase: Phase
     ) -> None:
-        """Bring it into a phase, now that its records are known, unless they are not the same."""
+        """Seal or compare a range, and move it to a phase unless it differs."""
         epoch = later_epoch(each.range.leader_epoch, leader_epoch)
         sealed = replace(each.range, count=count, digest=digest, leader_epoch=epoch)
         if not each.range.is_sealed:
@@ -494,16 +468,16 @@ class PartitionTransactions:
         each.phase = phase
 
     def is_outdated(self, txid: int) -> bool:
-        """True if it has to fail: its log was cut off below it, and it may be read already.
+        """Whether it has to fail: its log was cut off below it, and it may be read already.
 
         A later leader wrote a range before it, which is read only now. It may have a seal: nobody
-        can have committed it, since that one had none.
+        can have committed it, since the one before had none.
         """
         found = self._find(txid)
         return found is not None and found.cut_under is not None
 
     def _find_outdated(self, read: Transaction, epoch: int | None) -> None:
-        """Find what an older leader wrote than what comes before it, from one that is read on."""
+        """Mark transactions of an older leader than what comes before them, from `read` on."""
         latest = epoch
         if read.range.leader_epoch is not None:
             # Else the epoch may be older, as where a partition begins it is that of its leader.
@@ -517,7 +491,7 @@ class PartitionTransactions:
             if known is not None and known != later_epoch(known, latest):
                 each.cut_under = latest
 
-    # What is processed
+    # Processing
 
     def transactions_of(self, offsets: Offsets) -> npt.NDArray[np.int64]:
         """The txid of each record of an open transaction; 0 for all others."""
@@ -532,11 +506,14 @@ class PartitionTransactions:
         return txids[np.searchsorted(ends, offsets, side="right")]
 
     def processed(self, offsets: Offsets) -> None:
-        """Learn that the trees of records have resolved, or that their letters are durable.
+        """Count records whose trees have resolved, or whose dead letters are durable.
 
         Raises ValueError when more were processed of a transaction than emitted.
         """
-        offsets = self._without_letters(offsets)
+        if self._dead_letters:
+            awaited = np.isin(offsets, list(self._dead_letters))
+            self._dead_letters.difference_update(offsets[awaited].tolist())
+            offsets = offsets[~awaited]
         if not len(offsets) or not self._open or self._differs is not None:
             return
         below = int(np.count_nonzero(offsets < self._open[0].range.first))
@@ -558,25 +535,13 @@ class PartitionTransactions:
             each.phase = Phase.PROCESSED
 
     def awaits(self, offset: int) -> None:
-        """Learn that a sink refused a row of a processed record, and that its letter is out.
+        """Hold the transaction of a processed record until its dead letter is durable.
 
-        The record's next `processed` tells that the letter is durable; each call waits for one.
+        A sink has refused a row of it. The record's next `processed` ends the wait.
         """
-        self._letters[offset] += 1
+        self._dead_letters.add(offset)
 
-    def _without_letters(self, offsets: Offsets) -> Offsets:
-        """Those that no letter brings back; each of the others is of one letter, durable now."""
-        if not self._letters:
-            return offsets
-        others = np.ones(len(offsets), np.bool_)
-        for place, offset in enumerate(offsets.tolist()):
-            if self._letters[offset] > 0:
-                others[place] = False
-                self._letters[offset] -= 1
-        self._letters = +self._letters
-        return offsets[others]
-
-    # What is committed
+    # Committing
 
     @property
     def ungrouped(self) -> Sequence[Transaction]:
@@ -589,47 +554,43 @@ class PartitionTransactions:
         return lowest if lowest is not None and self.is_ready(lowest.txid) else None
 
     def is_ready(self, txid: int) -> bool:
-        """True if it can be committed, when it is its turn.
+        """Whether it can be committed once those below it are.
 
-        It is processed, stands in the store as it is, and no letter of it is on its way.
+        It is processed, stored as it is, and awaits no dead letter.
         """
         each = self._find(txid)
         if each is None or each.phase is not Phase.PROCESSED or not each.is_stored:
             return False
         covers = each.range
-        if any(covers.first <= offset < covers.end for offset in self._letters):
+        if any(covers.first <= offset < covers.end for offset in self._dead_letters):
             return False
         return not self.is_outdated(txid)
 
-    def take(self, txid: int) -> Transaction:
-        """It is being committed from now on.
+    def take(self, txid: int) -> None:
+        """Mark it as being committed.
 
         Raises OutOfOrder unless it is ready, and the lowest that is not being committed.
         """
         lowest = next((e for e in self._open if e.phase is not Phase.COMMITTING), None)
         if lowest is None or lowest.txid != txid or not self.is_ready(txid):
-            raise OutOfOrder(txid, self.committed + 1 if lowest is None else lowest.txid)
+            raise OutOfOrder(f"{self.partition} transaction {txid} is not the next to commit")
         lowest.phase = Phase.COMMITTING
-        return lowest
 
     def not_done(self, txid: int) -> None:
-        """Learn that it is not committed, nor can be without another call; those after it, too."""
-        found = self._find(txid)
-        if found is not None and found.phase is Phase.COMMITTING:
-            for each in self._from(txid):
-                if each.phase is Phase.COMMITTING:
-                    each.phase = Phase.PROCESSED
+        """Note that it is not committed, nor can be without another call; nor those after it."""
+        for each in self._from(txid):
+            if each.phase is Phase.COMMITTING:
+                each.phase = Phase.PROCESSED
 
     def fail(self, txid: int) -> None:
-        """Give it, and all after it, a new attempt. Raises OutcomePending if one is committed.
+        """Give it, and all after it, a new attempt. Raises OutOfOrder if one is being committed.
 
-        Those that are opaque and that no sink can have are only planned again, and so are those
-        that are outdated: under the later leader, which what reads them has to know of.
+        Opaque ones that no sink can have are only planned again, and so are those that are
+        outdated: under the later leader's epoch, so that a read under it notices the cut.
         """
         failed = self._from(txid)
-        for each in failed:
-            if each.phase is Phase.COMMITTING:
-                raise OutcomePending(each.txid)
+        if any(each.phase is Phase.COMMITTING for each in failed):
+            raise OutOfOrder(f"{self.partition}: a transaction from {txid} on is being committed")
         for each in failed:
             each.attempt, each.phase, each.stored = each.attempt + 1, Phase.PLANNED, None
             if each.cut_under is not None:
@@ -640,19 +601,19 @@ class PartitionTransactions:
         self._wanted = None
 
     def _may_differ(self, each: Transaction) -> bool:
-        """Tell whether it may be another one: it is opaque, and no sink can have it."""
+        """Whether other records may come under its txid: it is opaque, and no sink can have it."""
         is_somewhere = any(txid >= each.txid for txid in self.skips.values())
         is_free = not is_somewhere and each.phase is not Phase.COMMITTING
         return self._policy.kind == "opaque" and is_free
 
     def done(self, txid: int) -> Range:
-        """Learn that a transaction is committed in every sink; return what it covered.
+        """Note that it is committed in every sink; return its range.
 
         Raises OutOfOrder unless it is the lowest open one, and was taken.
         """
         lowest = self._open[0] if self._open else None
         if lowest is None or lowest.txid != txid or lowest.phase is not Phase.COMMITTING:
-            raise OutOfOrder(txid, self.committed + 1)
+            raise OutOfOrder(f"{self.partition} transaction {txid} is not being committed")
         del self._open[0]
         self.committed = txid
         self.grouped_to = max(self.grouped_to, txid)
@@ -663,7 +624,7 @@ class PartitionTransactions:
         return covers
 
     def is_in(self, sink: str, txid: int) -> None:
-        """Learn that a sink has committed it, while others may not: there it is not repeated."""
+        """Note that a sink has committed it, while others may not: there it is not repeated."""
         self.skips[sink] = max(txid, self.skips.get(sink, 0))
 
     def transaction_of(self, txid: int) -> Transaction:
@@ -674,19 +635,18 @@ class PartitionTransactions:
         return found
 
     def _find(self, txid: int) -> Transaction | None:
-        place = txid - self.committed - 1
-        return self._open[place] if 0 <= place < len(self._open) else None
+        position = txid - self.committed - 1
+        return self._open[position] if 0 <= position < len(self._open) else None
 
     def _from(self, txid: int) -> Sequence[Transaction]:
         return [] if self._find(txid) is None else self._open[txid - self.committed - 1 :]
 
 
 def _is_again(was: Range, now: Range) -> bool:
-    """Tell whether a sealed range has come again; `now` has the later leader epoch of both.
+    """Whether a sealed range has come again; `now` has the later leader epoch of both.
 
     Offsets and lengths are not all: if its last record is of a later leader than the seal knows of,
-    the log was cut off before it, and the record is another, and whoever reads on under the stored
-    epoch would be told that the log was cut off before it.
+    the log was cut off before it, and the record is another one.
     """
     is_as_old = not was.count or was.leader_epoch in {None, now.leader_epoch}
     return (now.count, now.digest) == (was.count, was.digest) and is_as_old

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from partition.interfaces import StoredOffset
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
-from tests.worlds.lined import NotingTransactions
+from tests.worlds.lined import resume, store
 from transactions.partition_transactions import (
     OutOfOrder,
     Phase,
@@ -24,7 +24,7 @@ def transactions(max_active=3, *, topic="t", kind="transactional", goes_on=None)
     """Transactions whose records others read."""
     policy = TransactionPolicy(kind, max_active=max_active, by_executors=True)
     goes_on = goes_on or Resumed(Position(0), Transactions(kind))
-    return NotingTransactions(Partition(topic, 0), goes_on, policy, int)
+    return resume(Partition(topic, 0), goes_on, policy)
 
 
 def read(line, txid, attempt=None):
@@ -36,9 +36,9 @@ def read(line, txid, attempt=None):
 def commit(line):
     """Everything of the lowest open transaction is done, up to its commit."""
     txid = line.committed + 1
-    line.stored(line.to_store())
+    store(line)
     read(line, txid)
-    line.stored(line.to_store())
+    store(line)
     line.take(txid)
     return line.done(txid)
 
@@ -67,10 +67,10 @@ def test_a_late_failure_of_an_old_attempt_leaves_the_live_one_alone(phase):
     """Storm 40: attempts are compared before anything is forgotten."""
     line = transactions()
     line.begin(10)
-    line.stored(line.to_store())
+    store(line)
     line.fail(1)
     if phase != "planned":
-        line.stored(line.to_store())
+        store(line)
     if phase == "processed":
         assert read(line, 1)
     before = opened(line), line.transaction_of(1).phase, line.is_recorded(1)
@@ -89,7 +89,7 @@ def test_attempts_grow_over_restarts_for_every_open_transaction(num_open):
         line = transactions(num_open, goes_on=goes_on)
         now = opened(line)
         assert [each.attempt for each in now] == [1 + restart] * num_open
-        line.stored(Transactions("transactional", 0, stands))
+        store(line, Transactions("transactional", 0, stands))
         for stale in stands:
             assert not line.is_recorded(stale.txid)
             assert not read(line, stale.txid, stale.attempt)
@@ -102,8 +102,8 @@ def test_transactions_of_one_number_are_told_apart_by_line_and_attempt():
     orders, flights = transactions(topic="orders"), transactions(topic="flights")
     assert orders.begin(10).txid == flights.begin(10).txid
     orders.fail(1)
-    orders.stored(orders.to_store())
-    flights.stored(flights.to_store())
+    store(orders)
+    store(flights)
     assert not read(orders, 1, attempt=1)
     assert read(flights, 1)
     assert orders.transaction_of(1).phase is Phase.PLANNED
@@ -114,12 +114,12 @@ def test_nothing_is_committed_before_all_of_it_is_processed():
     """Storm 44: nor is it done before a commit was asked for."""
     line = transactions()
     line.begin(10)
-    for step in (lambda: line.stored(line.to_store()), lambda: read(line, 1)):
+    for step in (lambda: store(line), lambda: read(line, 1)):
         for early in (line.take, line.done):
             with pytest.raises(OutOfOrder):
                 early(1)
         step()
-    line.stored(line.to_store())
+    store(line)
     assert line.committed == 0
     with pytest.raises(OutOfOrder):
         line.done(1)

@@ -1,5 +1,6 @@
 """Planner, groups and lines beside a plain model of logs, nodes and two sinks, with crashes."""
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, Resumed, Transactions
 from service.spark_engine.task import RangeRead
-from tests.worlds.lined import NotingTransactions
+from tests.worlds import lined
 from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
 from transactions.partition_transactions import TransactionPolicy
 from transactions.rows import RangeDigest, resumed
@@ -57,9 +58,7 @@ class GroupsAndModel(RuleBasedStateMachine):
         self.asked = {}  # place: what is on its way to the node
         self.ran_in = [{} for _place in self.places]  # txid: the last attempt that was run
         self.lines = [
-            NotingTransactions(
-                Partition("t", place), Resumed(Position(0), Transactions(kind)), self.cut, int
-            )
+            lined.resume(Partition("t", place), Resumed(Position(0), Transactions(kind)), self.cut)
             for place in self.places
         ]
         self.live()
@@ -126,11 +125,12 @@ class GroupsAndModel(RuleBasedStateMachine):
     def ask_to_store(self, at, answers):
         place = at % len(self.places)
         line = self.lines[place]
-        if place in self.asked or not line.has_to_store:
+        wanted = line.to_store()
+        if place in self.asked or wanted == self.nodes[place].transactions:
             return
-        offset = line.planned_to if line.begins_at is None else line.begins_at
+        offset = line.planned_to if wanted.first is None else wanted.first
         assert offset >= self.nodes[place].offset
-        self.asked[place] = (line, offset, line.to_store().checked(offset))
+        self.asked[place] = (line, offset, wanted.checked(offset))
         if answers:
             self.store(place)
 
@@ -140,7 +140,7 @@ class GroupsAndModel(RuleBasedStateMachine):
         if place in self.asked:
             line, _offset, transactions = self.asked[place]
             self.land(place)
-            line.stored(transactions)
+            lined.store(line, transactions)
 
     def land(self, place):
         _line, offset, transactions = self.asked.pop(place)
@@ -255,7 +255,7 @@ class GroupsAndModel(RuleBasedStateMachine):
         self.nodes[place] = replace(self.nodes[place], epoch=self.nodes[place].epoch + 1)
         committed = {sink: len(self.sinks[sink][place]) for sink in SINKS}
         found = resumed(Partition("t", place), self.nodes[place], committed, self.kind)
-        self.lines[place] = NotingTransactions(Partition("t", place), found, self.cut, int)
+        self.lines[place] = lined.resume(Partition("t", place), found, self.cut)
 
     @rule(landed=st.booleans())
     def crash(self, landed):
@@ -274,12 +274,15 @@ class GroupsAndModel(RuleBasedStateMachine):
         if place in self.asked and landed:
             self.land(place)
         self.asked.pop(place, None)
-        tries = [(each.number, each.attempt) for each in self.groups]
-        live = [each for each in tries if self.groups.is_live(*each)]
-        stale = self.groups.drop(place)
+        live = [each for each in self.groups if each.phase is not GroupPhase.PLANNED]
+        attempts = {each.number: each.attempt for each in live}
+        ran = [each for each in live if any(m.place == place for m in each.members)]
+        again = min((each.number for each in ran if len(each.members) > 1), default=math.inf)
+        stale = {number for number in attempts if number >= again} | {g.number for g in ran}
+        self.groups.drop(place)
         assert all(each.place != place for group in self.groups for each in group.members)
-        assert {number for number, _ in live if number not in stale} == {
-            number for number, attempt in live if self.groups.is_live(number, attempt)
+        assert attempts.keys() - stale == {
+            number for number, attempt in attempts.items() if self.groups.is_live(number, attempt)
         }
         self.claim(place)
 
@@ -298,8 +301,8 @@ class GroupsAndModel(RuleBasedStateMachine):
         assert started == sorted(started, reverse=True)
         for line in self.lines:
             assert line.replay_error(log_moved=False) is None
-            begins_at = line.planned_to if line.begins_at is None else line.begins_at
-            line.to_store().checked(begins_at)
+            wanted = line.to_store()
+            wanted.checked(line.planned_to if wanted.first is None else wanted.first)
 
     def teardown(self):
         if not hasattr(self, "places"):

@@ -13,7 +13,7 @@ from partition.records import (
     Resumed,
     Transactions,
 )
-from tests.worlds.lined import NotingTransactions
+from tests.worlds.lined import resume, store
 from transactions.partition_transactions import (
     OutOfOrder,
     TransactionPolicy,
@@ -22,6 +22,7 @@ from transactions.rows import RangeDigest
 
 ORDERS = Partition("orders", 3)
 POLICY = TransactionPolicy(records=10, plan_records=8, plan_seconds=0.5)
+ROOM = 1000
 
 
 def array(*offsets):
@@ -44,11 +45,11 @@ def covers(*offsets, first=None, leader_epoch=None):
     return Range(first, offsets[-1] + 1, len(offsets), digest_of(*offsets), leader_epoch)
 
 
-def new_line(policy=POLICY, *, position=100, committed=0, room=1000, **resumed):
+def new_line(policy=POLICY, *, position=100, committed=0, **resumed):
     opened = resumed.pop("opened", ())
     transactions = Transactions(policy.kind, committed, opened)
     goes_on = Resumed(Position(position, 6), transactions, **resumed)
-    return NotingTransactions(ORDERS, goes_on, policy, room if callable(room) else lambda: room)
+    return resume(ORDERS, goes_on, policy)
 
 
 def take(line):
@@ -57,21 +58,18 @@ def take(line):
     if found is None:
         return None
     line.grouped_to = found.txid
-    return line.take(found.txid)
+    line.take(found.txid)
+    return found
 
 
 def told(transaction):
     return transaction.txid, transaction.attempt, transaction.range
 
 
-def plan(line, now=0.0):
+def plan(line, now=0.0, room=ROOM):
     """Plan what waits, and has waited long enough."""
-    line.plan(now, line.room())
-    line.plan(now + POLICY.plan_seconds, line.room())
-
-
-def store(line):
-    line.stored(line.to_store())
+    line.plan(now, room)
+    line.plan(now + POLICY.plan_seconds, room)
 
 
 def emit_all(line):
@@ -100,41 +98,41 @@ def run(line, *offsets, now=0.0):
 
 def test_an_idle_line_plans_what_comes_at_once():
     line = new_line()
-    line.plan(0.0, line.room())
-    assert line.begins_at is None
+    line.plan(0.0, ROOM)
+    assert line.to_store().first is None
     assert line.filling is None
     offer(line, 100, 101)
-    line.plan(1.0, line.room())
+    line.plan(1.0, ROOM)
     assert ranges(line) == [(1, 100, 102)]
     assert (line.filling.count, line.filling.since) == (2, 1.0)
-    assert line.begins_at is not None
+    assert line.to_store().first is not None
 
 
 def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
     line = new_line(TransactionPolicy(records=50, plan_records=8, plan_seconds=0.5))
     offer(line, 100)
-    line.plan(1.0, line.room())
+    line.plan(1.0, ROOM)
     offer(line, 101)
-    line.plan(1.2, line.room())
-    line.plan(1.6, line.room())
+    line.plan(1.2, ROOM)
+    line.plan(1.6, ROOM)
     assert line.filling.count == 1
-    line.plan(1.7, line.room())
+    line.plan(1.7, ROOM)
     assert (line.filling.count, line.filling.since) == (2, 1.0)
     offer(line, *range(102, 110))
-    line.plan(1.7, line.room())
+    line.plan(1.7, ROOM)
     assert line.filling.count == 10
 
 
 def test_a_line_that_has_emitted_all_plans_anew_only_after_a_while():
     line = new_line()
     offer(line, 100)
-    line.plan(1.0, line.room())
+    line.plan(1.0, ROOM)
     store(line)
     line.on_emitted(1)
     offer(line, 101)
-    line.plan(1.4, line.room())
+    line.plan(1.4, ROOM)
     assert line.filling.count == 1
-    line.plan(1.5, line.room())
+    line.plan(1.5, ROOM)
     assert line.filling.count == 2
 
 
@@ -150,28 +148,26 @@ def test_nothing_is_open_before_it_is_stored_nor_what_it_grew_by():
     offer(line, 102)
     plan(line)
     assert asked.open[0].range == covers(100, 101)
-    line.stored(asked)
+    store(line, asked)
     assert line.open_to == 102
     assert line.is_due
-    assert line.has_to_store
     store(line)
     assert line.open_to == 103
     assert not line.is_due
-    assert not line.has_to_store
 
 
 def test_a_chunk_is_planned_whole_and_one_that_does_not_fit_makes_it_full():
     line = new_line()
     offer(line, *range(100, 106))
     plan(line)
-    assert not line.is_full(line.room())
+    assert not line.is_full(ROOM)
     offer(line, *range(106, 111))
-    assert line.is_full(line.room())
+    assert line.is_full(ROOM)
     plan(line, 9.0)
     assert ranges(line) == [(1, 100, 106)]
     line.close()
     assert line.filling is None
-    assert not line.is_full(line.room())
+    assert not line.is_full(ROOM)
     plan(line, 9.0)
     assert ranges(line) == [(1, 100, 106), (2, 106, 111)]
     assert line.filling.count == 5
@@ -182,55 +178,52 @@ def test_a_chunk_larger_than_a_transaction_is_split():
     offer(line, *range(100, 125))
     for _turn in range(3):
         plan(line)
-        assert line.is_full(line.room()) or line.filling.count == 5
+        assert line.is_full(ROOM) or line.filling.count == 5
         line.close()
     assert ranges(line) == [(1, 100, 110), (2, 110, 120), (3, 120, 125)]
 
 
 def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
-    used = 0
-    line = new_line(room=lambda: 6 - used)
+    line = new_line()
     offer(line, 100, 101)
     offer(line, *range(102, 109))
-    plan(line)
+    plan(line, room=6)
     assert ranges(line) == [(1, 100, 102)]
-    assert line.is_full(line.room())
+    assert line.is_full(6)
     line.close()
-    plan(line)
+    plan(line, room=6)
     assert ranges(line) == [(1, 100, 102)]
-    assert line.is_shut
+    assert not line.accepts_more(6)
     store(line)
     line.on_emitted(2)
-    used = 2
-    plan(line)
+    plan(line, room=4)
     assert ranges(line) == [(1, 100, 102)]
     line.processed(array(100, 101))
     line.done(take(line).txid)
-    used = 0
-    assert not line.is_shut
-    plan(line)
+    assert line.accepts_more(6)
+    plan(line, room=6)
     assert ranges(line) == [(2, 102, 108)]
 
 
 def test_what_is_planned_and_not_emitted_takes_its_room_in_the_window():
-    line = new_line(TransactionPolicy(records=100, plan_records=1), room=7)
+    line = new_line(TransactionPolicy(records=100, plan_records=1))
     offer(line, *range(100, 104))
     offer(line, *range(104, 108))
-    plan(line)
+    plan(line, room=7)
     assert line.filling.count == 4
-    assert line.is_full(line.room())
+    assert line.is_full(7)
     offer(line, 108)
-    plan(line, 9.0)
+    plan(line, 9.0, room=7)
     assert line.filling.count == 4
 
 
 def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
-    line = new_line(TransactionPolicy(records=100, plan_records=1), room=4)
+    line = new_line(TransactionPolicy(records=100, plan_records=1))
     offer(line, *range(100, 104))
-    assert not line.is_shut
-    plan(line)
-    assert line.is_full(line.room())
-    assert line.is_shut
+    assert line.accepts_more(4)
+    plan(line, room=4)
+    assert line.is_full(4)
+    assert not line.accepts_more(4)
 
 
 def test_as_many_are_open_as_are_allowed_and_then_the_line_is_shut():
@@ -240,12 +233,12 @@ def test_as_many_are_open_as_are_allowed_and_then_the_line_is_shut():
         plan(line)
         line.close()
     assert ranges(line) == [(1, 100, 101), (2, 101, 102)]
-    assert line.is_shut
+    assert not line.accepts_more(ROOM)
     store(line)
     emit_all(line)
     line.processed(array(100))
     line.done(take(line).txid)
-    assert not line.is_shut
+    assert line.accepts_more(ROOM)
     plan(line)
     assert ranges(line) == [(2, 101, 102), (3, 102, 103)]
 
@@ -259,7 +252,7 @@ def test_a_range_begins_at_its_first_record_if_nothing_is_open_else_behind_the_o
     plan(line, 9.0)
     assert ranges(line) == [(1, 105, 106), (2, 106, 122)]
     assert [each.range.count for each in line.to_store().open] == [1, 2]
-    assert line.begins_at == 105
+    assert line.to_store().first == 105
 
 
 def test_a_range_has_the_leader_epoch_of_its_last_record():
@@ -301,7 +294,7 @@ def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed()
     offer(line, 100, 101)
     plan(line)
     asked = line.to_store()
-    line.stored(asked)
+    store(line, asked)
     line.on_emitted(2)
     line.processed(array(101, 100))
     assert line.ready() is None
@@ -333,8 +326,6 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     with pytest.raises(OutOfOrder):
         line.done(1)
     line.done(2)
-    assert line.begins_at is None
-    assert line.begins_at is None
     assert line.to_store() == Transactions("transactional", 2)
 
 
@@ -396,13 +387,12 @@ def test_a_letter_that_is_out_holds_its_transaction_and_its_record_is_not_counte
     line = new_line()
     run(line, 100, 101)
     line.awaits(100)
-    line.awaits(100)
     assert line.ready() is None
     offer(line, 102)
     plan(line, 9.0)
     store(line)
     line.on_emitted(1)
-    line.processed(array(102, 100))
+    line.processed(array(102))
     assert not line.is_ready(1)
     line.processed(array(100))
     assert line.is_ready(1)
@@ -439,14 +429,14 @@ def test_what_was_open_is_stored_in_its_next_attempt_before_it_is_emitted():
     """Storm 41: attempts grow over restarts."""
     line = replay(100, 101, 104)
     assert line.open_to == 100
-    assert line.begins_at == 100
+    assert line.to_store().first == 100
     assert line.is_due
     assert [(each.txid, each.attempt, each.range) for each in line.to_store().open] == [
         (5, 3, OPEN[0].range),
         (6, 2, OPEN[1].range),
     ]
     assert (line.transaction_of(5).attempt, line.transaction_of(6).attempt) == (3, 2)
-    line.stored(Transactions("transactional", 4, OPEN))
+    store(line, Transactions("transactional", 4, OPEN))
     assert line.open_to == 100
     store(line)
     assert line.open_to == 112
@@ -473,7 +463,7 @@ def test_a_replay_is_not_ready_before_it_has_come_again_whole():
     line.on_emitted(2)
     line.processed(array(100, 101))
     assert line.ready() is None
-    assert not line.is_shut
+    assert line.accepts_more(ROOM)
     offer(line, 104)
     line.on_emitted(1)
     line.processed(array(104))
@@ -600,11 +590,9 @@ def test_what_is_planned_anew_is_in_a_higher_attempt():
 
 def test_what_a_line_begins_with_is_stored_once():
     line = new_line(committed=7)
-    assert line.has_to_store
     assert not line.is_due
     assert line.to_store() == Transactions("transactional", 7)
     store(line)
-    assert not line.has_to_store
 
 
 def test_a_line_goes_on_elsewhere_under_the_next_txid():
@@ -613,9 +601,9 @@ def test_a_line_goes_on_elsewhere_under_the_next_txid():
     line.done(take(line).txid)
     resumed = line.resume_state(Position(500, 9))
     assert resumed.position == Position(500, 9)
-    again = NotingTransactions(ORDERS, resumed, POLICY, lambda: 10)
+    again = resume(ORDERS, resumed, POLICY)
     assert again.skips == {"lake": 7}
-    assert again.begins_at is None
+    assert again.to_store().first is None
     offer(again, 500)
     plan(again)
     assert [(e.txid, e.attempt, e.range.first) for e in again.to_store().open] == [(9, 3, 500)]
@@ -626,9 +614,8 @@ def test_a_reply_about_what_is_done_since_opens_nothing_again():
     run(line, 100)
     asked = line.to_store()
     line.done(take(line).txid)
-    line.stored(asked)
+    store(line, asked)
     assert line.open_to == 101
-    assert line.has_to_store
     assert not line.is_due
 
 
@@ -652,7 +639,7 @@ def test_a_range_that_was_only_planned_takes_every_record_up_to_its_end():
     assert (line.open_to, line.ends_at) == (120, 110)
     line.on_emitted(3)
     line.processed(array(100, 101, 109))
-    line.plan(9.0, line.room())
+    line.plan(9.0, ROOM)
     assert line.ready() is None, "more may come of it"
     assert line.ends_at == 110
     offer(line, 112)
@@ -669,7 +656,7 @@ def test_what_came_of_a_planned_range_seals_it_and_the_seal_is_stored_before_its
     sealed = covers(100, 101, 109, leader_epoch=7)
     assert line.to_store().open[0].range == sealed
     assert line.to_store().open[1].range == Range(110, 120)
-    assert (line.is_due, line.has_to_store) == (True, True)
+    assert line.is_due
     assert line.ready() is None, "the seal is not stored"
     store(line)
     assert not line.is_due

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from partition.interfaces import StoredOffset
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
-from tests.worlds.lined import NotingTransactions
+from tests.worlds import lined
 from transactions.partition_transactions import Phase, TransactionPolicy
 from transactions.rows import resumed
 
@@ -46,7 +46,8 @@ class LineAndModel(RuleBasedStateMachine):
         self.live(Resumed(self.node.position, Transactions(kind)))
 
     def live(self, resumes):
-        self.line = NotingTransactions(ORDERS, resumes, self.policy, lambda: self.room)
+        self.line = lined.resume(ORDERS, resumes, self.policy)
+        self.standing = None
         self.position = resumes.position.offset
         self.fetched_to = self.position
         self.waiting, self.under_way, self.processed, self.uncommitted = [], set(), set(), set()
@@ -113,8 +114,8 @@ class LineAndModel(RuleBasedStateMachine):
     def plan(self, seconds):
         self.now += seconds
         before = self.filled
-        self.line.plan(self.now - seconds / 2, self.line.room())  # it learns since when some wait
-        self.line.plan(self.now, self.line.room())
+        self.line.plan(self.now - seconds / 2, self.room)  # it learns since when some wait
+        self.line.plan(self.now, self.room)
         assert self.filled >= before
         if self.filled > before == 0:
             assert self.now - seconds / 2 <= self.line.filling.since <= self.now
@@ -126,15 +127,19 @@ class LineAndModel(RuleBasedStateMachine):
         assert self.line.filling is None
 
     @property
+    def has_to_store(self):
+        return self.standing != self.line.to_store()
+
+    @property
     def may_ask(self):
         moved = self.last_completed_offset > self.node.position.offset
-        return self.asked is None and (self.line.has_to_store or moved)
+        return self.asked is None and (self.has_to_store or moved)
 
     @precondition(lambda self: self.may_ask)
     @rule(meanwhile=st.sampled_from(["nothing", "more is planned", "the reply is awaited"]))
     def ask_to_store(self, meanwhile):
         transactions = self.line.to_store()
-        begins_at = self.line.begins_at
+        begins_at = transactions.first
         offset = (
             self.last_completed_offset
             if begins_at is None
@@ -155,7 +160,8 @@ class LineAndModel(RuleBasedStateMachine):
         offset, transactions = self.asked
         self.land()
         self.asked = None
-        self.line.stored(transactions)
+        lined.store(self.line, transactions)
+        self.standing = transactions
         self.uncommitted = {each for each in self.uncommitted if each >= offset}
 
     def land(self):
@@ -206,8 +212,9 @@ class LineAndModel(RuleBasedStateMachine):
     def reject(self, data):
         covers = data.draw(st.sampled_from(self.taken)).range
         inside = [o for o in sorted(self.processed) if covers.first <= o < covers.end]
-        self.letters.append(data.draw(st.sampled_from(inside)))
-        self.line.awaits(self.letters[-1])
+        if found := sorted(set(inside) - set(self.letters)):
+            self.letters.append(data.draw(st.sampled_from(found)))
+            self.line.awaits(self.letters[-1])
 
     @precondition(lambda self: self.letters)
     @rule()
@@ -288,8 +295,7 @@ class LineAndModel(RuleBasedStateMachine):
         if self.node.transactions is None:
             assert set(committed.values()) == {0}
         self.live(resumed(ORDERS, self.node, committed, self.policy.kind))
-        assert self.line.has_to_store
-        assert self.line.begins_at in {None, self.position}
+        assert self.line.to_store().first in {None, self.position}
         if again:  # as soon as it has stored what it begins with
             self.ask_to_store("nothing")
             self.crash(landed=True, again=False)
@@ -301,14 +307,13 @@ class LineAndModel(RuleBasedStateMachine):
         assert line.open_to >= self.position
         wanted = line.to_store()
         if wanted.open:
-            wanted.checked(line.begins_at)
+            wanted.checked(wanted.first)
         assert wanted.committed == line.committed
-        assert (line.begins_at is not None) is bool(wanted.open)
         assert len(wanted.open) <= self.policy.max_active
         counts = [each.range.count or 0 for each in wanted.open]
         assert max(counts, default=0) <= self.policy.records
         assert len(self.uncommitted) + self.planned <= self.max_pending
-        assert not line.is_full(line.room()) or self.filled > 0
+        assert not line.is_full(self.room) or self.filled > 0
         is_planned = bool(wanted.open and wanted.open[-1].range.end > line.open_to)
         sealed = {each.txid for each in wanted.open if each.range.is_sealed}
         standing = [] if self.node.transactions is None else self.node.transactions.open
@@ -321,7 +326,7 @@ class LineAndModel(RuleBasedStateMachine):
         for has in self.sinks.values():
             assert list(has) == list(range(1, len(has) + 1))
             assert [offset for offsets in has.values() for offset in offsets] == self.log
-        assert self.line.begins_at is None
+        assert not self.line.to_store().open
         assert self.last_completed_offset == self.node.position.offset
 
     def finish(self):
@@ -351,7 +356,7 @@ class LineAndModel(RuleBasedStateMachine):
             if self.is_done:
                 self.done()
             is_stored = self.node.position.offset == self.fetched_to == self.log_end
-            if is_stored and self.line.begins_at is None and not self.line.has_to_store:
+            if is_stored and not self.line.to_store().open and not self.has_to_store:
                 return
         raise AssertionError("it does not come to its end")
 

@@ -4,14 +4,9 @@ import pytest
 
 from partition.errors import ReplayDiffers
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
-from tests.worlds.lined import NotingTransactions
+from tests.worlds.lined import resume, store
 from transactions.groups import Member, TransactionGroups
-from transactions.partition_transactions import (
-    OutcomePending,
-    OutOfOrder,
-    TooManyActive,
-    TransactionPolicy,
-)
+from transactions.partition_transactions import OutOfOrder, TransactionPolicy
 
 ORDERS = Partition("orders", 3)
 DIGEST, OTHER = "ab" * 16, "cd" * 16
@@ -24,7 +19,7 @@ SEALED = (
 def new_line(*opened, committed=0, kind="transactional", position=100, max_active=2, **resumed):
     transactions = Transactions(kind, committed, opened)
     goes_on = Resumed(Position(position, 6, "id"), transactions, **resumed)
-    return NotingTransactions(ORDERS, goes_on, policy(kind, max_active), int)
+    return resume(ORDERS, goes_on, policy(kind, max_active))
 
 
 def policy(kind="transactional", max_active=2):
@@ -38,11 +33,6 @@ def group(line, txid):
 
 def told(transaction):
     return transaction.txid, transaction.attempt, transaction.range
-
-
-def store(line):
-    begins_at = line.planned_to if line.begins_at is None else line.begins_at
-    line.stored(line.to_store().checked(begins_at))
 
 
 def begin(line, end):
@@ -70,16 +60,16 @@ def test_ranges_follow_one_another_and_each_is_stored_before_it_may_run():
     line = new_line()
     assert (line.planned_to, line.may_begin, line.is_due) == (100, True, False)
     assert told(line.begin(140)) == (1, 1, Range(100, 140))
-    assert (line.planned_to, line.is_due, line.has_to_store) == (140, True, True)
+    assert (line.planned_to, line.is_due) == (140, True)
     assert not line.is_recorded(1)
     asked = line.to_store()
     line.begin(150)
-    line.stored(asked)
+    store(line, asked)
     assert (line.is_recorded(1), line.is_recorded(2), line.is_recorded(3)) == (True, False, False)
     assert line.is_due
     store(line)
     assert line.is_recorded(2)
-    assert (line.is_due, line.has_to_store) == (False, False)
+    assert not line.is_due
     assert standing(line) == [(1, 1, Range(100, 140)), (2, 1, Range(140, 150))]
 
 
@@ -90,17 +80,17 @@ def test_as_many_are_open_as_are_allowed_and_no_range_is_empty():
     line.begin(101)
     line.begin(102)
     assert not line.may_begin
-    with pytest.raises(TooManyActive):
+    with pytest.raises(OutOfOrder, match="2 transactions of"):
         line.begin(103)
 
 
 def test_nothing_is_emitted_by_the_driver():
     line = new_line()
-    assert (line.open_to, line.ends_at, line.is_shut) == (100, 100, True)
+    assert (line.open_to, line.ends_at, line.accepts_more(99)) == (100, 100, False)
     begin(line, 110)
     line.on_log_end(500)
-    assert (line.begins_at, line.planned_to, line.awaits_commit) == (100, 110, False)
-    assert line.is_shut
+    assert (line.to_store().first, line.planned_to, line.awaits_commit) == (100, 110, False)
+    assert not line.accepts_more(99)
 
 
 def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch():
@@ -170,21 +160,21 @@ def test_a_range_is_ready_once_it_is_read_and_its_seal_is_stored():
     assert standing(line) == [(1, 1, sealed)]
     store(line)
     assert line.is_ready(txid)
-    assert told(line.take(txid)) == (1, 1, sealed)
+    line.take(txid)
     assert line.done(txid) == sealed
-    assert (line.committed, line.begins_at, line.planned_to) == (1, None, 110)
+    assert (line.committed, line.planned_to) == (1, 110)
     assert not line.awaits_commit
     assert line.to_store() == Transactions("transactional", 1)
-    assert (line.has_to_store, line.is_due) == (True, False)
+    assert not line.is_due
 
 
 def test_what_was_on_its_way_to_the_store_before_the_seal_does_not_make_it_ready():
     line = new_line()
     line.begin(110)
     asked = line.to_store()
-    line.stored(asked)
+    store(line, asked)
     read(line, 1)
-    line.stored(asked)
+    store(line, asked)
     assert not line.is_ready(1)
     store(line)
     assert line.is_ready(1)
@@ -287,7 +277,7 @@ def test_an_opaque_one_that_no_sink_has_is_sealed_anew():
     assert standing(line)[1] == (2, 2, sealed)
     assert (line.is_due, line.is_ready(2)) == (True, False), "the new seal is not stored"
     store(line)
-    assert told(line.take(2)) == (2, 2, sealed)
+    line.take(2)
 
 
 def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
@@ -339,7 +329,7 @@ def test_while_an_outcome_is_not_known_nothing_fails_with_it(failing):
     line.take(1)
     line.take(2)
     before = standing(line)
-    with pytest.raises(OutcomePending, match=f"transaction {failing} "):
+    with pytest.raises(OutOfOrder, match=f"from {failing} on is being committed"):
         line.fail(failing)
     assert standing(line) == before
     line.fail(3)
@@ -372,7 +362,8 @@ def test_a_commit_that_did_not_come_about_holds_those_after_it():
     line.not_done(1)
     with pytest.raises(OutOfOrder):
         line.take(2)
-    assert (line.take(1).txid, line.take(2).txid) == (1, 2)
+    line.take(1)
+    line.take(2)
 
 
 def test_a_commit_that_did_not_come_about_may_be_tried_again_or_fail():
@@ -381,10 +372,11 @@ def test_a_commit_that_did_not_come_about_may_be_tried_again_or_fail():
     read(line, 1)
     store(line)
     line.take(1)
-    with pytest.raises(OutcomePending):
+    with pytest.raises(OutOfOrder):
         line.fail(1)
     line.not_done(1)
-    assert line.take(1).attempt == 1
+    line.take(1)
+    assert line.transaction_of(1).attempt == 1
     line.not_done(1)
     line.fail(1)
     assert line.transaction_of(1).attempt == 2
@@ -404,10 +396,10 @@ def test_what_was_open_comes_again_in_its_next_attempt_as_planned_or_sealed():
         (5, 3, SEALED[0].range),
         (6, 2, SEALED[1].range),
     ]
-    assert (line.planned_to, line.begins_at, line.may_begin) == (130, 100, False)
+    assert (line.planned_to, line.may_begin) == (130, False)
     assert line.skips == {"lake": 5}
     assert not line.is_recorded(5)
-    line.stored(Transactions("transactional", 4, SEALED))
+    store(line, Transactions("transactional", 4, SEALED))
     assert not line.is_recorded(5), "that was the attempt before"
     store(line)
     assert line.is_recorded(5)
@@ -467,7 +459,7 @@ def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
     assert line.may_plan_anew
     assert line.replay_error(log_moved=True) is None
     anew = line.resume_state(Position(105, 7, "id"))
-    again = NotingTransactions(ORDERS, anew, policy(), int)
+    again = resume(ORDERS, anew, policy())
     assert told(again.begin(115)) == (5, 4, Range(105, 115))
     assert again.begin(116).attempt == 3
     assert again.to_store().checked(105)
