@@ -19,15 +19,12 @@ from partition.assignment import AssignedPartition, Assignment, AssignmentPolicy
 from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
 from partition.manager import InFlightLimits, PartitionManager
-from partition.memory.catalogue import MemoryCatalogue
-from partition.memory.fetcher import MemoryFetcher
-from partition.memory.log import MemoryLog
-from partition.memory.store import MemoryStore
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.records import Partition, Position
 from partition.recovery import Ways
-from partition.replicas.heartbeat import Mine, Report, View
+from partition.replicas.heartbeat import Heartbeats, Report
+from partition.replicas.plan import Member
 from partition.retry import RetryPolicy
-from partition.zookeeper.registry import ZooKeeperRegistry
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
 
@@ -207,10 +204,8 @@ def _beats(
     stores: Sequence[ZooKeeperStore], partitions: Sequence[Partition]
 ) -> tuple[float, float]:
     """The leader's heartbeat and another's, each the median, all having the plan in their hands."""
-    registries = [
-        ZooKeeperRegistry(
-            store, root=ROOT, pipeline=PIPELINE, mine=Mine(f"headrace-{place}", f"process-{place}")
-        )
+    replicas = [
+        (store, Heartbeats(ROOT, PIPELINE, Member(f"headrace-{place}", f"process-{place}")))
         for place, store in enumerate(stores)
     ]
     every = frozenset(partitions)
@@ -218,11 +213,10 @@ def _beats(
     holds: list[frozenset[Partition]] = [frozenset()] * len(stores)
     times: list[list[float]] = [[] for _ in stores]
     for turn in range(BEATS):
-        for place, registry in enumerate(registries):
+        for place, (store, heartbeats) in enumerate(replicas):
             started = time.perf_counter()
-            view: View = registry.beat(Report(holds[place], seen[place], every)).result(
-                WAIT_SECONDS
-            )
+            report = Report(holds[place], seen[place], every)
+            view = store.submit(heartbeats.beat(report)).result(WAIT_SECONDS)
             if turn >= BEATS // 2:  # by then everyone holds what is its own
                 times[place].append(time.perf_counter() - started)
             if view.plan is not None:

@@ -102,7 +102,7 @@ class Service:
                     return True
                 flush = parts.pipeline.has_last
             parts.references.poll()
-            parts.sharing.poll(time.monotonic())
+            parts.membership.poll(time.monotonic())
             leaves = bool(
                 parts.reader.assignment.leaving
             )  # what leaves should not wait for a full batch
@@ -124,7 +124,7 @@ class Service:
         log.info("service_draining", seconds=deadline.left)
         kept = min(_LAST_COMMIT_SECONDS, deadline.left / 5)  # for storing what is resolved
         while not parts.pipeline.is_idle and deadline.left > kept:
-            parts.sharing.poll(time.monotonic())
+            parts.membership.poll(time.monotonic())
             parts.pipeline.step(fetch=False, flush=True, drain=True)
         self._commit(deadline)
         if deadline.is_over or not parts.pipeline.is_idle:

@@ -46,9 +46,9 @@ from partition.replicas.heartbeat import check_name
 from partition.retry import RetryPolicy
 from service.config_errors import as_bad_config, check_numbers
 from service.errors import BadConfig
+from service.membership import MembershipPolicy
 from service.pipeline.failures import DeadLetterLimit, NullValues, ScreenPolicy
 from service.section import Section, hidden
-from service.sharing import SharingPolicy
 from service.storage_config import StorageConfig
 from service.variables import PREFIX, Variables, check_names, flat
 from service.zookeeper_config import ZooKeeperConfig
@@ -310,10 +310,9 @@ class Config(BaseSettings):
             raise ValueError(message)
         return self
 
-    def sharing(self) -> SharingPolicy:
-        """How this replica shares the partitions."""
+    def membership(self) -> MembershipPolicy:
         replicas, session = self.replicas, self.zookeeper.session_timeout_seconds
-        return SharingPolicy(
+        return MembershipPolicy(
             str(replicas.name),
             replicas.beat_seconds,
             handover_seconds=replicas.handover_seconds or 0.6 * session,

@@ -22,9 +22,8 @@ from partition.interfaces import Catalogue, Fetcher, OffsetStore
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.recovery import Loss, Ways
-from partition.replicas.heartbeat import Mine
-from partition.replicas.plan import Copartitions
-from partition.zookeeper.registry import ZooKeeperRegistry
+from partition.replicas.heartbeat import Heartbeats
+from partition.replicas.plan import Copartitions, Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
@@ -33,11 +32,11 @@ from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
 from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
+from service.membership import GroupMembership, copartitions_of
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.fences import EpochFencer
 from service.pipeline.references import References
-from service.sharing import Sharing, copartitions_of
 from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.wiring import (
     check_runs_on_spark,
@@ -85,7 +84,7 @@ class Parts:
     store: OffsetStore
     catalogue: Catalogue
     reader: Consumer | RangeOwner
-    sharing: Sharing
+    membership: GroupMembership
     letters: DeadLetterSender
     pipeline: Engine
     exactly_once: bool = False
@@ -261,7 +260,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         store=store,
         catalogue=catalogue,
         reader=reader,
-        sharing=_sharing(config, store, name, reader, topology),
+        membership=_membership(config, store, name, reader, topology),
         letters=letters,
         pipeline=pipeline,
         exactly_once=topology.reliability == "exactly-once",
@@ -296,15 +295,15 @@ def _for_one_host(topology: Topology, config: Config) -> str | None:
     return None
 
 
-def _sharing(
+def _membership(
     config: Config,
     store: ZooKeeperStore,
     name: str,
     reader: Consumer | RangeOwner,
     topology: Topology,
-) -> Sharing:
-    policy = replace(config.sharing(), alone=_for_one_host(topology, config))
-    mine = Mine(
+) -> GroupMembership:
+    policy = replace(config.membership(), alone=_for_one_host(topology, config))
+    me = Member(
         name=policy.name,
         process=uuid.uuid4().hex,
         host=socket.gethostname(),
@@ -313,14 +312,8 @@ def _sharing(
     )
     on_spark = config.pipeline.engine == "spark"
     copartitions = Copartitions(all_to_one=True) if on_spark else copartitions_of(topology)
-    registry = ZooKeeperRegistry(
-        store,
-        root=config.zookeeper.root,
-        pipeline=name,
-        mine=mine,
-        copartitions=copartitions,
-    )
-    return Sharing(registry, reader.assignment, policy, copartitions)
+    heartbeats = Heartbeats(config.zookeeper.root, name, me, copartitions)
+    return GroupMembership(store, heartbeats, reader.assignment, policy, copartitions)
 
 
 def _read_reference(

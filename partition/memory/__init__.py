@@ -1,10 +1,7 @@
 """Kafka and the offset store in memory, for the test kit and for tests."""
 
-from partition.memory.catalogue import MemoryCatalogue
-from partition.memory.fetcher import MemoryFetcher
-from partition.memory.log import MemoryLog, MemoryMessage
-from partition.memory.registry import MemoryRegistry
-from partition.memory.store import MemoryNodes, MemoryStore
+from partition.memory.memory_log import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryMessage
+from partition.memory.memory_store import MemoryNodes, MemoryStore
 
 __all__ = [
     "MemoryCatalogue",
@@ -12,6 +9,5 @@ __all__ = [
     "MemoryLog",
     "MemoryMessage",
     "MemoryNodes",
-    "MemoryRegistry",
     "MemoryStore",
 ]

@@ -1,9 +1,28 @@
-"""One replica's heartbeat, and the nodes that replicas and operators share. No I/O."""
+"""One replica's heartbeat, and the nodes that replicas and operators share. No I/O.
+
+Below `<root>/<pipeline>`, beside the topics; "@" cannot stand in a topic's name:
+
+    @replicas/<name>  a member; it ends with the member's session
+    @plan             who may hold which partition; written by the leader
+    @control          requests of operators
+
+Each is a JSON object with a "version". A later version is not guessed at.
+
+Heartbeats are generators of requests, as in `partition.offsets`. They guarantee, whatever is
+lost or late:
+
+- A name belongs to the process that registered under it last. A process that was replaced ends.
+- A report is written before anything is read: a member that applies a plan has reported what it
+  held before.
+- Registering sets the members' parent, and the leader writes a plan only if that is unchanged
+  since before it read the members. So no member that it has not seen can have read an older plan.
+"""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, TypeVar, cast
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Protocol, TypeVar, cast
 
 import msgspec
 import structlog
@@ -37,63 +56,53 @@ from partition.replicas.plan import (
     Copartitions,
     Leaving,
     Member,
-    Note,
+    Natural,
     Plan,
     by_topic,
     from_topics,
     next_plan,
 )
 
+log = structlog.get_logger()
+
 VERSION = 1
 MAX_NAME = 200
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME}}}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
+_RETRY_SECONDS = 0.1
 
-_Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Topics = dict[str, str]  # a topic's partitions as ranges
 
 
 class _Version(msgspec.Struct):
-    version: _Natural
+    version: Natural
 
 
 class _Member(msgspec.Struct):
-    version: _Natural
+    version: Natural
     process: str
-    seen: _Natural
+    seen: Natural
     holds: _Topics
     host: str = ""
-    since_ms: _Natural = 0
+    since_ms: Natural = 0
     headrace: str = ""
 
 
 class _Plan(msgspec.Struct):
-    version: _Natural
+    version: Natural
     number: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     leader: str
     owners: dict[str, _Topics]
     leaving: dict[str, dict[str, _Topics]]  # by replica, then by the number of the plan
-    rebalanced: _Natural = 0
+    rebalanced: Natural = 0
 
 
-class _Note(msgspec.Struct):
-    by: str
-    why: str
-    at_ms: _Natural
-
-
-class _Control(msgspec.Struct):
-    version: _Natural
-    paused: _Note | None = None
-    drained: dict[str, _Note] = {}
-    rebalance: _Natural = 0
-
-
-T = TypeVar("T", _Member, _Plan, _Control)
+R = TypeVar("R")
+T = TypeVar("T", _Member, _Plan, Control)
 
 
 def check_name(name: str) -> str:
-    """Return a replica's name if it may be one. Raises ValueError, which says what may."""
+    """Return a replica's name. Raises ValueError, which says what is allowed."""
     if name in {".", ".."} or not _NAME.fullmatch(name):
         raise ValueError(
             f'{name!r} is no name of a replica; 1 to {MAX_NAME} characters of A-Z a-z 0-9 "." "_" '
@@ -103,64 +112,45 @@ def check_name(name: str) -> str:
 
 
 def replicas_path(root: str, pipeline: str) -> str:
-    """Return the path of the node below which the members are."""
+    """Return the path of the members' parent."""
     return f"{root.rstrip('/')}/{pipeline}/@replicas"
 
 
 def replica_path(root: str, pipeline: str, name: str) -> str:
-    """Return a member's path."""
     return f"{replicas_path(root, pipeline)}/{name}"
 
 
 def plan_path(root: str, pipeline: str) -> str:
-    """Return the plan's path."""
     return f"{root.rstrip('/')}/{pipeline}/@plan"
 
 
 def control_path(root: str, pipeline: str) -> str:
-    """Return the path of what operators ask for."""
     return f"{root.rstrip('/')}/{pipeline}/@control"
 
 
 def encode_member(member: Member) -> bytes:
-    """Return a member's bytes; the path says its name, the server when it joined."""
-    return msgspec.json.encode(
-        _Member(
-            VERSION,
-            member.process,
-            member.seen,
-            by_topic(member.holds),
-            member.host,
-            member.since_ms,
-            member.headrace,
-        )
-    )
+    """Encode a member; its path holds its name, and the server knows when it joined."""
+    holds, host = by_topic(member.holds), member.host
+    since_ms, headrace = member.since_ms, member.headrace
+    found = _Member(VERSION, member.process, member.seen, holds, host, since_ms, headrace)
+    return msgspec.json.encode(found)
 
 
 def decode_member(path: str, data: bytes, joined: int) -> Member:
-    """Read a member that joined then. Raises StoreCorrupt, which names the path."""
+    """Decode a member that joined then. Raises StoreCorrupt, which names the path."""
     found = _decode(path, data, _Member, "a replica")
     try:
         holds = from_topics(found.holds)
     except ValueError as error:
         raise _corrupt(path, f"holds: {error}", data, "a replica") from error
-    return Member(
-        path.rpartition("/")[2],
-        found.process,
-        joined,
-        found.seen,
-        holds,
-        found.host,
-        found.since_ms,
-        found.headrace,
-    )
+    name, process, seen = path.rpartition("/")[2], found.process, found.seen
+    return Member(name, process, joined, seen, holds, found.host, found.since_ms, found.headrace)
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Return a plan's bytes, the same for equal plans."""
     owners: dict[str, list[Partition]] = {}
-    for partition, owner in plan.owners.items():
-        owners.setdefault(owner, []).append(partition)
+    for partition, name in plan.owners.items():
+        owners.setdefault(name, []).append(partition)
     leaving: dict[tuple[str, int], list[Partition]] = {}
     for partition, left in plan.leaving.items():
         leaving.setdefault((left.name, left.number), []).append(partition)
@@ -168,13 +158,12 @@ def encode_plan(plan: Plan) -> bytes:
     for name, number in sorted(leaving):
         revoked.setdefault(name, {})[str(number)] = by_topic(leaving[name, number])
     owned = {name: by_topic(owners[name]) for name in sorted(owners)}
-    return msgspec.json.encode(
-        _Plan(VERSION, plan.number, plan.leader, owned, revoked, plan.rebalanced)
-    )
+    found = _Plan(VERSION, plan.number, plan.leader, owned, revoked, plan.rebalanced)
+    return msgspec.json.encode(found)
 
 
 def decode_plan(path: str, data: bytes) -> Plan:
-    """Read a plan. Raises StoreCorrupt, which names the path."""
+    """Decode a plan. Raises StoreCorrupt, which names the path."""
     found = _decode(path, data, _Plan, "a plan")
     owners: dict[Partition, str] = {}
     leaving: dict[Partition, Leaving] = {}
@@ -197,33 +186,17 @@ def decode_plan(path: str, data: bytes) -> Plan:
 
 
 def encode_control(control: Control) -> bytes:
-    """Return the bytes of what operators ask for."""
-    paused = control.paused
-    return msgspec.json.encode(
-        _Control(
-            VERSION,
-            None if paused is None else _Note(paused.by, paused.why, paused.at_ms),
-            {
-                name: _Note(note.by, note.why, note.at_ms)
-                for name, note in sorted(control.drained.items())
-            },
-            control.rebalance,
-        )
-    )
+    facts = asdict(control)
+    facts["drained"] = dict(sorted(facts["drained"].items()))
+    return msgspec.json.encode({"version": VERSION, **facts})
 
 
-def decode_control(path: str, data: bytes) -> Control:
-    """Read what operators ask for. Raises StoreCorrupt, which names the path."""
-    found = _decode(path, data, _Control, "what operators ask for")
-    paused = found.paused
-    drained: Mapping[str, Note] = {
-        name: Note(note.by, note.why, note.at_ms) for name, note in found.drained.items()
-    }
-    return Control(
-        None if paused is None else Note(paused.by, paused.why, paused.at_ms),
-        drained,
-        found.rebalance,
-    )
+def decode_control(path: str, data: bytes | None) -> Control:
+    """Decode the requests of operators: none if the node is missing or empty.
+
+    Raises StoreCorrupt, which names the path.
+    """
+    return _decode(path, data, Control, "what operators ask for") if data else Control()
 
 
 def _decode(path: str, data: bytes, kind: type[T], what: str) -> T:
@@ -248,37 +221,21 @@ def _corrupt(path: str, found: str, data: bytes, what: str) -> StoreCorrupt:
     return StoreCorrupt(path, f"{found} in {shown(data)}", needed)
 
 
-log = structlog.get_logger()
-
-_RETRY_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Mine:
-    """Who this replica is. `process` was never used before."""
-
-    name: str
-    process: str
-    host: str = ""
-    since_ms: int = 0
-    headrace: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What this replica holds, and the number of the newest plan that it has applied."""
+    """The partitions that this replica holds, and the newest plan that it has applied."""
 
     holds: frozenset[Partition]
     seen: int
-    partitions: frozenset[Partition] | None  # all that there are; None: not known yet
+    partitions: frozenset[Partition] | None  # all that exist; None: not known yet
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What a heartbeat brought.
+class GroupView:
+    """The result of a heartbeat.
 
-    `members` is what all have reported if this replica `leads`, in the order of joining. Else it
-    is their names alone, in order: `process` is "", `joined` and `seen` 0, `holds` empty.
+    If this replica `leads`, `members` is what all have reported, in the order of joining. Else
+    it is their names alone, sorted, with the other fields at their defaults.
     """
 
     plan: Plan | None
@@ -287,30 +244,49 @@ class View:
     leads: bool
 
 
-class Beats:
-    """One process's heartbeats. One generator is run to its end after the other.
+class Session(Protocol):
+    """An offset store, in whose session heartbeats are sent. Any thread may call; nothing blocks.
 
-    Raises ValueError for a name that is none, see `check_name`.
+    So membership and claims end together.
+    """
+
+    @property
+    def last_contact(self) -> float | None:
+        """Monotonic time at which the newest answered request was sent; None: none was.
+
+        The session, and with it the membership, lived then for a whole timeout.
+        """
+
+    def submit(self, steps: Steps[R]) -> Future[R]:
+        """Carry out requests. While the server is away they wait.
+
+        Raises StoreUnavailable after `close`, StoreError, and what the steps raise.
+        """
+
+
+class Heartbeats:
+    """One process's heartbeats. The caller runs one generator at a time, to its end.
+
+    `me.process` was never used before. Raises ValueError for a bad name, see `check_name`.
     """
 
     def __init__(
-        self, root: str, pipeline: str, mine: Mine, copartitions: Copartitions = SINGLY
+        self, root: str, pipeline: str, me: Member, copartitions: Copartitions = SINGLY
     ) -> None:
-        self._root, self._pipeline = root, pipeline
-        self._mine = mine
+        self._me = me
         self._copartitions = copartitions
         self._members_at = replicas_path(root, pipeline)
-        self._path = replica_path(root, pipeline, check_name(mine.name))
+        self._path = self._at(check_name(me.name))
         self._plan_at = plan_path(root, pipeline)
         self._control_at = control_path(root, pipeline)
         self._was_registered = False
-        self._created: int | None = None  # which of the path's nodes was ours last
-        self._leader: tuple[str, int] | None = None  # its name, and which node
+        self._created: int | None = None  # the creation stamp of our last node
+        self._leader: tuple[str, int] | None = None  # its name, and its node's creation stamp
 
-    def beat(self, report: Report) -> Steps[View]:
+    def beat(self, report: Report) -> Steps[GroupView]:
         """Register if need be, report, and read or make the plan.
 
-        It begins anew in the next session if one ends. Raises ReplicaReplaced, StoreCorrupt;
+        Starts again in the next session if one ends. Raises ReplicaReplaced, StoreCorrupt;
         StoreUnavailable and StoreError pass through.
         """
         while True:
@@ -319,36 +295,24 @@ class Beats:
             except SessionEnded:
                 continue
 
-    def leave(self) -> Steps[None]:
-        """Take our node away, unless it is another's; an ended session has done so."""
-        try:
-            while True:
-                found = yield from self._stat(self._path)
-                if found is None or not found.is_ours:
-                    return
-                try:
-                    yield Write((DeleteNode(self._path, found.version),))
-                except OutcomeUnknown:
-                    yield Pause(_RETRY_SECONDS)
-                except NodeChanged:
-                    pass  # read again
-        except SessionEnded:
-            pass
-
-    def _beat(self, report: Report) -> Steps[View]:
+    def _beat(self, report: Report) -> Steps[GroupView]:
         yield from self._register(report)
         plan, version = yield from self._plan()
-        found = cast("tuple[bytes, int] | None", (yield from _asked(Read(self._control_at))))
-        control = decode_control(self._control_at, found[0]) if found and found[0] else Control()
+        found = yield from _read(self._control_at)
+        control = decode_control(self._control_at, found and found.data)
         if (yield from self._leader_stays()):
-            return View(plan, control, _named((yield from self._names())), leads=False)
-        # First this: whoever registers from now on makes the plan's write fail.
-        parent = cast("tuple[bytes, int] | None", (yield from _asked(Read(self._members_at))))
-        stats = yield from self._stats()
+            return GroupView(plan, control, _named((yield from self._names())), leads=False)
+        # Read the parent first: whoever registers from now on makes the plan's write fail.
+        parent = yield from _read(self._members_at)
+        stats: dict[str, ZNode] = {}
+        for name in (yield from self._names()):
+            stat = yield from _read(self._at(name))
+            if stat is not None:  # else it has just left
+                stats[name] = stat
         leader = min(stats, key=lambda name: stats[name].created, default=None)
         self._leader = None if leader is None else (leader, stats[leader].created)
-        if parent is None or leader != self._mine.name or not stats[leader].is_ours:
-            return View(plan, control, _named(stats), leads=False)
+        if parent is None or leader != self._me.name or not stats[leader].is_ours:
+            return GroupView(plan, control, _named(stats), leads=False)
         members = tuple(
             decode_member(self._at(name), stat.data, stat.created)
             for name, stat in sorted(stats.items(), key=lambda each: each[1].created)
@@ -360,14 +324,14 @@ class Beats:
         if partitions is not None:
             new = next_plan(plan, members, partitions, control, self._copartitions)
         if new is not None:
-            plan = yield from self._publish(new, version, parent[1])
-        return View(plan, control, members, leads=True)
+            plan = yield from self._publish(new, version, parent.version)
+        return GroupView(plan, control, members, leads=True)
 
     def _register(self, report: Report) -> Steps[None]:
-        """Write until our node is read back as it is to be. Raises ReplicaReplaced."""
-        data = self._encoded(report)
+        """Write until our node is read back with this report. Raises ReplicaReplaced."""
+        data = encode_member(replace(self._me, seen=report.seen, holds=report.holds))
         while True:
-            found = yield from self._stat(self._path)
+            found = yield from _read(self._path)
             operations: list[Operation] = []
             if found is not None and found.is_ours:
                 self._was_registered, self._created = True, found.created
@@ -381,33 +345,22 @@ class Beats:
                     self._check_not_replaced(found)
                     operations.append(DeleteNode(self._path, found.version))
                 operations.append(CreateEphemeral(self._path, data))
-            try:
-                yield Write(tuple(operations))
-            except OutcomeUnknown:
-                yield Pause(_RETRY_SECONDS)
-            except (NodeChanged, NodeExists):
-                pass  # read again
-            else:
+            if (yield from _written(*operations)):
                 self._was_registered = True
 
     def _parent(self) -> Steps[Operation]:
-        """Return what notes in the members' parent that one registers; make it if need be."""
-        while (yield from _asked(Read(self._members_at))) is None:
-            try:
-                yield Write((CreateNode(self._members_at, b""),))
-            except OutcomeUnknown:
-                yield Pause(_RETRY_SECONDS)
-            except (NodeChanged, NodeExists):
-                pass  # read again
+        """Return the write to the members' parent that marks a registration; create the parent."""
+        while (yield from _read(self._members_at)) is None:
+            yield from _written(CreateNode(self._members_at, b""))
         return SetNode(self._members_at, b"", ANY_VERSION)
 
     def _check_not_replaced(self, found: ZNode) -> None:
-        """Raise if a node that is not of our session means that somebody came after us.
+        """Raise if a node that is not of our session means that another process replaced us.
 
-        Ours of an ended session may be there for a moment yet. Another's that was there before
-        we ever were is a predecessor's, whose session need not be waited for. One that came
-        after ours is a successor's, also if our session has ended: a process that was frozen
-        must not drive out the one that took its place.
+        Our own node of an ended session may still exist for a moment. Another's that existed
+        before we registered is a predecessor's, whose session need not be waited for. One that
+        was created after ours is a successor's, also if our session has ended: a process that was
+        frozen must not drive out the one that took its place.
         """
         if not self._was_registered or found.created == self._created:
             return
@@ -415,81 +368,56 @@ class Beats:
             other = decode_member(self._path, found.data, found.created).process
         except StoreCorrupt:
             other = "of which nothing can be read"
-        raise ReplicaReplaced(self._mine.name, other)
+        raise ReplicaReplaced(self._me.name, other)
 
     def _plan(self) -> Steps[tuple[Plan | None, int | None]]:
         """Return the plan and its node's version."""
-        found = cast("tuple[bytes, int] | None", (yield from _asked(Read(self._plan_at))))
-        return (None, None) if found is None else (decode_plan(self._plan_at, found[0]), found[1])
+        found = yield from _read(self._plan_at)
+        return (
+            (None, None)
+            if found is None
+            else (decode_plan(self._plan_at, found.data), found.version)
+        )
 
     def _publish(self, plan: Plan, version: int | None, parent: int) -> Steps[Plan | None]:
-        """Write a plan unless another was written, or somebody registered; return what is there."""
+        """Write a plan unless another was written or a member registered; return the stored one."""
         data = encode_plan(plan)
         if len(data) > MAX_BYTES:
             raise StoreError(
                 f"{self._plan_at} would be {len(data)} bytes, more than ZooKeeper's {MAX_BYTES}"
             )
-        try:
-            yield Write(
-                (
-                    SetNode(self._members_at, b"", parent),
-                    CreateNode(self._plan_at, data)
-                    if version is None
-                    else SetNode(self._plan_at, data, version),
-                )
-            )
-        except OutcomeUnknown:
-            yield Pause(_RETRY_SECONDS)
-        except (NodeChanged, NodeExists):
-            pass  # the next beat sees what is new
-        else:
-            log.info(
-                "plan_written",
-                number=plan.number,
-                replicas=len(set(plan.owners.values())),
-                partitions=len(plan.owners),
-                leaving=len(plan.leaving),
-            )
-            return plan
-        return (yield from self._plan())[0]
+        write = (
+            CreateNode(self._plan_at, data)
+            if version is None
+            else SetNode(self._plan_at, data, version)
+        )
+        if not (yield from _written(SetNode(self._members_at, b"", parent), write)):
+            return (yield from self._plan())[0]
+        log.info(
+            "plan_written",
+            number=plan.number,
+            replicas=len(set(plan.owners.values())),
+            partitions=len(plan.owners),
+            leaving=len(plan.leaving),
+        )
+        return plan
 
     def _leader_stays(self) -> Steps[bool]:
-        """Whether another led at the last beat and does so yet: nobody can join before it."""
-        if self._leader is None or self._leader[0] == self._mine.name:
+        """Whether another led at the last beat and still does: nobody can join before it."""
+        if self._leader is None or self._leader[0] == self._me.name:
             return False
-        found = yield from self._stat(self._at(self._leader[0]))
+        found = yield from _read(self._at(self._leader[0]))
         return found is not None and found.created == self._leader[1]
-
-    def _stats(self) -> Steps[dict[str, ZNode]]:
-        stats: dict[str, ZNode] = {}
-        for name in (yield from self._names()):
-            found = yield from self._stat(self._at(name))
-            if found is not None:  # else it has just left
-                stats[name] = found
-        return stats
 
     def _names(self) -> Steps[list[str]]:
         return cast("list[str] | None", (yield from _asked(Children(self._members_at)))) or []
 
-    def _stat(self, path: str) -> Steps[ZNode | None]:
-        return cast("ZNode | None", (yield from _asked(Read(path))))
-
     def _at(self, name: str) -> str:
-        return replica_path(self._root, self._pipeline, name)
+        return f"{self._members_at}/{name}"
 
-    def _encoded(self, report: Report) -> bytes:
-        mine = self._mine
-        member = Member(
-            mine.name,
-            mine.process,
-            0,
-            report.seen,
-            report.holds,
-            mine.host,
-            mine.since_ms,
-            mine.headrace,
-        )
-        return encode_member(member)
+
+def _read(path: str) -> Steps[ZNode | None]:
+    return cast("ZNode | None", (yield from _asked(Read(path))))
 
 
 def _asked(request: Request) -> Steps[Reply]:
@@ -501,5 +429,17 @@ def _asked(request: Request) -> Steps[Reply]:
             yield Pause(_RETRY_SECONDS)
 
 
+def _written(*operations: Operation) -> Steps[bool]:
+    """Write once; False: it is unknown whether it was done, or a node is not as expected."""
+    try:
+        yield Write(operations)
+    except OutcomeUnknown:
+        yield Pause(_RETRY_SECONDS)
+        return False
+    except (NodeChanged, NodeExists):
+        return False
+    return True
+
+
 def _named(names: Iterable[str]) -> tuple[Member, ...]:
-    return tuple(Member(name, "", 0, 0, frozenset()) for name in sorted(names))
+    return tuple(Member(name) for name in sorted(names))

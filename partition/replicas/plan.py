@@ -1,12 +1,324 @@
-"""Which replica may hold which partition: plans, balance, and partitions as text. Pure."""
+"""Which replica may hold which partition: plans, the balance behind them, partitions as text. Pure.
+
+Safety: two live members may never work on one partition at the same time, nor on two that are
+co-partitioned (the same number of topics that are joined). A member reads plans in order; it may
+skip some and may read late. A member that is no longer registered blocks nothing: it has given up
+by its own clock before the others see that it is gone.
+
+The writer of a plan must make sure that nobody registered between reading `members` and writing.
+Otherwise a name that was thought gone opens what is given to another.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
 
 from partition.errors import CountsDiffer
 from partition.records import Partition
+
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A registered replica and its last report; `seen` and `holds` are of one moment."""
+
+    name: str
+    process: str = ""  # random, new at each start
+    joined: int = 0  # grows from one registration to the next
+    seen: int = 0  # the newest plan it has applied; 0: none
+    holds: frozenset[Partition] = frozenset()  # opened or being opened, and not released
+    host: str = ""
+    since_ms: int = 0
+    headrace: str = ""  # the package's version
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Who must release a partition, and the plan that revoked it."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who may hold which partition. A partition is in `owners`, in `leaving`, or in neither."""
+
+    number: int  # from 1; grows from each plan to the next
+    leader: str  # who wrote it
+    owners: Mapping[Partition, str]
+    leaving: Mapping[Partition, Leaving]
+    rebalanced: int = 0  # the newest `Control.rebalance` that was carried out
+
+    def of(self, name: str) -> frozenset[Partition]:
+        """Return the partitions that a member may hold."""
+        return frozenset(each for each, owner in self.owners.items() if owner == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Who asked for something, why, and when (milliseconds since 1970)."""
+
+    by: str
+    why: str
+    at_ms: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Requests of operators."""
+
+    paused: Note | None = None
+    drained: Mapping[str, Note] = field(default_factory=dict)  # by the replica's name
+    rebalance: Natural = 0  # grows with each request
+
+
+@dataclass(frozen=True, slots=True)
+class Copartitions:
+    """Co-partitioned topics: one member has all their partitions of one number.
+
+    `group_of` returns a topic's group; None: its partitions are assigned one by one. With
+    `all_to_one` one member has everything, and the others stand by.
+    """
+
+    group_of: Callable[[str], Hashable | None] = lambda _topic: None
+    all_to_one: bool = False
+
+    def unit_of(self, partition: Partition) -> Hashable:
+        """Return a key that co-partitioned partitions share, and no others."""
+        group = self.group_of(partition.topic)
+        return partition if group is None else (group, partition.number)
+
+    def units(self, partitions: Iterable[Partition]) -> list[list[Partition]]:
+        """Group co-partitioned partitions; sorted, the groups by their first partition."""
+        units: dict[Hashable, list[Partition]] = {}
+        for partition in sorted(set(partitions)):
+            units.setdefault(self.unit_of(partition), []).append(partition)
+        return list(units.values())
+
+    def check(self, partitions: Iterable[Partition]) -> None:
+        """Raise CountsDiffer if topics of one group differ in their number of partitions."""
+        counts = Counter(partition.topic for partition in partitions)
+        groups: dict[Hashable, list[str]] = {}
+        for topic in sorted(counts):
+            groups.setdefault(self.group_of(topic), []).append(topic)
+        groups.pop(None, None)
+        for topics in groups.values():
+            if len({counts[topic] for topic in topics}) > 1:
+                raise CountsDiffer({topic: counts[topic] for topic in topics})
+
+
+SINGLY = Copartitions()
+
+
+def leader_of(members: Collection[Member]) -> Member | None:
+    """Return the member that joined first; None without members."""
+    return min(members, key=lambda each: (each.joined, each.name), default=None)
+
+
+def next_plan(
+    plan: Plan | None,
+    members: Sequence[Member],
+    partitions: Collection[Partition],
+    control: Control,
+    copartitions: Copartitions = SINGLY,
+) -> Plan | None:
+    """Return the plan that follows, or None if nothing changes or nobody is registered.
+
+    `partitions` are all that exist. A partition goes to its target as soon as no other live
+    member may work on it, or on what is co-partitioned with it; until then it is `leaving`, or
+    nobody's. Drained members are given nothing. If all are drained, all they have is revoked.
+    """
+    leader = leader_of(members)
+    if leader is None:
+        return None
+    was = plan or Plan(0, "", {}, {})
+    # Numbers go on from what members saw, even if the node of the plan was lost.
+    number = 1 + max(was.number, *(each.seen for each in members))
+    live = {each.name: each for each in members}
+    holders = _holders(members)
+    targets = _targets(was, members, partitions, control, copartitions)
+    owners: dict[Partition, str] = {}
+    leaving: dict[Partition, Leaving] = {}
+    for unit in copartitions.units({*partitions, *was.owners, *was.leaving}):
+        target = next((targets[each] for each in unit if each in targets), None)
+        blocked = {
+            each: left
+            for each in unit
+            if (left := _blocked(each, was, number, live, holders.get(each, ()), target))
+        }
+        # One member has all of the unit, or what it has not released yet: never two.
+        others = any(left.name != target for left in blocked.values())
+        for each in unit:
+            owner = was.owners.get(each)
+            if owner is not None and owner == target and owner in live and each in targets:
+                if others:
+                    leaving[each] = Leaving(owner, number)
+                else:
+                    owners[each] = owner
+            elif each in blocked:
+                leaving[each] = blocked[each]
+            elif not others and each in targets:
+                owners[each] = targets[each]
+    if (owners, leaving, control.rebalance) == (was.owners, was.leaving, was.rebalanced):
+        return None
+    return Plan(number, leader.name, owners, leaving, control.rebalance)
+
+
+def _targets(
+    plan: Plan,
+    members: Sequence[Member],
+    partitions: Collection[Partition],
+    control: Control,
+    copartitions: Copartitions,
+) -> dict[Partition, str]:
+    """Return the member that each partition is meant for, whoever may work on it now."""
+    available = [
+        each.name
+        for each in sorted(members, key=lambda each: (each.joined, each.name))
+        if each.name not in control.drained
+    ]
+    names = {each.name for each in members}
+    # What is leaving is nobody's: it is interrupted in any case, so the decision is not taken
+    # back when another member was faster.
+    previous = {
+        partition: holding[0]
+        for partition, holding in _holders(members).items()
+        if partition not in plan.leaving
+    }
+    previous.update((each, owner) for each, owner in plan.owners.items() if owner in names)
+    if copartitions.all_to_one:
+        return one_for_all(available, partitions, previous)
+    is_asked = control.rebalance > plan.rebalanced
+    return balanced(available, partitions, {} if is_asked else previous, copartitions)
+
+
+def _blocked(
+    partition: Partition,
+    plan: Plan,
+    number: int,
+    live: Mapping[str, Member],
+    holders: Sequence[str],
+    target: str | None,
+) -> Leaving | None:
+    """Return who must release a partition before it may be granted; None if it is free."""
+    owner = plan.owners.get(partition)
+    if owner is not None and owner in live:
+        return Leaving(owner, number)  # it may have read the plan that gave it the partition
+    left = plan.leaving.get(partition)
+    if left is not None:
+        # A name's new process has seen nothing yet, and may open what an older plan gave it.
+        is_late = left.name in live and live[left.name].seen < left.number
+        if is_late or left.name in holders:
+            return left
+    others = [name for name in holders if name != target]
+    return Leaving(others[0], number) if others else None
+
+
+def _holders(members: Sequence[Member]) -> dict[Partition, list[str]]:
+    """Return who reports to hold each partition, sorted; more than one only after a mishap."""
+    holders: dict[Partition, list[str]] = {}
+    for member in sorted(members, key=lambda each: each.name):
+        for partition in member.holds:
+            holders.setdefault(partition, []).append(member.name)
+    return holders
+
+
+def balanced(
+    members: Collection[str],
+    partitions: Collection[Partition],
+    previous: Mapping[Partition, str],
+    copartitions: Copartitions = SINGLY,
+) -> dict[Partition, str]:
+    """Return a member for every partition; {} without members. The order of arguments is ignored.
+
+    Co-partitioned partitions count as one unit. Of units of one size members get the same count,
+    or one more. As few as possible move away from their `previous` owner. Those that must move
+    go round the members if they can, so that a topic is spread as well. O(P log P).
+    """
+    names = sorted(set(members))
+    if not names:
+        return {}
+    by_size: dict[int, list[list[Partition]]] = {}
+    for unit in copartitions.units(partitions):
+        by_size.setdefault(len(unit), []).append(unit)
+    owners: dict[Partition, str] = {}
+    load = dict.fromkeys(names, 0)
+    for size in sorted(by_size, reverse=True):
+        units = by_size[size]
+        held = {unit[0]: _holder(unit, load, previous) for unit in units}
+        dealt = _dealt(names, held, load)
+        for unit in units:
+            owners.update(dict.fromkeys(unit, dealt[unit[0]]))
+            load[dealt[unit[0]]] += size
+    return owners
+
+
+def _holder(
+    unit: Sequence[Partition], names: Collection[str], previous: Mapping[Partition, str]
+) -> str | None:
+    """Return the member that has most of a unit, the first of equals; or None."""
+    held = Counter(previous[each] for each in unit if previous.get(each) in names)
+    return min(held, key=lambda name: (-held[name], name), default=None)
+
+
+def _dealt(
+    names: Sequence[str], held: Mapping[Partition, str | None], load: Mapping[str, int]
+) -> dict[Partition, str]:
+    """Deal partitions, in order, to members; `load` is what they have already."""
+    kept: dict[str, list[Partition]] = {name: [] for name in names}
+    for partition, owner in held.items():
+        if owner is not None:
+            kept[owner].append(partition)
+    room = _quotas(kept, len(held), load)
+    owners: dict[Partition, str] = {}
+    for name in names:
+        # The highest numbers move, of all topics: not all the partitions of the last topic.
+        stays = sorted(kept[name], key=lambda each: (each.number, each.topic))[: room[name]]
+        owners.update((partition, name) for partition in stays)
+        room[name] -= len(stays)
+    for index, partition in enumerate(held):
+        name = names[index % len(names)]
+        if partition not in owners and room[name]:
+            owners[partition] = name
+            room[name] -= 1
+    seats = iter([name for name in names for _ in range(room[name])])
+    return {each: owners[each] if each in owners else next(seats) for each in held}
+
+
+def _quotas(
+    kept: Mapping[str, Collection[Partition]], total: int, load: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many partitions each member gets.
+
+    Those that have more than their share already get the one more: fewer partitions move.
+    """
+    share, left_over = divmod(total, len(kept))
+    ranked = sorted(kept, key=lambda name: (len(kept[name]) <= share, load[name], name))
+    return {name: share + (rank < left_over) for rank, name in enumerate(ranked)}
+
+
+def one_for_all(
+    members: Sequence[str],
+    partitions: Collection[Partition],
+    previous: Mapping[Partition, str],
+) -> dict[Partition, str]:
+    """Return one member for all partitions; {} without members.
+
+    It is the previous owner of most of them; of equals the first in `members`, which are in the
+    order of joining.
+    """
+    if not members:
+        return {}
+    held = Counter(previous.get(partition) for partition in set(partitions))
+    chosen = max(members, key=lambda name: held[name])  # the first of equals
+    return dict.fromkeys(sorted(set(partitions)), chosen)
+
 
 MAX_NUMBER = 2**31 - 1  # Kafka's own limit
 MAX_COUNT = 1_000_000  # of one topic: a corrupt text is refused before it fills the memory
@@ -16,7 +328,7 @@ _ALLOWED = f'ascending ranges as in "0-3,7", up to {MAX_NUMBER}, of at most {MAX
 
 
 def encode_numbers(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, each number once, ascending; "" for none.
+    """Return numbers as ranges, "0-3,7": each number once, ascending; "" for none.
 
     Raises ValueError for what `decode_numbers` would refuse.
     """
@@ -72,303 +384,4 @@ def from_topics(mapping: Mapping[str, str]) -> frozenset[Partition]:
 
 
 def _shown(part: str) -> str:
-    """Return the beginning of a text for an error message."""
     return repr(part[:_SHOWN]) + ("..." if len(part) > _SHOWN else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Copartitions:
-    """Which topics are co-partitioned: one member has all their partitions of one number.
-
-    `group_of` says which group a topic is of; None: of none, its partitions go singly. With
-    `all_to_one` one member has everything, and the others stand by.
-    """
-
-    group_of: Callable[[str], Hashable | None] = lambda _topic: None
-    all_to_one: bool = False
-
-    def unit_of(self, partition: Partition) -> Hashable:
-        """Return what is the same for partitions that go together, and for no others."""
-        group = self.group_of(partition.topic)
-        return partition if group is None else (group, partition.number)
-
-    def units(self, partitions: Iterable[Partition]) -> list[list[Partition]]:
-        """Return what goes together, each in order, by its first partition."""
-        units: dict[Hashable, list[Partition]] = {}
-        for partition in sorted(set(partitions)):
-            units.setdefault(self.unit_of(partition), []).append(partition)
-        return list(units.values())
-
-    def check(self, partitions: Iterable[Partition]) -> None:
-        """Raise CountsDiffer if topics of one group have not as many partitions each."""
-        counts = Counter(partition.topic for partition in partitions)
-        groups: dict[Hashable, list[str]] = {}
-        for topic in sorted(counts):
-            groups.setdefault(self.group_of(topic), []).append(topic)
-        groups.pop(None, None)
-        for topics in groups.values():
-            if len({counts[topic] for topic in topics}) > 1:
-                raise CountsDiffer({topic: counts[topic] for topic in topics})
-
-
-SINGLY = Copartitions()
-
-
-def balanced(
-    members: Collection[str],
-    partitions: Collection[Partition],
-    previous: Mapping[Partition, str],
-    copartitions: Copartitions = SINGLY,
-) -> dict[Partition, str]:
-    """Return a member for every partition; {} without members.
-
-    What goes together counts as one. Members get the same count of what has as many partitions,
-    or one more. As few as possible move away from their `previous` owner. Those that must go
-    somewhere go round the members if they can, so that a topic is spread as well. O(P log P).
-    """
-    names = sorted(set(members))
-    if not names:
-        return {}
-    by_size: dict[int, list[list[Partition]]] = {}
-    for unit in copartitions.units(partitions):
-        by_size.setdefault(len(unit), []).append(unit)
-    owners: dict[Partition, str] = {}
-    load = dict.fromkeys(names, 0)
-    for size in sorted(by_size, reverse=True):
-        units = by_size[size]
-        held = {unit[0]: _holder(unit, load, previous) for unit in units}
-        dealt = _dealt(names, held, load)
-        for unit in units:
-            owners.update(dict.fromkeys(unit, dealt[unit[0]]))
-            load[dealt[unit[0]]] += size
-    return owners
-
-
-def _holder(
-    unit: Sequence[Partition], names: Collection[str], previous: Mapping[Partition, str]
-) -> str | None:
-    """Return the member that has most of what goes together, the first of equals; or None."""
-    held = Counter(previous[each] for each in unit if previous.get(each) in names)
-    return min(held, key=lambda name: (-held[name], name), default=None)
-
-
-def _dealt(
-    names: Sequence[str], held: Mapping[Partition, str | None], load: Mapping[str, int]
-) -> dict[Partition, str]:
-    """Deal partitions, in order, to members that have so many others already."""
-    kept: dict[str, list[Partition]] = {name: [] for name in names}
-    for partition, owner in held.items():
-        if owner is not None:
-            kept[owner].append(partition)
-    room = _quotas(kept, len(held), load)
-    owners: dict[Partition, str] = {}
-    for name in names:
-        # The highest numbers move, of all topics: not all the partitions of the last topic.
-        stays = sorted(kept[name], key=lambda each: (each.number, each.topic))[: room[name]]
-        owners.update((partition, name) for partition in stays)
-        room[name] -= len(stays)
-    for place, partition in enumerate(held):
-        name = names[place % len(names)]
-        if partition not in owners and room[name]:
-            owners[partition] = name
-            room[name] -= 1
-    seats = iter([name for name in names for _ in range(room[name])])
-    return {each: owners[each] if each in owners else next(seats) for each in held}
-
-
-def one_for_all(
-    members: Sequence[str],
-    partitions: Collection[Partition],
-    previous: Mapping[Partition, str],
-) -> dict[Partition, str]:
-    """Return one member for all partitions; {} without members.
-
-    It is the previous owner of most of them, else the first; `members` are in the order in
-    which they joined, and that order decides between equals.
-    """
-    if not members:
-        return {}
-    held = Counter(previous.get(partition) for partition in set(partitions))
-    chosen = max(members, key=lambda name: held[name])  # the first of equals
-    return dict.fromkeys(sorted(set(partitions)), chosen)
-
-
-def _quotas(
-    kept: Mapping[str, Collection[Partition]], total: int, load: Mapping[str, int]
-) -> dict[str, int]:
-    """Return how many partitions each member gets.
-
-    Those that have more than their share already get the one more: fewer partitions move.
-    """
-    share, left_over = divmod(total, len(kept))
-    ranked = sorted(kept, key=lambda name: (len(kept[name]) <= share, load[name], name))
-    return {name: share + (place < left_over) for place, name in enumerate(ranked)}
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A replica that is registered, as it reported last: `seen` and `holds` of one moment."""
-
-    name: str
-    process: str  # random, new at each start
-    joined: int  # grows from one registration to the next
-    seen: int  # the newest plan it has applied; 0: none
-    holds: frozenset[Partition]  # opened or being opened, and not released
-    host: str = ""
-    since_ms: int = 0
-    headrace: str = ""  # the package's version
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """Who must release a partition, and the plan that revoked it."""
-
-    name: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Who may hold which partition. A partition is in `owners`, in `leaving`, or in neither."""
-
-    number: int  # from 1; grows from each plan to the next
-    leader: str  # who wrote it
-    owners: Mapping[Partition, str]
-    leaving: Mapping[Partition, Leaving]
-    rebalanced: int = 0  # the newest `Control.rebalance` that was heeded
-
-    def of(self, name: str) -> frozenset[Partition]:
-        """What a member may hold."""
-        return frozenset(each for each, owner in self.owners.items() if owner == name)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Who asked for something, why, and when (milliseconds since 1970)."""
-
-    by: str
-    why: str
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What operators ask for."""
-
-    paused: Note | None = None
-    drained: Mapping[str, Note] = field(default_factory=dict)  # by the replica's name
-    rebalance: int = 0  # grows with each request
-
-
-def leader_of(members: Collection[Member]) -> Member | None:
-    """Return the member that joined first; None without members."""
-    return min(members, key=lambda each: (each.joined, each.name), default=None)
-
-
-def next_plan(
-    plan: Plan | None,
-    members: Sequence[Member],
-    partitions: Collection[Partition],
-    control: Control,
-    copartitions: Copartitions = SINGLY,
-) -> Plan | None:
-    """Return the plan that follows, or None if nothing changes or nobody is registered.
-
-    `partitions` are all that there are. A partition goes to whom it is meant for as soon as no
-    other live member may work on it, or on what goes together with it; until then it is
-    `leaving`, or nobody's. Drained members are given nothing. If all are drained, what they have
-    is revoked.
-    """
-    leader = leader_of(members)
-    if leader is None:
-        return None
-    was = plan or Plan(0, "", {}, {})
-    # Numbers go on where members saw them, even if the node of the plan was lost.
-    number = 1 + max(was.number, *(each.seen for each in members))
-    live = {each.name: each for each in members}
-    holders = _holders(members)
-    targets = _targets(was, members, partitions, control, copartitions)
-    owners: dict[Partition, str] = {}
-    leaving: dict[Partition, Leaving] = {}
-    for unit in copartitions.units({*partitions, *was.owners, *was.leaving}):
-        target = next((targets[each] for each in unit if each in targets), None)
-        blocked = {
-            each: left
-            for each in unit
-            if (left := _blocked(each, was, number, live, holders.get(each, ()), target))
-        }
-        # One member has all of it, or as much as it has not released yet: never two.
-        others = any(left.name != target for left in blocked.values())
-        for each in unit:
-            owner = was.owners.get(each)
-            if owner is not None and owner == target and owner in live and each in targets:
-                if others:
-                    leaving[each] = Leaving(owner, number)
-                else:
-                    owners[each] = owner
-            elif each in blocked:
-                leaving[each] = blocked[each]
-            elif not others and each in targets:
-                owners[each] = targets[each]
-    if (owners, leaving, control.rebalance) == (was.owners, was.leaving, was.rebalanced):
-        return None
-    return Plan(number, leader.name, owners, leaving, control.rebalance)
-
-
-def _targets(
-    plan: Plan,
-    members: Sequence[Member],
-    partitions: Collection[Partition],
-    control: Control,
-    copartitions: Copartitions,
-) -> dict[Partition, str]:
-    """Return who each partition is meant for, whoever may work on it now."""
-    available = [
-        each.name
-        for each in sorted(members, key=lambda each: (each.joined, each.name))
-        if each.name not in control.drained
-    ]
-    names = {each.name for each in members}
-    # What is leaving is nobody's: it is interrupted in any case, and so a decision once taken
-    # is not taken back because another member was faster.
-    previous = {
-        partition: holding[0]
-        for partition, holding in _holders(members).items()
-        if partition not in plan.leaving
-    }
-    previous.update((each, owner) for each, owner in plan.owners.items() if owner in names)
-    if copartitions.all_to_one:
-        return one_for_all(available, partitions, previous)
-    is_asked = control.rebalance > plan.rebalanced
-    return balanced(available, partitions, {} if is_asked else previous, copartitions)
-
-
-def _blocked(
-    partition: Partition,
-    plan: Plan,
-    number: int,
-    live: Mapping[str, Member],
-    holders: Sequence[str],
-    target: str | None,
-) -> Leaving | None:
-    """Return who must release a partition before it may be granted; None if it is free."""
-    owner = plan.owners.get(partition)
-    if owner is not None and owner in live:
-        return Leaving(owner, number)  # it may have read what gave it the partition
-    left = plan.leaving.get(partition)
-    if left is not None:
-        # A name's new process has seen nothing yet, and may open what an older plan gave it.
-        is_late = left.name in live and live[left.name].seen < left.number
-        if is_late or left.name in holders:
-            return left
-    others = [name for name in holders if name != target]
-    return Leaving(others[0], number) if others else None
-
-
-def _holders(members: Sequence[Member]) -> dict[Partition, list[str]]:
-    """Return who says to hold each partition, in the order of names: one, but for surprises."""
-    holders: dict[Partition, list[str]] = {}
-    for member in sorted(members, key=lambda each: each.name):
-        for partition in member.holds:
-            holders.setdefault(partition, []).append(member.name)
-    return holders

@@ -17,9 +17,9 @@ from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.librdkafka import FORCED
 from partition.manager import InFlightLimits, PartitionStatistics
-from partition.memory import MemoryStore
 from partition.records import Partition
 from partition.recovery import Ways
+from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit, slack
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
@@ -286,7 +286,7 @@ def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> N
     done.set_result(None)
     reader = Consumer(
         world.fetcher(),
-        Ways(MemoryStore(), world.catalogue(), lambda _loss: done),
+        Ways(FaultyStore(), world.catalogue(), lambda _loss: done),
         [topic],
         ConsumerPolicy(AssignmentPolicy(limits=InFlightLimits(max_pending=50)), fetch_records=100),
         random.Random(1),

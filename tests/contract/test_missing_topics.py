@@ -14,9 +14,11 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import TopicMissing
 from partition.kafka.kafka_fetcher import KafkaFetcher
-from partition.memory import MemoryCatalogue, MemoryLog, MemoryStore
+from partition.memory import MemoryCatalogue
 from partition.records import Partition, offset_of
 from partition.recovery import Ways
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyStore
 from tests.support.mock_kafka import MockKafka
 from tests.worlds.fetching import BRISK
 
@@ -49,7 +51,7 @@ class Reading:
 
     def __init__(self, kafka: MockKafka) -> None:
         self.kafka = kafka
-        self.log = MemoryLog({"t": 2})
+        self.log = FaultyLog({"t": 2})
         kafka.create_topic("t", 2)
         self.producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2})
         self.fetcher = KafkaFetcher({"bootstrap.servers": kafka.address, **BRISK})
@@ -58,7 +60,7 @@ class Reading:
         done.set_result(None)
         self.reader = Consumer(
             self.fetcher,
-            Ways(MemoryStore(), SlowCatalogue(self.log), lambda _loss: done),
+            Ways(FaultyStore(), SlowCatalogue(self.log), lambda _loss: done),
             ["t"],
             ConsumerPolicy(AssignmentPolicy()),
             random.Random(1),

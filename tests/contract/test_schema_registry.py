@@ -23,7 +23,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from tests.support.patience import seconds
 from tests.worlds.registering import HttpWorld, MockWorld, RegistryWorld

@@ -439,7 +439,7 @@ OPERATIONS = {
             f"{_CONTRACT}/test_later_versions.py::test_what_becomes_one_of_a_later_version_while_it_is_ours_is_not_overwritten",
             f"{_CONTRACT}/test_later_versions.py::test_what_an_earlier_version_wrote_is_taken_up_where_it_stopped",
             f"{_PARTITION}/test_assignment.py::test_an_unreadable_offset_halts_its_partition_only",
-            f"{_SERVICE}/test_sharing.py::test_a_plan_that_cannot_be_read_leaves_us_what_we_have",
+            f"{_SERVICE}/test_membership.py::test_a_plan_that_cannot_be_read_leaves_us_what_we_have",
         ),
     ),
 }

@@ -45,7 +45,7 @@ ROWS = {
         "is emitted or stored",
         "ownership_suspended",
         (
-            "tests/unit/service/test_sharing.py::test_without_an_answer_everything_is_suspended_by_our_own_clock_once",
+            "tests/unit/service/test_membership.py::test_without_an_answer_everything_is_suspended_by_our_own_clock_once",
             "tests/acceptance/test_replicas.py::test_a_replica_that_stood_still_past_its_session_does_no_harm_and_comes_back",
         ),
     ),

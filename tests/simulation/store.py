@@ -181,7 +181,7 @@ class SimStore:
             operations = request.operations
             message = Message(
                 self._sender,
-                lambda: self._server.write(session, self._sender, operations),
+                lambda: self._server.write_in(session, self._sender, operations),
                 self._deliver,
                 lambda: self._lost(message),
             )

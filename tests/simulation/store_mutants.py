@@ -9,11 +9,10 @@ from partition.interfaces import Claim, StoredOffset
 from partition.offsets import offset_nodes, ownership
 from partition.offsets.offset_nodes import OffsetNodes
 from partition.offsets.ownership import KnownNode
-from partition.offsets.requests import OutcomeUnknown, SetNode
+from partition.offsets.requests import ANY_VERSION, OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
 from tests.simulation.mutants import Patches, around, mutant, put
-from tests.simulation.zookeeper import ANY
 
 _NOTHING = StoredOffset(Position(0), "p")
 
@@ -23,7 +22,7 @@ def no_cas_on_commit() -> Patches:
     """A commit is written whatever the node's version is."""
 
     def operations(change: Any) -> Any:
-        yield SetNode(change.path, change.data, ANY)
+        yield SetNode(change.path, change.data, ANY_VERSION)
 
     return [put(offset_nodes.Change, "operations", operations)]
 
@@ -93,7 +92,7 @@ def claim_ignores_another_claim() -> Patches:
 
     def write(original: Any, at: Any, operations: Any) -> Any:
         blind = [
-            SetNode(each.path, each.data, ANY)
+            SetNode(each.path, each.data, ANY_VERSION)
             if isinstance(each, SetNode) and "/partition_" in each.path
             else each
             for each in operations

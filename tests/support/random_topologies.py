@@ -27,19 +27,18 @@ from partition.manager import InFlightLimits
 from partition.memory import (
     MemoryCatalogue,
     MemoryFetcher,
-    MemoryLog,
-    MemoryNodes,
-    MemoryRegistry,
-    MemoryStore,
 )
 from partition.records import Partition
 from partition.recovery import Ways
-from partition.replicas.heartbeat import Mine
+from partition.replicas.heartbeat import Heartbeats
+from partition.replicas.plan import Member
 from partition.retry import RetryPolicy
 from service.gates import delivery_of, policy_of
-from service.sharing import Sharing, SharingPolicy, copartitions_of
+from service.membership import GroupMembership, MembershipPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit
 from topology.errors import SinkFailed
 from topology.sink import BOTH_KINDS, Committed, DeadLetter, Fence, Sink, Staged
@@ -145,12 +144,12 @@ class World:
         self.plan = planned(rng, guarantee or GUARANTEES[seed % len(GUARANTEES)])
         self.now = 0.0
         count = rng.randint(1, 3)
-        self.log = MemoryLog(dict.fromkeys(self.plan.sources, count))
+        self.log = FaultyLog(dict.fromkeys(self.plan.sources, count))
         self.partitions = [
             Partition(topic, number) for topic in self.plan.sources for number in range(count)
         ]
-        self.nodes = MemoryNodes()
-        self.viewer = MemoryStore(self.nodes)
+        self.nodes = FaultyNodes()
+        self.viewer = FaultyStore(self.nodes)
         self.viewer.open()
         self.away: set[str] = set()  # sinks
         self.calm_from = 0.0  # no trouble before
@@ -455,7 +454,7 @@ class Process:
             TransactionPolicy(topology.transactions, records=5, plan_records=3, plan_seconds=0.0),
         )
         clock = self._clock
-        self.store = MemoryStore(world.nodes, clock=clock)
+        self.store = FaultyStore(world.nodes, clock=clock)
 
         def make_reader(notify, fences):
             return Consumer(
@@ -484,16 +483,10 @@ class Process:
             PipelinePolicy(TIMEOUT_SECONDS, write_retries=WriteRetries(0.001, 0.005)),
         )
         self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
-        mine = Mine(name=name, process=f"{name}/{number}")
-        registry = MemoryRegistry(
-            self.store,
-            root="/headrace",
-            pipeline="memory",
-            mine=mine,
-            copartitions=copartitions_of(topology),
-        )
-        policy = SharingPolicy(name, handover_seconds=6.0, suspend_seconds=6.0)
-        self.sharing = Sharing(registry, self.reader.assignment, policy)
+        me = Member(name, f"{name}/{number}")
+        heartbeats = Heartbeats("/headrace", "memory", me, copartitions_of(topology))
+        policy = MembershipPolicy(name, handover_seconds=6.0, suspend_seconds=6.0)
+        self.membership = GroupMembership(self.store, heartbeats, self.reader.assignment, policy)
 
     def _clock(self) -> float:
         return self.world.now
@@ -505,7 +498,7 @@ class Process:
 
     def turn(self) -> None:
         """Turn the loop once."""
-        self.sharing.poll(self.world.now)
+        self.membership.poll(self.world.now)
         flush = bool(self.reader.leaving) or self.world.rng.random() < 0.5
         self.pipeline.step(flush=flush)
 

@@ -12,15 +12,14 @@ from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.memory import (
     MemoryCatalogue,
     MemoryFetcher,
-    MemoryLog,
-    MemoryNodes,
-    MemoryRegistry,
-    MemoryStore,
 )
 from partition.recovery import Ways
-from partition.replicas.heartbeat import Mine
-from service.sharing import Sharing, SharingPolicy, copartitions_of
+from partition.replicas.heartbeat import Heartbeats
+from partition.replicas.plan import Member
+from service.membership import GroupMembership, MembershipPolicy, copartitions_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from topology.sink import DeadLetterSink
 
 
@@ -31,8 +30,8 @@ class Replica:
         self,
         name: str,
         topology: Topology,
-        log: MemoryLog,
-        nodes: MemoryNodes,
+        log: FaultyLog,
+        nodes: FaultyNodes,
         *,
         beat_seconds: float = 0.0,
     ) -> None:
@@ -40,7 +39,7 @@ class Replica:
         self.now = 0.0
         letters_sink: Any = topology.dead_letters.sink
         assert isinstance(letters_sink, DeadLetterSink)
-        store = MemoryStore(nodes)
+        store = FaultyStore(nodes)
 
         def make_reader(notify: Any, _fences: Any) -> Consumer:
             return Consumer(
@@ -62,15 +61,12 @@ class Replica:
         )
         self.reader = self.pipeline.consumer
         copartitions = copartitions_of(topology)
-        registry = MemoryRegistry(
-            store,
-            root="/headrace",
-            pipeline="memory",
-            mine=Mine(name, uuid.uuid4().hex),
-            copartitions=copartitions,
+        me = Member(name, uuid.uuid4().hex)
+        heartbeats = Heartbeats("/headrace", "memory", me, copartitions)
+        policy = MembershipPolicy(name, beat_seconds)
+        self.membership = GroupMembership(
+            store, heartbeats, self.reader.assignment, policy, copartitions
         )
-        policy = SharingPolicy(name, beat_seconds)
-        self.sharing = Sharing(registry, self.reader.assignment, policy, copartitions)
 
     def open(self) -> None:
         """Open everything; nothing is read yet."""
@@ -80,7 +76,7 @@ class Replica:
     def turn(self, now: float) -> None:
         """Turn the loop once, as `Service` does."""
         self.now = now
-        self.sharing.poll(now)
+        self.membership.poll(now)
         self.pipeline.step(flush=True)
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
 """A replica that is the only one, on an offset store in memory."""
 
 from partition.consumer import Consumer
-from partition.memory import MemoryRegistry, MemoryStore
-from partition.replicas.heartbeat import Mine
-from service.sharing import Sharing, SharingPolicy
+from partition.replicas.heartbeat import Heartbeats
+from partition.replicas.plan import Member
+from service.membership import GroupMembership, MembershipPolicy
+from tests.support.faulty_store import FaultyStore
 
 
-def alone(store: MemoryStore, reader: Consumer) -> Sharing:
+def alone(store: FaultyStore, reader: Consumer) -> GroupMembership:
     """It shares its partitions with nobody."""
-    mine = Mine("one", "process")
-    registry = MemoryRegistry(store, root="/headrace", pipeline="memory", mine=mine)
-    return Sharing(registry, reader.assignment, SharingPolicy("one"))
+    heartbeats = Heartbeats("/headrace", "memory", Member("one", "process"))
+    return GroupMembership(store, heartbeats, reader.assignment, MembershipPolicy("one"))

@@ -13,7 +13,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import ConsumerPolicy
 from partition.interfaces import StoredOffset
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
 from service.config import load
@@ -34,6 +34,8 @@ from service.spark_engine.task_runner import process
 from service.spark_engine.wiring import range_delivery
 from sinks.rows import rows_of
 from sinks.tries import WriteRetries
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from tests.worlds.tasking import SETTINGS
@@ -139,7 +141,7 @@ class HereExecutors:
 
     slots = 2
 
-    def __init__(self, topology: Topology, log: MemoryLog, letters: MemoryDeadLetters) -> None:
+    def __init__(self, topology: Topology, log: FaultyLog, letters: MemoryDeadLetters) -> None:
         self._topology = topology
         self._log = log
         # As in a worker, what becomes of a letter is told to nobody else.
@@ -198,8 +200,8 @@ class Driving:
         *bolts: Any,
         sinks: Sequence[Sink[Any]],
         partitions: int = 2,
-        log: MemoryLog | None = None,
-        nodes: MemoryNodes | None = None,
+        log: FaultyLog | None = None,
+        nodes: FaultyNodes | None = None,
         letters: MemoryDeadLetters | None = None,
         ranges: RangePolicy | None = None,
         start: StartPolicy | None = None,
@@ -211,8 +213,8 @@ class Driving:
         executors: "Callable[..., HereExecutors] | None" = None,
         at: Callable[[str], object] = lambda _place: None,
     ) -> None:
-        self.log = log or MemoryLog({"t": partitions})
-        self.nodes = nodes or MemoryNodes()
+        self.log = log or FaultyLog({"t": partitions})
+        self.nodes = nodes or FaultyNodes()
         self.sinks = list(sinks)
         self.letters_sink = letters or MemoryDeadLetters()
         self.folder = folder
@@ -239,7 +241,7 @@ class Driving:
         self.ends = LogEndTracker(self.catalogue, 0.0)
         self.letters_out = DeadLetterSender(self.letters_sink)
         self.fetcher = MemoryFetcher(self.log)
-        self.store = MemoryStore(self.nodes)
+        self.store = FaultyStore(self.nodes)
         self.reader = RangeOwner(
             self.fetcher,
             Ways(self.store, self.catalogue, self.letters_out.send_notice, fencer),
@@ -306,7 +308,7 @@ class Driving:
             store=self.store,
             catalogue=self.catalogue,
             reader=self.reader,
-            sharing=alone(self.store, self.reader),
+            membership=alone(self.store, self.reader),
             letters=self.letters_out,
             pipeline=self.engine,
             exactly_once=True,
@@ -358,7 +360,7 @@ class Driving:
     @property
     def stored(self) -> dict[Partition, StoredOffset | None]:
         """What the store has."""
-        store = MemoryStore(self.nodes)
+        store = FaultyStore(self.nodes)
         store.open()
         try:
             return {partition: store.load(partition) for partition in self.log_ends}

@@ -13,9 +13,10 @@ from partition.errors import KafkaError
 from partition.interfaces import Catalogue, Fetched, Fetcher, Log
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Chunk, Partition, Position
 from service.embedded.kafka import EmbeddedKafka
+from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import Limit, seconds, until
 
 SECONDS = seconds(30.0)
@@ -55,7 +56,7 @@ class LogWorld:
 class MemoryLogWorld(LogWorld):
     def __init__(self) -> None:
         super().__init__()
-        self.memory = MemoryLog()
+        self.memory = FaultyLog()
         self.made = 0
 
     def topic(self, partitions: int = 1) -> str:

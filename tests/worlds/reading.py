@@ -10,7 +10,7 @@ import numpy as np
 from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChange
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.interfaces import Progress
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import (
     Partition,
     Position,
@@ -21,16 +21,18 @@ from partition.records import (
 from partition.recovery import Loss, StartPolicy, Ways
 from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 
 RETRY_SECONDS = 1.0
 SKIP_LOSS = StartPolicy(on_data_loss="skip")
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 
 
-class Journal(MemoryStore):
+class Journal(FaultyStore):
     """A store that notes what is asked of it, and can hold its answers back."""
 
-    def __init__(self, nodes: MemoryNodes, events: list[str], **names: str) -> None:
+    def __init__(self, nodes: FaultyNodes, events: list[str], **names: str) -> None:
         super().__init__(nodes, **names)
         self.events = events
         self.commits: list[dict[Partition, int]] = []
@@ -72,7 +74,7 @@ class Journal(MemoryStore):
 class WatchedFetcher(MemoryFetcher):
     """A fetcher that notes when reading begins and which partitions are paused."""
 
-    def __init__(self, log: MemoryLog, events: list[str]) -> None:
+    def __init__(self, log: FaultyLog, events: list[str]) -> None:
         super().__init__(log)
         self.events = events
 
@@ -113,8 +115,8 @@ class Bench:
         self.losses: list[Loss] = []
         self.hold_notices = False
         self.notices: list[Future[None]] = []
-        self.log = MemoryLog({"t": 2})
-        self.nodes = MemoryNodes()
+        self.log = FaultyLog({"t": 2})
+        self.nodes = FaultyNodes()
         self.names: dict[str, str] = {}
         self.sources = sources
         self.at = at
@@ -237,7 +239,7 @@ class Bench:
 
     def stored(self, partition: Partition = ONE) -> int | None:
         """The stored offset."""
-        store = MemoryStore(self.nodes, **self.names)
+        store = FaultyStore(self.nodes, **self.names)
         store.open()
         found = store.load(partition)
         return None if found is None else found.offset

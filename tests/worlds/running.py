@@ -16,7 +16,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
 from partition.manager import InFlightLimits
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
@@ -24,6 +24,8 @@ from service.failpoints import consumer_with_places, nowhere, with_places
 from service.gates import delivery_of, policy_of
 from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.tries import WriteRetries
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from topology.sink import Delivered, Kind, Staged
 from topology.steps import SinkStep
@@ -118,8 +120,8 @@ class Works:
         workers: int = 1,
         at_most_once: bool = False,
         exactly_once: Kind | None = None,
-        nodes: MemoryNodes | None = None,
-        log: MemoryLog | None = None,
+        nodes: FaultyNodes | None = None,
+        log: FaultyLog | None = None,
         plan_seconds: float = 0.0,
         max_active: int = 3,
         transaction_records: int = 1000,
@@ -135,8 +137,8 @@ class Works:
     ) -> None:
         """With `shared` nothing is read before `reader.assignment.want` was told of it."""
         self.now = 0.0
-        self.log = log or MemoryLog({"t": partitions})
-        self.nodes = nodes or MemoryNodes()
+        self.log = log or FaultyLog({"t": partitions})
+        self.nodes = nodes or FaultyNodes()
         self.sinks = list(sinks) or [HeldSink()]
         self.letters_sink = HeldLetters()
         if exactly_once is not None:
@@ -163,7 +165,7 @@ class Works:
             ),
         )
         self.fetcher = MemoryFetcher(self.log)
-        self.store = MemoryStore(self.nodes)
+        self.store = FaultyStore(self.nodes)
 
         def make_reader(notify, fences):
             policy = ConsumerPolicy(
@@ -284,7 +286,7 @@ class Works:
 
     def stored_of(self, number: int) -> int:
         """The stored offset of a partition."""
-        store = MemoryStore(self.nodes)
+        store = FaultyStore(self.nodes)
         store.open()
         found = store.load(Partition("t", number))
         return -1 if found is None else found.offset

@@ -4,15 +4,16 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
 from partition.interfaces import Fetched, LogEnd
-from partition.memory import MemoryCatalogue, MemoryLog
+from partition.memory import MemoryCatalogue
 from partition.records import Partition
+from tests.support.faulty_kafka import FaultyLog
 from tests.worlds.tasking import CountingFetcher
 
 
 class SilentFetcher(CountingFetcher):
     """Tells nothing of some partitions."""
 
-    def __init__(self, log: MemoryLog, silent: Collection[Partition] = ()) -> None:
+    def __init__(self, log: FaultyLog, silent: Collection[Partition] = ()) -> None:
         super().__init__(log)
         self.silent = silent
         self.at_most = 1_000_000  # so many records are brought at once
@@ -31,7 +32,7 @@ class SilentFetcher(CountingFetcher):
 class SilentCatalogue(MemoryCatalogue):
     """Cannot tell where the logs of some partitions end."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: FaultyLog) -> None:
         super().__init__(log)
         self.silent: Collection[Partition] = ()
 

@@ -14,7 +14,6 @@ from kazoo.client import KazooClient
 
 from partition.errors import StoreError
 from partition.interfaces import Claim, OffsetStore, Progress
-from partition.memory import MemoryNodes, MemoryStore
 from partition.records import (
     OpenTransaction,
     Partition,
@@ -25,6 +24,7 @@ from partition.records import (
 )
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.embedded.zookeeper import EmbeddedZooKeeper
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 
 A = Partition("orders", 0)
@@ -56,11 +56,11 @@ class MemoryNodesWorld:
     root = "/headrace"
 
     def __init__(self) -> None:
-        self.nodes = MemoryNodes()
-        self.stores: list[MemoryStore] = []
+        self.nodes = FaultyNodes()
+        self.stores: list[FaultyStore] = []
 
-    def store(self, topology_id: str = "shop-1") -> MemoryStore:
-        store = MemoryStore(self.nodes, pipeline="shop", topology_id=topology_id)
+    def store(self, topology_id: str = "shop-1") -> FaultyStore:
+        store = FaultyStore(self.nodes, pipeline="shop", topology_id=topology_id)
         self.stores.append(store)
         store.open()
         return store
@@ -80,7 +80,7 @@ class MemoryNodesWorld:
     def writes(self) -> int:
         return self.nodes.writes
 
-    def end_session(self, store: MemoryStore) -> None:
+    def end_session(self, store: FaultyStore) -> None:
         store.end_session()
 
     def lose(self) -> None:

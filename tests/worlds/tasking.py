@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace import Record, bolt
 from partition.interfaces import Fetched
-from partition.memory import MemoryFetcher, MemoryLog
+from partition.memory import MemoryFetcher
 from partition.records import Partition, Position
 from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
@@ -18,6 +18,7 @@ from service.spark_engine.task_runner import process
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.rows import rows_of
 from sinks.storage import Storage
+from tests.support.faulty_kafka import FaultyLog
 from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager
 from topology.topology import Topology
 from transactions.rows import RangeDigest
@@ -65,7 +66,7 @@ class KeepingStager:
 class CountingFetcher(MemoryFetcher):
     """Notes the partitions that were added, and paused."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: FaultyLog) -> None:
         super().__init__(log)
         self.added: list[Partition] = []
         self.pauses: list[Partition] = []
@@ -92,7 +93,7 @@ class Tasks:
     """Runs tasks one after the other in one process, as a worker does."""
 
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
-        self.log = MemoryLog(topics or {"t": 1})
+        self.log = FaultyLog(topics or {"t": 1})
         self.inner = CountingFetcher(self.log)
         self.fetcher = RangeFetcher(self.inner)
 
@@ -129,9 +130,9 @@ def rows_in(staged: Iterable[Staged]) -> list[Any]:
     return [row for each in staged for part in each.parts for row in part]
 
 
-def digest_of(log: MemoryLog, partition: Partition, first: int, end: int) -> tuple[int, str]:
+def digest_of(log: FaultyLog, partition: Partition, first: int, end: int) -> tuple[int, str]:
     """How many records a log has in a range, and their digest."""
-    found = [m for m in log.read(partition, first, end - first) if m.offset_ < end]
+    found = [m for m in log.read(partition, Position(first), end - first) if m.offset_ < end]
     digest = RangeDigest()
     digest.add(
         np.array([m.offset_ for m in found], np.int64), np.array([len(m) for m in found], np.int64)

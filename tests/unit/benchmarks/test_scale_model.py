@@ -17,10 +17,11 @@ from benchmarks.scale_model import (
 )
 from benchmarks.scale_weights import Cluster, Weights, weigh
 from partition.interfaces import Progress
-from partition.memory.store import MemoryNodes, MemoryStore
 from partition.offsets.requests import Write
 from partition.records import Partition, Position
-from partition.replicas.heartbeat import Beats, Mine, Report
+from partition.replicas.heartbeat import Heartbeats, Report
+from partition.replicas.plan import Member
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 
 WEIGHTS = Weights(
     name_bytes=10, plan_bytes=4_000, member_bytes=600, offset_bytes=500, topic_bytes=4_000
@@ -30,7 +31,7 @@ NONE = Report(frozenset(), 0, None)
 ALL = frozenset(Partition("orders", number) for number in range(30))
 
 
-class CountingNodes(MemoryNodes):
+class CountingNodes(FaultyNodes):
     """Notes what is asked."""
 
     def __init__(self):
@@ -50,7 +51,7 @@ class CountingNodes(MemoryNodes):
 
 
 def opened(nodes):
-    store = MemoryStore(nodes)
+    store = FaultyStore(nodes)
     store.open()
     return store
 
@@ -91,7 +92,7 @@ def test_heartbeats_are_what_the_replicas_ask_for():
     nodes = CountingNodes()
     names = ["a", "b", "c"]
     stores = [opened(nodes) for _ in names]
-    beats = [Beats("/headrace", "p", Mine(name, name)) for name in names]
+    beats = [Heartbeats("/headrace", "p", Member(name, name)) for name in names]
     reports = [NONE] * len(names)
     for _turn in range(6):
         for place, store in enumerate(stores):

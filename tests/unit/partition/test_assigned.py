@@ -4,9 +4,9 @@ import pytest
 
 from partition.errors import TopicMissing
 from partition.interfaces import Progress
-from partition.memory import MemoryStore
 from partition.records import Position
 from partition.recovery import StartPolicy
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 
@@ -68,7 +68,7 @@ def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(b
     bench.fill(ONE, 1)
     bench.start()
     record_ids = bench.emit()
-    successor = MemoryStore(bench.nodes)
+    successor = FaultyStore(bench.nodes)
     successor.open()
     successor.claim(ONE).result()
     assert successor.commit({ONE: Progress(Position(1))}).result() == {}

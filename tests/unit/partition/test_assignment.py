@@ -11,9 +11,9 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.interfaces import AtOffset, AtTimestamp
-from partition.memory import MemoryStore
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
 
 
@@ -163,7 +163,7 @@ def test_new_partitions_are_read_from_their_beginning_also_under_latest():
 def test_a_first_start_that_ended_half_way_is_no_reason_to_take_the_rest_for_new():
     """Promise 7: under `latest`, only what was added later starts at its beginning."""
     bench = Bench(start=StartPolicy("latest"))
-    store = MemoryStore(bench.nodes)
+    store = FaultyStore(bench.nodes)
     store.open()
     store.begin(ONE, Position(0), 2).result()
     bench.fill(TWO, 3)

@@ -10,9 +10,9 @@ from partition.errors import (
     SinkAhead,
     StoreBehind,
 )
-from partition.memory import MemoryStore
 from partition.records import Position, Resumed, Transactions
 from partition.recovery import StartPolicy
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO
 
@@ -89,7 +89,7 @@ def test_a_sink_that_knows_a_later_owner_halts_the_partition():
     bench.plan_and_stop(4)
     bench.fencing.holding = True
     bench.start()
-    successor = MemoryStore(bench.nodes)
+    successor = FaultyStore(bench.nodes)
     successor.open()
     successor.claim(ONE).result()
     bench.fencing.held[0].set_exception(Fenced(ONE, "epoch 7"))

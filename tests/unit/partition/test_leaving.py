@@ -5,7 +5,7 @@ import pytest
 
 from partition.delivery import AtLeastOnce, CommitBeforeEmit
 from partition.errors import Fenced, StoreCorrupt
-from partition.memory import MemoryStore
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
@@ -35,7 +35,7 @@ class Shared(Bench):
 
     def epoch(self):
         """The epoch of the first partition that is stored."""
-        store = MemoryStore(self.nodes)
+        store = FaultyStore(self.nodes)
         store.open()
         return store.load(ONE).epoch
 
@@ -234,7 +234,7 @@ def test_a_loss_is_told_once_also_after_a_revocation():
     bench.want(ONE)
     bench.take()
     place = place_of(bench, ONE)
-    other = MemoryStore(bench.nodes)
+    other = FaultyStore(bench.nodes)
     other.open()
     other.claim(ONE).result(0)
     bench.nodes.away = True

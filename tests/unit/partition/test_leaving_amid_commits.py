@@ -7,8 +7,8 @@ import pytest
 
 from partition.errors import Fenced, OwnershipLost
 from partition.interfaces import Progress
-from partition.memory import MemoryStore
 from partition.records import Position, partition_index_of
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
@@ -46,7 +46,7 @@ class Amid(Bench):
     def land(self) -> None:
         """Let the write take effect, and its answer come."""
         self.store.holding = False
-        MemoryStore.commit(self.store, {ONE: Progress(Position(4))}).result()
+        FaultyStore.commit(self.store, {ONE: Progress(Position(4))}).result()
         self.under_way.set_result({})
 
     def turn(self, now: float, times: int = 5) -> None:

@@ -4,20 +4,21 @@ import pytest
 
 from partition.errors import CorruptRecord, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.interfaces import Fetched, Log
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition, Position
+from tests.support.faulty_kafka import FaultyLog
 
 A = Partition("t", 0)
 
 
-def filled(count: int) -> MemoryLog:
-    log = MemoryLog({"t": 1})
+def filled(count: int) -> FaultyLog:
+    log = FaultyLog({"t": 1})
     for number in range(count):
         log.append(A, b"%d" % number)
     return log
 
 
-def reader(log: MemoryLog, position: Position) -> MemoryFetcher:
+def reader(log: FaultyLog, position: Position) -> MemoryFetcher:
     fetcher = MemoryFetcher(log)
     fetcher.open()
     fetcher.add({A: position})

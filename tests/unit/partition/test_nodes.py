@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
 from partition.interfaces import Progress
-from partition.memory import MemoryNodes
 from partition.offsets.offset_nodes import MAX_REQUEST_BYTES, OffsetNodes
 from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (
@@ -24,6 +23,7 @@ from partition.offsets.requests import (
     size_of,
 )
 from partition.records import Partition, Position
+from tests.support.faulty_store import FaultyNodes
 from tests.worlds.storing import opened_transactions, plan
 
 A = Partition("orders", 0)
@@ -35,7 +35,7 @@ numbers = itertools.count()
 class Call:
     """One generator under way; the test says what becomes of each request."""
 
-    def __init__(self, server: MemoryNodes, steps: Any) -> None:
+    def __init__(self, server: FaultyNodes, steps: Any) -> None:
         self.server = server
         self.steps = steps
         self.result: Any = None
@@ -70,35 +70,35 @@ class Call:
 
 
 @pytest.fixture
-def server() -> MemoryNodes:
-    return MemoryNodes()
+def server() -> FaultyNodes:
+    return FaultyNodes()
 
 
 def process() -> OffsetNodes:
     return OffsetNodes(NAMES, f"process-{next(numbers)}")
 
 
-def run(server: MemoryNodes, steps: Any) -> Any:
+def run(server: FaultyNodes, steps: Any) -> Any:
     return Call(server, steps).finish()
 
 
-def owner(server: MemoryNodes, *partitions: Partition) -> OffsetNodes:
+def owner(server: FaultyNodes, *partitions: Partition) -> OffsetNodes:
     nodes = process()
     for partition in partitions:
         run(server, nodes.begin(partition, Position(5)))
     return nodes
 
 
-def offset(server: MemoryNodes, partition: Partition) -> int:
+def offset(server: FaultyNodes, partition: Partition) -> int:
     return run(server, process().load(partition)).offset
 
 
-def progress(server: MemoryNodes, partition: Partition) -> Progress:
+def progress(server: FaultyNodes, partition: Partition) -> Progress:
     stored = run(server, process().load(partition))
     return Progress(stored.position, stored.transactions)
 
 
-def test_a_write_that_is_done_late_is_done_once(server: MemoryNodes) -> None:
+def test_a_write_that_is_done_late_is_done_once(server: FaultyNodes) -> None:
     """Promise 9: "may be done yet" is answered by the version: one of the two is refused."""
     nodes = owner(server, A)
     call = Call(server, nodes.commit({A: Progress(Position(6))}))
@@ -113,7 +113,7 @@ def test_a_write_that_is_done_late_is_done_once(server: MemoryNodes) -> None:
     assert offset(server, A) == 7
 
 
-def test_commit_is_cut_into_requests_of_at_most_512_kib(server: MemoryNodes) -> None:
+def test_commit_is_cut_into_requests_of_at_most_512_kib(server: FaultyNodes) -> None:
     """Faults Z14."""
     nodes = OffsetNodes(NodeNames("/headrace", "shop", "shop-1", "n" * 5_000), "process-large")
     partitions = [Partition("orders", number) for number in range(300)]
@@ -131,7 +131,7 @@ def test_commit_is_cut_into_requests_of_at_most_512_kib(server: MemoryNodes) -> 
     assert {offset(server, partition) for partition in partitions} == {6}
 
 
-def test_a_late_write_of_a_zombie_is_done_never(server: MemoryNodes) -> None:
+def test_a_late_write_of_a_zombie_is_done_never(server: FaultyNodes) -> None:
     """Promise 9: paused between reading and writing, and a successor has claimed meanwhile."""
     zombie, successor = owner(server, A), process()
     call = Call(server, zombie.commit({A: Progress(Position(9))}))
@@ -145,7 +145,7 @@ def test_a_late_write_of_a_zombie_is_done_never(server: MemoryNodes) -> None:
 
 
 def test_a_zombies_write_that_landed_before_the_claim_is_what_the_claim_tells(
-    server: MemoryNodes,
+    server: FaultyNodes,
 ) -> None:
     """Promise 9: the former owner's commit in between is no other claim."""
     former, successor = owner(server, A), process()
@@ -157,7 +157,7 @@ def test_a_zombies_write_that_landed_before_the_claim_is_what_the_claim_tells(
     assert isinstance(run(server, former.commit({A: Progress(Position(10))}))[A], Fenced)
 
 
-def test_of_two_claims_at_once_one_is_fenced(server: MemoryNodes) -> None:
+def test_of_two_claims_at_once_one_is_fenced(server: FaultyNodes) -> None:
     owner(server, A)
     one, two = process(), process()
     first, second = Call(server, one.claim(A)), Call(server, two.claim(A))
@@ -170,7 +170,7 @@ def test_of_two_claims_at_once_one_is_fenced(server: MemoryNodes) -> None:
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_claim_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: bool) -> None:
+def test_a_claim_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bool) -> None:
     owner(server, A)
     nodes = process()
     call = Call(server, nodes.claim(A))
@@ -183,7 +183,7 @@ def test_a_claim_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: b
 
 
 @pytest.mark.parametrize("landed", ["at once", "late", "never"])
-def test_a_first_offset_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: str) -> None:
+def test_a_first_offset_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: str) -> None:
     """Promise 7: stored once. Storm 50: our own node, found there, is no conflict."""
     nodes = process()
     call = Call(server, nodes.begin(A, Position(5)))
@@ -200,7 +200,7 @@ def test_a_first_offset_whose_reply_is_lost_is_read_back(server: MemoryNodes, la
         run(server, process().begin(A, Position(0)))
 
 
-def test_two_partitions_of_a_topic_may_be_begun_at_once(server: MemoryNodes) -> None:
+def test_two_partitions_of_a_topic_may_be_begun_at_once(server: FaultyNodes) -> None:
     """Promise 8: the list of what was begun loses neither."""
     one, two = process(), process()
     first = Call(server, one.begin(A, Position(1)))
@@ -215,7 +215,7 @@ def test_two_partitions_of_a_topic_may_be_begun_at_once(server: MemoryNodes) -> 
             run(server, process().claim(partition))
 
 
-def test_a_partition_begun_while_it_is_claimed_is_not_missing(server: MemoryNodes) -> None:
+def test_a_partition_begun_while_it_is_claimed_is_not_missing(server: FaultyNodes) -> None:
     call = Call(server, process().claim(A))
     answer = call.carry_out()
     owner(server, A)  # between the reading of the node and that of its topic's
@@ -223,7 +223,7 @@ def test_a_partition_begun_while_it_is_claimed_is_not_missing(server: MemoryNode
     assert call.finish().stored.offset == 5
 
 
-def test_nothing_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None:
+def test_nothing_is_sent_once_the_session_has_ended(server: FaultyNodes) -> None:
     """Promise 9: the generator under way ends before anything else is sent."""
     nodes = owner(server, A, B)
     call = Call(server, nodes.commit({A: Progress(Position(6)), B: Progress(Position(6))}))
@@ -239,7 +239,7 @@ def test_nothing_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None
         moving.go(SessionEnded())
 
 
-def test_a_claim_that_is_not_to_begin_anew_ends_with_the_session(server: MemoryNodes) -> None:
+def test_a_claim_that_is_not_to_begin_anew_ends_with_the_session(server: FaultyNodes) -> None:
     """Promise 9: in the next session the partition may be another's, by a later plan."""
     owner(server, A)
     nodes = process()
@@ -252,7 +252,7 @@ def test_a_claim_that_is_not_to_begin_anew_ends_with_the_session(server: MemoryN
     assert server.nodes == before
 
 
-def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: MemoryNodes) -> None:
+def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: FaultyNodes) -> None:
     """Promise 9: a commit of several writes, the first of which the session took with it."""
     partitions = [Partition("orders", number) for number in range(501)]
     nodes = owner(server, *partitions)
@@ -268,7 +268,7 @@ def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: MemoryN
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_write_that_a_session_took_with_it_interrupts_nothing(
-    server: MemoryNodes, landed: bool
+    server: FaultyNodes, landed: bool
 ) -> None:
     nodes = owner(server, A)
     call = Call(server, nodes.commit({A: Progress(Position(6))}))
@@ -283,7 +283,7 @@ def test_a_write_that_a_session_took_with_it_interrupts_nothing(
 
 
 def test_a_claim_after_another_owner_is_interrupted_though_it_begins_anew(
-    server: MemoryNodes,
+    server: FaultyNodes,
 ) -> None:
     nodes, other = owner(server, A), process()
     nodes.session_ended()
@@ -297,7 +297,7 @@ def test_a_claim_after_another_owner_is_interrupted_though_it_begins_anew(
     assert (claim.uninterrupted, claim.stored.offset) == (False, 9)
 
 
-def test_parents_are_made_unless_the_write_makes_them(server: MemoryNodes) -> None:
+def test_parents_are_made_unless_the_write_makes_them(server: FaultyNodes) -> None:
     call = Call(server, process().begin(A, Position(1)))
     write = call.to_the_write()
     assert missing_parents(write.operations) == ["/headrace/shop"]
@@ -307,7 +307,7 @@ def test_parents_are_made_unless_the_write_makes_them(server: MemoryNodes) -> No
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_plan_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: bool) -> None:
+def test_a_plan_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bool) -> None:
     """Promise 9: it is found by its writer, or sent again as it was.
 
     Storm 42: before the answer nothing of it is emitted, and a crash here leaves it whole.
@@ -324,7 +324,7 @@ def test_a_plan_whose_reply_is_lost_is_read_back(server: MemoryNodes, landed: bo
     assert progress(server, A) == plan(5, 9, 12)
 
 
-def test_a_plan_that_lands_late_is_not_stored_over_the_next(server: MemoryNodes) -> None:
+def test_a_plan_that_lands_late_is_not_stored_over_the_next(server: FaultyNodes) -> None:
     """Promise 9: what may be done yet is done for its own version only.
 
     Promise 14: what was planned last is what is open.
@@ -339,7 +339,7 @@ def test_a_plan_that_lands_late_is_not_stored_over_the_next(server: MemoryNodes)
     assert progress(server, A) == plan(5, 12)
 
 
-def test_a_late_plan_of_a_zombie_is_stored_never(server: MemoryNodes) -> None:
+def test_a_late_plan_of_a_zombie_is_stored_never(server: FaultyNodes) -> None:
     """Promise 9: paused before its write, and a successor has claimed what was open then."""
     zombie, successor = owner(server, A), process()
     run(server, zombie.commit({A: plan(5, 9)}))
@@ -354,7 +354,7 @@ def test_a_late_plan_of_a_zombie_is_stored_never(server: MemoryNodes) -> None:
 
 
 def test_a_plan_of_the_former_owner_that_landed_is_what_the_claim_tells(
-    server: MemoryNodes,
+    server: FaultyNodes,
 ) -> None:
     """Promise 9: it was stored under the epoch before, so it is the new owner's to replay."""
     former, successor = owner(server, A), process()
@@ -366,7 +366,7 @@ def test_a_plan_of_the_former_owner_that_landed_is_what_the_claim_tells(
     assert progress(server, A) == plan(5, 9)
 
 
-def test_no_plan_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None:
+def test_no_plan_is_sent_once_the_session_has_ended(server: FaultyNodes) -> None:
     """Promise 9: nor one that was under way; what landed is what the next claim tells."""
     nodes = owner(server, A)
     run(server, nodes.commit({A: plan(5, 9)}))
@@ -381,7 +381,7 @@ def test_no_plan_is_sent_once_the_session_has_ended(server: MemoryNodes) -> None
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_first_position_is_begun_with_its_transactions(server: MemoryNodes, landed: bool) -> None:
+def test_a_first_position_is_begun_with_its_transactions(server: FaultyNodes, landed: bool) -> None:
     """Promise 7: in the same write, also when its reply is lost."""
     nodes, first = process(), plan(5, 9)
     call = Call(server, nodes.begin(A, first.position, 2, first.transactions))
@@ -393,7 +393,7 @@ def test_a_first_position_is_begun_with_its_transactions(server: MemoryNodes, la
     assert progress(server, A) == first
 
 
-def test_a_plan_that_does_not_go_on_from_its_position_is_not_sent(server: MemoryNodes) -> None:
+def test_a_plan_that_does_not_go_on_from_its_position_is_not_sent(server: FaultyNodes) -> None:
     """Promise 14: nobody could read it back; those beside it are not stored either."""
     nodes = owner(server, A, B)
     before = dict(server.nodes)
@@ -418,7 +418,7 @@ def dropped(logs: Any) -> list[tuple[str, list[int]]]:
 
 
 def test_transactions_that_a_plain_position_drops_are_told_once_and_when_it_is_stored(
-    server: MemoryNodes,
+    server: FaultyNodes,
 ) -> None:
     nodes, successor = owner(server, A, B), process()
     run(server, nodes.commit({A: plan(5, 9, 12, committed=41), B: plan(5, 9)}))
@@ -447,7 +447,7 @@ def test_transactions_that_a_plain_position_drops_are_told_once_and_when_it_is_s
     ],
 )
 def test_a_move_tells_which_transactions_it_dropped(
-    server: MemoryNodes, given: Any, told: list[int]
+    server: FaultyNodes, given: Any, told: list[int]
 ) -> None:
     nodes = owner(server, A)
     run(server, nodes.commit({A: plan(5, 9, 12, committed=41)}))
@@ -463,7 +463,7 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
 
     Promise 14: what is open goes on from the offset that was stored with it.
     """
-    server = MemoryNodes()
+    server = FaultyNodes()
     replicas = [owner(server, A), process(), process()]
     calls: list[tuple[int, str, Call]] = []
     late: list[Write] = []

@@ -11,7 +11,7 @@ from partition.errors import (
     OwnershipLost,
 )
 from partition.manager import InFlightLimits
-from partition.memory import MemoryStore
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 
@@ -212,7 +212,7 @@ def test_a_partition_that_was_taken_while_the_session_was_over_is_halted():
     bench.start()
     owners = bench.emit()
     bench.nodes.end_session()
-    other = MemoryStore(bench.nodes)
+    other = FaultyStore(bench.nodes)
     other.open()
     other.claim(ONE).result()
     bench.ack(owners)

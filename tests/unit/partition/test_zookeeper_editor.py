@@ -3,7 +3,6 @@
 import pytest
 
 from partition.errors import StoreCorrupt, StoreUnavailable
-from partition.memory import MemoryNodes
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
@@ -14,6 +13,7 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.zookeeper.zookeeper_editor import ZooKeeperEditor, changing
+from tests.support.faulty_store import FaultyNodes
 
 PATH = "/headrace/shop/@control"
 
@@ -48,7 +48,7 @@ def run(steps, nodes, before=None):
 
 
 def test_a_node_that_is_not_there_is_made_with_its_parents():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     assert run(changing(PATH, appended), nodes) == b"x"
     assert nodes.nodes[PATH] == (b"x", 0)
     assert run(changing(PATH, appended), nodes) == b"xx"
@@ -56,7 +56,7 @@ def test_a_node_that_is_not_there_is_made_with_its_parents():
 
 
 def test_what_stands_there_as_it_is_wanted_is_not_written():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     run(changing(PATH, once), nodes)
     assert run(changing(PATH, once), nodes) == b"x"
     assert nodes.writes == 1
@@ -64,7 +64,7 @@ def test_what_stands_there_as_it_is_wanted_is_not_written():
 
 @pytest.mark.parametrize("there", [None, b"a"])
 def test_somebody_who_is_quicker_is_not_overwritten(there):
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     if there is not None:
         nodes.put(PATH, there)
     left = [b"b", b"c"]
@@ -78,7 +78,7 @@ def test_somebody_who_is_quicker_is_not_overwritten(there):
 
 
 def test_a_node_deleted_in_between_is_made_anew():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     nodes.put(PATH, b"a")
 
     def before(request):
@@ -89,7 +89,7 @@ def test_a_node_deleted_in_between_is_made_anew():
 
 
 def test_a_lost_reply_is_read_back_and_the_change_is_made_once():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     nodes.lose_replies = 1
     assert run(changing(PATH, once), nodes) == b"x"
     assert nodes.nodes[PATH] == (b"x", 0)
@@ -97,7 +97,7 @@ def test_a_lost_reply_is_read_back_and_the_change_is_made_once():
 
 
 def test_a_change_that_never_arrived_is_made_again():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     asked = []
 
     def before(request):
@@ -111,7 +111,7 @@ def test_a_change_that_never_arrived_is_made_again():
 
 
 def test_who_does_not_hear_how_it_ended_is_told_that_it_may_have_been_done():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     nodes.lose_replies = 1
     written = []
 
@@ -129,12 +129,12 @@ def test_an_absence_before_anything_was_sent_is_only_that():
         raise StoreUnavailable("in time", "no connection")
 
     with pytest.raises(StoreUnavailable) as caught:
-        run(changing(PATH, once), MemoryNodes(), before)
+        run(changing(PATH, once), FaultyNodes(), before)
     assert "may have been" not in str(caught.value)
 
 
 def test_what_cannot_be_read_is_left_as_it_is():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     nodes.put(PATH, b"?")
 
     def refuses(_data):
@@ -146,7 +146,7 @@ def test_what_cannot_be_read_is_left_as_it_is():
 
 
 def test_a_node_that_others_change_all_the_while_is_given_up():
-    nodes = MemoryNodes()
+    nodes = FaultyNodes()
     nodes.put(PATH, b"a")
     with pytest.raises(StoreUnavailable, match="others were quicker"):
         run(changing(PATH, appended), nodes, lambda _: nodes.put(PATH, b"b"))

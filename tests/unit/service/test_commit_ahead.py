@@ -8,8 +8,8 @@ from partition.delivery import CommitBeforeEmit
 from partition.errors import Fenced
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
-from partition.memory import MemoryStore
 from partition.records import Position
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
 
 
@@ -185,7 +185,7 @@ def test_who_was_fenced_off_emits_nothing_more():
     bench.start()
     bench.fill(ONE, 3)
     bench.fill(TWO, 1)
-    successor = MemoryStore(bench.nodes)
+    successor = FaultyStore(bench.nodes)
     successor.open()
     successor.claim(ONE).result()
     assert successor.commit({ONE: Progress(Position(1))}).result() == {}

@@ -12,15 +12,14 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.memory import (
     MemoryCatalogue,
     MemoryFetcher,
-    MemoryLog,
     MemoryMessage,
-    MemoryNodes,
-    MemoryStore,
 )
 from partition.records import Partition, Position
 from partition.recovery import Loss, Ways
 from service.pipeline.dead_letters import RESEND_SECONDS, DeadLetterSender
 from service.wiring import PipelinePolicy, Ports, build_pipeline
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
 
 PLACE = Partition("t", 0)
@@ -197,7 +196,7 @@ def parse(record: Record) -> int:
 def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     """Promises 1 and 3: committed stays below a record until its letter is durable."""
     now = 0.0
-    log, nodes = MemoryLog({"t": 1}), MemoryNodes()
+    log, nodes = FaultyLog({"t": 1}), FaultyNodes()
     for value in (b"1", b"bad", b"3"):
         log.append(PLACE, value)
     topology = Topology("t")
@@ -207,7 +206,7 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
     def make_reader(notify, _fences):
         return Consumer(
             MemoryFetcher(log),
-            Ways(MemoryStore(nodes), MemoryCatalogue(log), notify),
+            Ways(FaultyStore(nodes), MemoryCatalogue(log), notify),
             ["t"],
             ConsumerPolicy(),
             random.Random(1),
@@ -246,8 +245,8 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
         reader.close()
 
 
-def _stored(nodes: MemoryNodes) -> int:
-    store = MemoryStore(nodes)
+def _stored(nodes: FaultyNodes) -> int:
+    store = FaultyStore(nodes)
     store.open()
     stored = store.load(PLACE)
     assert stored is not None

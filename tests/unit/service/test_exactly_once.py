@@ -10,8 +10,8 @@ from headrace import SKIP, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
 from partition.manager import InFlightLimits
-from partition.memory import MemoryStore
 from partition.retry import RetryPolicy
+from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit, seconds
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
@@ -56,7 +56,7 @@ def committed(works: Works, line: str = "t[0]") -> Committed:
 
 
 def transactions(works: Works) -> Any:
-    store = MemoryStore(works.nodes)
+    store = FaultyStore(works.nodes)
     store.open()
     stored = store.load(PLACE)
     assert stored is not None
@@ -392,7 +392,7 @@ def test_trouble_that_passes_does_not_halt_a_replay() -> None:
         text, sinks=[sink], exactly_once="transactional", nodes=first.nodes, log=first.log
     ) as second:
         second.until(lambda: second.reader.assignment[PLACE].in_vain[0] == 5)
-        first.log._logs[PLACE].corrupt.clear()
+        first.log.mend(PLACE)
         second.until(lambda: second.advance(1) or len(sink.rows) == 10)
         assert not second.reader.assignment.halted
 

@@ -8,8 +8,9 @@ import pytest
 
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.errors import CountsDiffer
-from partition.memory import MemoryLog, MemoryNodes
 from partition.records import Partition
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes
 from tests.support.replicas import Replica
 
 PAGE = Path("docs/how-to/join-and-aggregate.md")
@@ -32,8 +33,8 @@ class Shop:
     """Replicas of the join, and the orders and payments that they read."""
 
     def __init__(self, closing):
-        self.log = MemoryLog({"orders": PARTITIONS, "payments": PARTITIONS})
-        self.nodes, self.rows, self.now, self.sent = MemoryNodes(), MemorySink("paid"), 0.0, 0
+        self.log = FaultyLog({"orders": PARTITIONS, "payments": PARTITIONS})
+        self.nodes, self.rows, self.now, self.sent = FaultyNodes(), MemorySink("paid"), 0.0, 0
         self.replicas, self.closing = [], closing
 
     def start(self):

@@ -6,8 +6,9 @@ import pytest
 
 from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory import MemoryLog, MemoryNodes
 from partition.records import Partition
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes
 from tests.support.replicas import Replica
 
 BEAT_SECONDS = 1000.0  # no test lives to see the second one
@@ -21,7 +22,7 @@ def text(record):
 
 class Group:
     def __init__(self, closing):
-        self.log, self.nodes = MemoryLog({"t": len(PLACES)}), MemoryNodes()
+        self.log, self.nodes = FaultyLog({"t": len(PLACES)}), FaultyNodes()
         self.rows, self.closing = MemorySink(), closing
 
     def start(self, name):
@@ -57,7 +58,7 @@ def test_one_replica_starts_without_waiting_for_a_beat(group):
     group.send()
     replica = group.start("a")
     until(lambda: len(group.rows.rows) == len(PLACES), replica)
-    assert replica.sharing.leads
+    assert replica.membership.view.leads
     assert replica.reader.assignment.holds == set(PLACES)
 
 

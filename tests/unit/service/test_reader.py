@@ -10,10 +10,10 @@ import pytest
 from partition.errors import Fenced, KafkaUnavailable, StoreUnavailable, TopicMissing
 from partition.interfaces import LogEnd, Progress
 from partition.manager import InFlightLimits
-from partition.memory import MemoryStore
 from partition.records import Position
 from partition.recovery import StartPolicy
 from partition.retry import RetryPolicy
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 
@@ -173,7 +173,7 @@ def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(
     bench.fill(TWO, 4)
     bench.start()
     record_ids = bench.emit()
-    successor = MemoryStore(bench.nodes)
+    successor = FaultyStore(bench.nodes)
     successor.open()
     assert successor.claim(ONE).result().stored is not None
     assert successor.commit({ONE: Progress(Position(2))}).result() == {}

@@ -7,8 +7,8 @@ import pytest
 
 from headrace import Record, bolt
 from headrace.sinks import Sink, Staged
-from partition.memory import MemoryStore
 from partition.records import Partition
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, Works
 
 OUTAGE_SECONDS = 950.0
@@ -129,7 +129,7 @@ def lose_the_session(works: Works, gated: Gated, *, is_taken: bool = False) -> N
     works.send(b"first", b"second")
     works.until(lambda: gated.calls == ["first"] and waiting(works) == 1)
     if is_taken:
-        other = MemoryStore(works.nodes)
+        other = FaultyStore(works.nodes)
         other.open()
         other.claim(PLACE).result(0)
     works.nodes.away = True

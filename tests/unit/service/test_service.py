@@ -29,7 +29,7 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import Fenced
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition, Position
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
@@ -39,6 +39,8 @@ from service.parts import Parts
 from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
 from service.wiring import PipelinePolicy, Ports, build_pipeline
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from topology.steps import SinkStep
@@ -99,8 +101,8 @@ class World:
 
     def __init__(self, sink: Sink[Any] | None = None, *, partitions: int = 1, **policy) -> None:
         self.sink = sink or MemorySink()
-        self.log = MemoryLog({"numbers": partitions})
-        self.nodes = MemoryNodes()
+        self.log = FaultyLog({"numbers": partitions})
+        self.nodes = FaultyNodes()
         self.letters = MemoryDeadLetters()
         self.bolts = []
         self.batch_rows = policy.pop("batch_rows", 10)
@@ -118,8 +120,8 @@ class World:
         for n in numbers:
             self.log.append(Partition("numbers", partition), json.dumps({"n": n}).encode())
 
-    def store(self) -> MemoryStore:
-        return MemoryStore(self.nodes)
+    def store(self) -> FaultyStore:
+        return FaultyStore(self.nodes)
 
     def service(self) -> Service:
         topology = Topology("numbers")
@@ -151,7 +153,7 @@ class World:
             store=store,
             catalogue=catalogue,
             reader=reader,
-            sharing=alone(store, reader),
+            membership=alone(store, reader),
             letters=pipeline.dead_letters,
             pipeline=pipeline,
         )

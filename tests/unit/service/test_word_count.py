@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from headrace import Record, bolt
-from partition.memory import MemoryLog, MemoryNodes, MemoryStore
 from partition.records import Partition
 from partition.retry import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
@@ -24,6 +23,8 @@ from sinks.state.memory import MemoryState
 from sinks.storage import Storage
 from sinks.tries import WriteRetries
 from tests.support.chaos import chaotic, spoil
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit
 from tests.worlds import driving
 from tests.worlds.driving import Driving, HereExecutors
@@ -98,8 +99,8 @@ class Trouble:
         self.rng = random.Random(seed)
         self.kind = kind
         self.memory = MemoryState()
-        self.log = MemoryLog({"t": PARTITIONS})
-        self.nodes = MemoryNodes()
+        self.log = FaultyLog({"t": PARTITIONS})
+        self.nodes = FaultyNodes()
         self.published: Counter[str] = Counter()
         self.looked_up: Counter[str] = Counter()
         """What look-ups of the last life told when it was over."""
@@ -175,7 +176,7 @@ class Trouble:
             self.log.append(Partition("t", number % PARTITIONS), " ".join(words).encode())
 
     def _has_ended(self) -> bool:
-        store = MemoryStore(self.nodes)
+        store = FaultyStore(self.nodes)
         store.open()
         for number in range(PARTITIONS):
             place = Partition("t", number)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace import SKIP, Bolt, Reject, To, bolt, direct
 from headrace.sinks import MemorySink
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from tests.oracles.recursive_executor import RecursiveExecutor
 from topology import executor as executing

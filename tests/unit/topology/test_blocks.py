@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace import SKIP, Bolt, Reject, To, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from topology import executor as executing
 from topology.executor import Executor

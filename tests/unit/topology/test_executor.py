@@ -6,7 +6,7 @@ import pytest
 
 from headrace import Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from topology.errors import BoltError, LineageLost
 from topology.executor import Executor

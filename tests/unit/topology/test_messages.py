@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from topology.executor import _records_of
 from topology.record import Record

@@ -7,7 +7,7 @@ import pytest
 
 from headrace import Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from tests.support.patience import seconds
 from topology import executor as executing

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from partition.errors import ReplicaReplaced, StoreError
-from partition.memory import MemoryNodes
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
@@ -16,7 +15,9 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.records import Partition
-from partition.replicas.heartbeat import Beats, Mine, Report, decode_member, decode_plan
+from partition.replicas.heartbeat import Heartbeats, Report, decode_member, decode_plan
+from partition.replicas.plan import Member
+from tests.support.faulty_store import FaultyNodes
 
 ALL = frozenset(Partition("t", number) for number in range(4))
 AT = "/headrace/shop/@replicas/"
@@ -26,9 +27,9 @@ PLAN = "/headrace/shop/@plan"
 class Replica:
     """A process and its session."""
 
-    def __init__(self, server: MemoryNodes, name: str, process: str) -> None:
+    def __init__(self, server: FaultyNodes, name: str, process: str) -> None:
         self.server, self.name, self.process = server, name, process
-        self.beats = Beats("/headrace", "shop", Mine(name, process))
+        self.beats = Heartbeats("/headrace", "shop", Member(name, process))
         self.session = object()
         self.report = Report(frozenset(), 0, ALL)
         self.requests: list[Any] = []
@@ -61,9 +62,6 @@ class Replica:
     def beat(self, answer: Any = None) -> Any:
         return self.run(self.beats.beat(self.report), answer)
 
-    def leave(self, answer: Any = None) -> Any:
-        return self.run(self.beats.leave(), answer)
-
     @property
     def node(self) -> Any:
         stat = self.server.answer(Read(AT + self.name))
@@ -71,8 +69,8 @@ class Replica:
 
 
 @pytest.fixture
-def server() -> MemoryNodes:
-    return MemoryNodes()
+def server() -> FaultyNodes:
+    return FaultyNodes()
 
 
 def unknown_at(replica: Replica, chosen: int, *, done: bool) -> Any:
@@ -96,7 +94,7 @@ def unknown_at(replica: Replica, chosen: int, *, done: bool) -> Any:
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("chosen", range(4))
 def test_a_first_beat_whose_reply_is_lost_anywhere(
-    server: MemoryNodes, chosen: int, done: bool
+    server: FaultyNodes, chosen: int, done: bool
 ) -> None:
     """The parent, the node, the plan: each is read back."""
     a = Replica(server, "a", "p-a")
@@ -110,7 +108,7 @@ def test_a_first_beat_whose_reply_is_lost_anywhere(
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_replacing_whose_reply_is_lost(server: MemoryNodes, done: bool) -> None:
+def test_a_replacing_whose_reply_is_lost(server: FaultyNodes, done: bool) -> None:
     former, latter = Replica(server, "a", "p-1"), Replica(server, "a", "p-2")
     former.beat()
     assert latter.beat(unknown_at(latter, 0, done=done)).leads
@@ -123,7 +121,7 @@ def test_a_replacing_whose_reply_is_lost(server: MemoryNodes, done: bool) -> Non
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_report_whose_reply_is_lost_is_there_before_anything_is_read(
-    server: MemoryNodes, done: bool
+    server: FaultyNodes, done: bool
 ) -> None:
     a = Replica(server, "a", "p-a")
     a.beat()
@@ -137,7 +135,7 @@ def test_a_report_whose_reply_is_lost_is_there_before_anything_is_read(
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_plan_whose_reply_is_lost_is_what_is_read_back(server: MemoryNodes, done: bool) -> None:
+def test_a_plan_whose_reply_is_lost_is_what_is_read_back(server: FaultyNodes, done: bool) -> None:
     a = Replica(server, "a", "p-a")
     plan = a.beat(unknown_at(a, 2, done=done)).plan
     assert (plan is not None) == done
@@ -145,15 +143,7 @@ def test_a_plan_whose_reply_is_lost_is_what_is_read_back(server: MemoryNodes, do
     assert a.beat().plan.number == 1
 
 
-@pytest.mark.parametrize("done", [False, True])
-def test_a_leaving_whose_reply_is_lost(server: MemoryNodes, done: bool) -> None:
-    a = Replica(server, "a", "p-a")
-    a.beat()
-    a.leave(unknown_at(a, 0, done=done))
-    assert a.node is None
-
-
-def test_lost_replies_of_readings_are_asked_for_again(server: MemoryNodes) -> None:
+def test_lost_replies_of_readings_are_asked_for_again(server: FaultyNodes) -> None:
     a = Replica(server, "a", "p-a")
 
     def answer(count: int, request: Any) -> Any:
@@ -171,7 +161,7 @@ def test_lost_replies_of_readings_are_asked_for_again(server: MemoryNodes) -> No
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_beat_begins_anew_in_the_next_session(server: MemoryNodes, at: int) -> None:
+def test_a_beat_begins_anew_in_the_next_session(server: FaultyNodes, at: int) -> None:
     a = Replica(server, "a", "p-a")
 
     def answer(count: int, request: Any) -> Any:
@@ -185,13 +175,7 @@ def test_a_beat_begins_anew_in_the_next_session(server: MemoryNodes, at: int) ->
     assert server.answer(Read(AT + "a"), a.session).is_ours
 
 
-def test_leaving_in_a_session_that_ends_is_done(server: MemoryNodes) -> None:
-    a = Replica(server, "a", "p-a")
-    a.beat()
-    a.leave(lambda *_: SessionEnded())
-
-
-def test_our_node_of_an_ended_session_is_replaced(server: MemoryNodes) -> None:
+def test_our_node_of_an_ended_session_is_replaced(server: FaultyNodes) -> None:
     """It may be there for a moment yet, and is no successor's."""
     a = Replica(server, "a", "p-a")
     a.beat()
@@ -201,7 +185,7 @@ def test_our_node_of_an_ended_session_is_replaced(server: MemoryNodes) -> None:
     assert a.node.process == "p-a"
 
 
-def test_a_predecessors_late_report_is_written_over(server: MemoryNodes) -> None:
+def test_a_predecessors_late_report_is_written_over(server: FaultyNodes) -> None:
     """A node made anew has the version that the predecessor knows: 0."""
     former, latter = Replica(server, "a", "p-1"), Replica(server, "a", "p-2")
     former.beat()
@@ -218,7 +202,7 @@ def test_a_predecessors_late_report_is_written_over(server: MemoryNodes) -> None
     assert (latter.node.process, latter.node.holds) == ("p-2", frozenset())
 
 
-def test_a_beat_with_nothing_new_writes_nothing(server: MemoryNodes) -> None:
+def test_a_beat_with_nothing_new_writes_nothing(server: FaultyNodes) -> None:
     a, b = Replica(server, "a", "p-a"), Replica(server, "b", "p-b")
     for _ in range(3):
         a.beat()
@@ -230,7 +214,7 @@ def test_a_beat_with_nothing_new_writes_nothing(server: MemoryNodes) -> None:
     assert server.writes == before
 
 
-def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: MemoryNodes) -> None:
+def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: FaultyNodes) -> None:
     replicas = [Replica(server, f"r{number}", f"p{number}") for number in range(20)]
     for replica in replicas:
         replica.beat()
@@ -241,18 +225,18 @@ def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: Mem
 
 
 def test_a_plan_too_large_for_a_node_is_refused_by_name(
-    server: MemoryNodes, monkeypatch: pytest.MonkeyPatch
+    server: FaultyNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("partition.replicas.heartbeat.MAX_BYTES", 50)
     with pytest.raises(StoreError, match="@plan would be"):
         Replica(server, "a", "p-a").beat()
 
 
-def test_a_plan_is_not_written_twice_by_leaders_that_follow_each_other(server: MemoryNodes) -> None:
+def test_a_plan_is_not_written_twice_by_leaders_that_follow_each_other(server: FaultyNodes) -> None:
     a, b = Replica(server, "a", "p-a"), Replica(server, "b", "p-b")
     a.beat()
     b.beat()
-    a.leave()
+    a.end_session()
     assert b.beat().plan.number == 2
     stored = decode_plan(PLAN, server.nodes[PLAN][0])
     assert (stored.leader, stored.of("b")) == ("b", ALL)

@@ -11,9 +11,10 @@ import pytest
 
 from headrace.sinks import MemoryDeadLetters
 from partition.errors import PartitionError
-from partition.memory import MemoryLog, MemoryNodes
 from partition.records import Partition
 from service.spark_engine.task import Task
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes
 from tests.support.patience import Limit
 from tests.worlds.driving import ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkFailed
@@ -51,8 +52,8 @@ class Chaos:
     def __init__(self, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.folder = folder
-        self.log = MemoryLog({"t": PARTITIONS})
-        self.nodes = MemoryNodes()
+        self.log = FaultyLog({"t": PARTITIONS})
+        self.nodes = FaultyNodes()
         self.letters = MemoryDeadLetters()
         self.apart, self.here = ApartSink(), HereSink()
         self.opaque = self.rng.random() < 0.3

@@ -15,12 +15,13 @@ from headrace import Topology
 from headrace.sinks import MemoryDeadLetters
 from partition.errors import PartitionError, SourceLost
 from partition.interfaces import Log
-from partition.memory import MemoryLog, MemoryStore
 from partition.records import Partition
 from partition.recovery import StartPolicy
 from service.errors import TaskError
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
 from sinks.errors import SparkTimeout
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyStore
 from tests.support.patience import until
 from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
@@ -201,7 +202,7 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
 class HeldExecutors(HereExecutors):
     """Runs wait until they are let go, by name."""
 
-    def __init__(self, topology: Topology, log: MemoryLog, letters: MemoryDeadLetters) -> None:
+    def __init__(self, topology: Topology, log: FaultyLog, letters: MemoryDeadLetters) -> None:
         super().__init__(topology, log, letters)
         self.holds = {name: threading.Event() for name in ("ranges-1-1", "ranges-2-1")}
 
@@ -393,7 +394,7 @@ def test_a_partition_that_another_process_takes_leaves_its_groups(tmp_path: Path
         drives.send(*values("a", 3))
         drives.send(*values("b", 3), partition=1)
         drives.until(lambda: len(drives.executors.names) == 1)
-        other = MemoryStore(drives.nodes)
+        other = FaultyStore(drives.nodes)
         other.open()
         other.claim(TWO).result(1)
         drives.executors.gate.set()
@@ -530,7 +531,7 @@ def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> N
             drives.executors.errors[f"ranges-1-{attempt}"] = OSError("the executor is gone")
         drives.send("b0", partition=1)
         drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
-        other = MemoryStore(drives.nodes)
+        other = FaultyStore(drives.nodes)
         other.open()
         other.claim(TWO).result(1)
         drives.until(lambda: TWO in drives.reader.assignment.halted)

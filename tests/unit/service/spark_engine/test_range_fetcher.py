@@ -9,7 +9,6 @@ import pytest
 
 from partition.errors import OffsetOutOfRange
 from partition.interfaces import Fetched
-from partition.memory import MemoryLog
 from partition.records import Chunk, Partition, Position
 from service.spark_engine.range_fetcher import (
     PartitionQueue,
@@ -18,6 +17,7 @@ from service.spark_engine.range_fetcher import (
     RangeUnreadable,
 )
 from service.spark_engine.task import TaskRange
+from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import Limit, slack
 from tests.worlds.silent import SilentFetcher
 from tests.worlds.tasking import digest_of, ranged
@@ -29,7 +29,7 @@ class World:
     """A log with two partitions, and a fetcher of ranges on it."""
 
     def __init__(self, records: int = 100) -> None:
-        self.log = MemoryLog({"t": 2})
+        self.log = FaultyLog({"t": 2})
         for partition in (A, B):
             for number in range(records):
                 self.log.append(partition, b"%d" % number)

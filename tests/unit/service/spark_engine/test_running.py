@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partition.memory import MemoryLog
 from partition.records import Partition
 from service.spark_engine import task_runner
 from service.spark_engine.task import (
@@ -33,6 +32,7 @@ from service.spark_engine.task_runner import (
 )
 from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
+from tests.support.faulty_kafka import FaultyLog
 from tests.worlds.tasking import SETTINGS, CountingFetcher, ranged
 from topology.sink import Delivered, RangeNotice, SinkContext
 
@@ -78,7 +78,7 @@ LETTERS = """
 class Worker:
     """This process as a worker, on a log in memory."""
 
-    def __init__(self, folder: Path, log: MemoryLog, fetchers: list[CountingFetcher]) -> None:
+    def __init__(self, folder: Path, log: FaultyLog, fetchers: list[CountingFetcher]) -> None:
         self.folder = folder
         self.log = log
         self.fetchers = fetchers
@@ -119,7 +119,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     flow = textwrap.dedent(MODULE)
     (tmp_path / "worker_flow.py").write_text(flow)
     (tmp_path / "worker_letters.py").write_text(textwrap.dedent(LETTERS))
-    log, fetchers = MemoryLog({"t": 1}), []
+    log, fetchers = FaultyLog({"t": 1}), []
 
     def fetcher(properties: Any) -> CountingFetcher:
         fetchers.append(CountingFetcher(log))

@@ -11,12 +11,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink, Staged
-from partition.memory import MemoryStore
 from partition.records import Chunk, Partition
 from partition.retry import RetryPolicy
 from service.config import TracingConfig
 from service.tracing.exporting import Tracing
 from sinks.kafka.dead_letters import _content, _Form
+from tests.support.faulty_store import FaultyStore
 from tests.worlds.running import PLACE, HeldSink, Works
 from topology.calls import Failure
 from topology.masking import mask
@@ -265,7 +265,7 @@ def test_a_trace_ends_when_its_partition_is_lost_after_its_session(all_sampled: 
         works.want(0)
         send(works, b"x")
         works.until(lambda: all_sampled.tracing.traces.num_live == 1)
-        other = MemoryStore(works.nodes)
+        other = FaultyStore(works.nodes)
         other.open()
         other.claim(PLACE).result(0)
         works.store.end_session()

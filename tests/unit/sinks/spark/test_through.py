@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Record, RowsRejected, SinkFailed
 from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
-from partition.memory import MemoryFetcher, MemoryLog
+from partition.memory import MemoryFetcher
 from partition.records import Partition, Position
 from sinks.columns import fit
 from sinks.errors import TaskRaised
@@ -19,6 +19,7 @@ from sinks.spark.apart import stage_apart
 from sinks.spark.records import fit_records
 from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
+from tests.support.faulty_kafka import FaultyLog
 from tests.worlds.frames import Driver, Frame
 from topology.sink import Share, Staged
 from topology.spark_step import ThroughSpark, spark_step
@@ -230,7 +231,7 @@ def test_a_place_that_cannot_be_written_fails_the_start(driver: Driver, tmp_path
 
 
 def test_records_come_in_the_columns_of_sparks_own_source(driver: Driver, tmp_path: Path) -> None:
-    log = MemoryLog({"orders": 1})
+    log = FaultyLog({"orders": 1})
     place = Partition("orders", 0)
     log.append(place, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
     log.append(place, None)
@@ -260,7 +261,7 @@ def test_records_come_in_the_columns_of_sparks_own_source(driver: Driver, tmp_pa
     )  # fmt: skip
 
 
-def messages_of(log: MemoryLog) -> Iterator[Any]:
+def messages_of(log: FaultyLog) -> Iterator[Any]:
     fetcher = MemoryFetcher(log)
     fetcher.open()
     fetcher.add({Partition("orders", 0): Position(0)})
@@ -289,7 +290,7 @@ def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("timestamp_ms", [1_767_322_800_000_000_000, -(2**62), 253_402_300_800_000])
 def test_a_records_time_that_nobody_has_is_null(timestamp_ms: int) -> None:
     """A producer that gives nanoseconds must not stop the partition."""
-    log = MemoryLog({"orders": 1})
+    log = FaultyLog({"orders": 1})
     for each in (1500, timestamp_ms, 253_402_300_799_999):
         log.append(Partition("orders", 0), b"a", timestamp_ms=each)
     fitted = fit_records([[Record(message.value(), message) for message in messages_of(log)]])

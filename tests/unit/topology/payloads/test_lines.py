@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from partition.memory.log import MemoryMessage
+from partition.memory import MemoryMessage
 from partition.records import Partition
 from topology.payloads.columns import json_columns
 from topology.payloads.limits import Limits

@@ -8,10 +8,10 @@ import pytest
 
 from partition.errors import CountsDiffer, ReplicaReplaced, StoreCorrupt
 from partition.records import Partition
-from partition.replicas.heartbeat import View
+from partition.replicas.heartbeat import GroupView
 from partition.replicas.plan import SINGLY, Control, Copartitions, Member, Note, Plan
 from service.errors import OneReplicaOnly
-from service.sharing import Sharing, SharingPolicy
+from service.membership import GroupMembership, MembershipPolicy
 
 ONE, TWO, THREE = (Partition("t", number) for number in range(3))
 ALL = frozenset({ONE, TWO, THREE})
@@ -42,13 +42,16 @@ class Reader:
 
 
 class Register:
-    """Answers beats when it is told to."""
+    """Heartbeats and the session that carries them; answers when it is told to."""
 
     def __init__(self):
         self.last_contact = 0.0
         self.asked = []
 
     def beat(self, report):
+        return report
+
+    def submit(self, report):
         self.asked.append((report, Future()))
         return self.asked[-1][1]
 
@@ -60,22 +63,22 @@ class Register:
             beat.set_result(found)
 
 
-def sharing(name="a-1", copartitions=SINGLY, **changes):
+def membership(name="a-1", copartitions=SINGLY, **changes):
     register, reader = Register(), Reader()
-    policy = SharingPolicy(name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
-    return Sharing(register, reader, policy, copartitions), register, reader
+    policy = MembershipPolicy(name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
+    return GroupMembership(register, register, reader, policy, copartitions), register, reader
 
 
 def view(number, *names, paused=None, plan=True, **owners):
     members = tuple(Member(name, "", 0, 0, frozenset()) for name in names or ("a-1", "b-2"))
     gives = {each: name.replace("_", "-") for name, parts in owners.items() for each in parts}
-    return View(
+    return GroupView(
         Plan(number, "b-2", gives, {}) if plan else None, Control(paused), members, leads=False
     )
 
 
 def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     replica.poll(1.0)
     assert register.asked[0][0].seen == 0
     register.answer(view(7, a_1=[ONE, TWO]))
@@ -87,7 +90,7 @@ def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
 
 
 def test_beats_are_sent_one_at_a_time_and_no_more_often_than_is_configured():
-    replica, register, _ = sharing(beat_seconds=0.5)
+    replica, register, _ = membership(beat_seconds=0.5)
     replica.poll(1.0)
     replica.poll(1.4)  # the first is not answered
     register.answer(view(1))
@@ -98,7 +101,7 @@ def test_beats_are_sent_one_at_a_time_and_no_more_often_than_is_configured():
 
 
 def test_a_beat_that_took_long_leaves_as_long_for_claims_and_commits():
-    replica, register, _ = sharing(beat_seconds=0.5)
+    replica, register, _ = membership(beat_seconds=0.5)
     replica.poll(1.0)
     register.answer(view(1))
     replica.poll(3.0)
@@ -109,7 +112,7 @@ def test_a_beat_that_took_long_leaves_as_long_for_claims_and_commits():
 
 
 def test_nothing_is_wanted_before_there_is_a_plan():
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     replica.poll(1.0)
     register.answer(view(0, plan=False))
     replica.poll(1.1)
@@ -117,7 +120,7 @@ def test_nothing_is_wanted_before_there_is_a_plan():
 
 
 def test_a_plan_that_is_older_than_one_that_was_followed_changes_nothing():
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     for now, number in ((1.0, 7), (2.0, 6)):
         replica.poll(now)
         register.answer(view(number, a_1=[ONE]))
@@ -127,7 +130,7 @@ def test_a_plan_that_is_older_than_one_that_was_followed_changes_nothing():
 
 def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
     """Promise 9: that a session has ended is only told at the next connection."""
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     replica.poll(1.0)
     register.answer(view(1, a_1=[ONE]))
     register.last_contact = 1.0
@@ -145,7 +148,7 @@ def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
 
 def test_the_reader_is_told_until_when_our_session_surely_lives():
     """Promise 9: it may stand still between two looks at the clock, and emit when it goes on."""
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     replica.poll(1.0)
     register.answer(view(1, a_1=[ONE]))
     register.last_contact = 1.0
@@ -158,7 +161,7 @@ def test_the_reader_is_told_until_when_our_session_surely_lives():
 
 def test_the_only_replica_works_on_without_zookeeper():
     """Promise 15."""
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     replica.poll(1.0)
     register.answer(view(1, "a-1", a_1=[ONE]))
     replica.poll(1.1)
@@ -168,13 +171,12 @@ def test_the_only_replica_works_on_without_zookeeper():
 
 
 def test_a_pause_is_told_once_and_ends():
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     for now, note in ((1.0, Note("op@host", "a move", 5)), (2.0, Note("op@host", "a move", 5))):
         replica.poll(now)
         register.answer(view(1, paused=note))
         replica.poll(now + 0.1)
     assert reader.paused == [True]
-    assert replica.is_paused
     replica.poll(3.0)
     register.answer(view(1))
     replica.poll(3.1)
@@ -182,7 +184,7 @@ def test_a_pause_is_told_once_and_ends():
 
 
 def test_another_process_under_our_name_ends_the_run():
-    replica, register, _ = sharing()
+    replica, register, _ = membership()
     replica.poll(1.0)
     register.answer(ReplicaReplaced("a-1", "other"))
     with pytest.raises(ReplicaReplaced, match="a-1"):
@@ -191,7 +193,7 @@ def test_another_process_under_our_name_ends_the_run():
 
 def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
     """Promise 8."""
-    replica, register, reader = sharing()
+    replica, register, reader = membership()
     replica.poll(1.0)
     register.answer(view(1, a_1=[ONE]))
     replica.poll(1.1)
@@ -204,7 +206,7 @@ def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
 
 
 def test_of_replicas_that_are_for_one_host_only_the_leader_goes_on():
-    replica, register, _reader = sharing(alone="catalogue 'default' is a SQLite file")
+    replica, register, _reader = membership(alone="catalogue 'default' is a SQLite file")
     replica.poll(0.0)
     register.answer(replace(view(1, "a-1", "b-2"), leads=True))
     replica.poll(0.1)
@@ -218,7 +220,7 @@ def test_of_replicas_that_are_for_one_host_only_the_leader_goes_on():
 
 
 def joining(*topics):
-    replica, register, reader = sharing(copartitions=Copartitions(lambda _topic: 0))
+    replica, register, reader = membership(copartitions=Copartitions(lambda _topic: 0))
     reader.known = frozenset(Partition(topic, n) for topic, count in topics for n in range(count))
     return replica, register, reader
 

@@ -1,30 +1,28 @@
-"""One suite for every Registry: the one in memory and the one in ZooKeeper."""
+"""One suite for heartbeats on both servers: nodes in memory, and ZooKeeper."""
 
 import itertools
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from partition.errors import ReplicaReplaced, StoreCorrupt, StoreUnavailable
-from partition.memory import MemoryRegistry
 from partition.offsets.requests import CreateNode, SetNode, Steps, Write
 from partition.records import Partition
 from partition.replicas.heartbeat import (
-    Beats,
-    Mine,
+    GroupView,
+    Heartbeats,
     Report,
-    View,
     control_path,
     encode_control,
     encode_plan,
     plan_path,
     replica_path,
 )
-from partition.replicas.plan import Control, Note, Plan
-from partition.zookeeper.registry import ZooKeeperRegistry
+from partition.replicas.plan import Control, Member, Note, Plan
 from tests.support.patience import until
 from tests.worlds.storing import (
     BOTH,
@@ -54,25 +52,24 @@ def fragile(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 class Replica:
-    """A store and a registry on it."""
+    """A store, and heartbeats in its session."""
 
     def __init__(self, world: Any, name: str) -> None:
-        kind: Any = MemoryRegistry if isinstance(world, MemoryNodesWorld) else ZooKeeperRegistry
         self.store = world.store()
-        self.mine = Mine(name, str(uuid.uuid4()), host="h1", since_ms=5, headrace="0.1")
-        self.registry = kind(self.store, root=world.root, pipeline="shop", mine=self.mine)
+        self.me = Member(name, str(uuid.uuid4()), host="h1", since_ms=5, headrace="0.1")
+        self.heartbeats = Heartbeats(world.root, "shop", self.me)
 
     def beat(
         self,
         *holds: Partition,
         seen: int = 0,
         partitions: frozenset[Partition] | None = ALL,
-    ) -> View:
-        view: View = self.registry.beat(Report(frozenset(holds), seen, partitions)).result(SECONDS)
-        return view
+    ) -> GroupView:
+        return self.begin(Report(frozenset(holds), seen, partitions)).result(SECONDS)
 
-    def leave(self) -> None:
-        self.registry.leave().result(SECONDS)
+    def begin(self, report: Report) -> "Future[GroupView]":
+        future: Future[GroupView] = self.store.submit(self.heartbeats.beat(report))
+        return future
 
 
 def put(world: Any, path: str, data: bytes) -> None:
@@ -91,7 +88,7 @@ def raw(world: Any, path: str) -> bytes | None:
     return world.client.get(path)[0] if world.client.exists(path) else None
 
 
-def names(view: View) -> list[str]:
+def names(view: GroupView) -> list[str]:
     return [member.name for member in view.members]
 
 
@@ -101,7 +98,7 @@ def test_one_replica_registers_and_plans_all_for_itself(world: NodesWorld) -> No
     assert view.leads
     assert view.plan == Plan(1, "a", dict.fromkeys(ALL, "a"), {})
     (member,) = view.members
-    assert (member.name, member.process, member.host) == ("a", a.mine.process, "h1")
+    assert (member.name, member.process, member.host) == ("a", a.me.process, "h1")
     assert (member.seen, member.holds, member.since_ms) == (0, NOTHING, 5)
     again = a.beat(A, B, seen=1)
     assert again.plan == view.plan
@@ -146,17 +143,6 @@ def test_when_the_leader_dies_the_next_leads_and_takes_over(world: NodesWorld) -
     assert names(b.beat()) == ["b"]
 
 
-def test_who_leaves_is_gone_at_once(world: NodesWorld) -> None:
-    a, b = Replica(world, "a"), Replica(world, "b")
-    a.beat()
-    b.beat()
-    a.leave()
-    view = b.beat()
-    assert (view.leads, names(view), view.plan.of("b")) == (True, ["b"], ALL)
-    a.leave()  # again, and nothing happens
-    assert names(b.beat()) == ["b"]
-
-
 def test_the_same_name_started_anew_takes_over_at_once(world: NodesWorld) -> None:
     """The session of its predecessor need not end first; its partitions stay its own."""
     b, former = Replica(world, "b"), Replica(world, "a")
@@ -166,10 +152,9 @@ def test_the_same_name_started_anew_takes_over_at_once(world: NodesWorld) -> Non
     latter = Replica(world, "a")
     view = latter.beat()
     assert (view.plan, names(view)) == (plan, ["a", "b"])
-    assert b.beat().members[1].process == latter.mine.process
-    with pytest.raises(ReplicaReplaced, match=latter.mine.process):
+    assert b.beat().members[1].process == latter.me.process
+    with pytest.raises(ReplicaReplaced, match=latter.me.process):
         former.beat()
-    former.leave()
     former.store.close()
     assert names(latter.beat()) == ["a", "b"]
 
@@ -251,7 +236,7 @@ def test_a_plan_that_another_wrote_meanwhile_stays(world: NodesWorld) -> None:
     rival = Plan(1, "r", {A: "a"}, {})
     view = a.store.submit(
         before_the_plan(
-            Beats(world.root, "shop", a.mine).beat(Report(NOTHING, 0, ALL)),
+            Heartbeats(world.root, "shop", a.me).beat(Report(NOTHING, 0, ALL)),
             lambda: Write((CreateNode(path, encode_plan(rival)),)),
         )
     ).result(SECONDS)
@@ -266,7 +251,7 @@ def test_no_plan_is_written_over_the_head_of_one_that_registers(world: NodesWorl
     a.beat()
     before = raw(world, plan_path(world.root, "shop"))
     more = ALL | {Partition("orders", 2)}
-    beats = Beats(world.root, "shop", a.mine)
+    beats = Heartbeats(world.root, "shop", a.me)
     view = a.store.submit(
         before_the_plan(
             beats.beat(Report(NOTHING, 0, more)), lambda: Write((SetNode(parent, b"", -1),))
@@ -278,7 +263,7 @@ def test_no_plan_is_written_over_the_head_of_one_that_registers(world: NodesWorl
     assert a.beat(partitions=more).plan.number == 2
 
 
-def before_the_plan(steps: Steps[View], other: Callable[[], Write]) -> Steps[View]:
+def before_the_plan(steps: Steps[GroupView], other: Callable[[], Write]) -> Steps[GroupView]:
     """Carry out what another does right before the plan is written."""
     request = next(steps)
     while True:
@@ -323,7 +308,7 @@ def test_a_beat_goes_before_the_claims_that_wait(world: NodesWorld) -> None:
     for number in range(300 if is_real else 1):
         future = a.store.claim(Partition("orders", number))
         future.add_done_callback(lambda _: ended.append("claim"))
-    beat = a.registry.beat(Report(NOTHING, 0, ALL))
+    beat = a.begin(Report(NOTHING, 0, ALL))
     beat.add_done_callback(lambda _: ended.append("beat"))
     goes_on.set()
     beat.result(SECONDS)
@@ -333,18 +318,18 @@ def test_a_beat_goes_before_the_claims_that_wait(world: NodesWorld) -> None:
 def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
     a = Replica(fragile, "a")
     a.beat()
-    first = a.registry.last_contact
+    first = a.store.last_contact
     a.beat()
-    second = a.registry.last_contact
+    second = a.store.last_contact
     assert first < second
     is_real = not isinstance(fragile, MemoryNodesWorld)
     (fragile.server.freeze if is_real else fragile.lose)()
-    beat = a.registry.beat(Report(NOTHING, 0, ALL))
+    beat = a.begin(Report(NOTHING, 0, ALL))
     until("not a.store.available", lambda: not a.store.available, SECONDS)
-    assert (beat.done(), a.registry.last_contact) == (False, second)
+    assert (beat.done(), a.store.last_contact) == (False, second)
     (fragile.server.thaw if is_real else fragile.find)()
     assert beat.result(SECONDS).leads
-    assert a.registry.last_contact > second
+    assert a.store.last_contact > second
 
 
 def test_a_closed_store_registers_nobody(world: NodesWorld) -> None:
@@ -352,5 +337,3 @@ def test_a_closed_store_registers_nobody(world: NodesWorld) -> None:
     a.store.close()
     with pytest.raises(StoreUnavailable, match="not open"):
         a.beat()
-    with pytest.raises(StoreUnavailable, match="not open"):
-        a.leave()

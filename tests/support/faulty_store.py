@@ -1,0 +1,253 @@
+"""The offset store in memory, with what befalls one: outages, lost replies, ended sessions."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from partition.errors import OwnershipLost, StoreUnavailable
+from partition.interfaces import Claim, StoredOffset
+from partition.memory import MemoryNodes, MemoryStore
+from partition.offsets.requests import (
+    ANY_VERSION,
+    Children,
+    CreateEphemeral,
+    CreateNode,
+    DeleteNode,
+    NodeChanged,
+    NodeExists,
+    Operation,
+    OutcomeUnknown,
+    Read,
+    Reply,
+    Request,
+    Run,
+    SessionEnded,
+    Steps,
+    ZNode,
+)
+from partition.records import Partition
+
+T = TypeVar("T")
+
+
+class FaultyNodes(MemoryNodes):
+    """MemoryNodes with sessions.
+
+    `away` makes every request unanswered; `lose_replies` carries out that many of the
+    next writes and loses their replies.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[str, int] = {}  # when a node was made, in writes and puts
+        self._sessions: dict[str, object] = {}  # with which an ephemeral node ends
+        self._session: object = None  # of the request under way
+        self._clock = 0
+        self.writes = 0  # requests that changed something
+        self.lose_replies = 0
+        self._away = False
+        self.stores: list[FaultyStore] = []
+
+    @property
+    def away(self) -> bool:
+        """Whether nothing is answered. Setting it to False carries out what waits."""
+        return self._away
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        self._away = away
+        if not away:
+            for store in list(self.stores):
+                store.wake()
+
+    def end_session(self) -> None:
+        """End the session of every store that is open."""
+        for store in list(self.stores):
+            store.end_session()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a node as someone else would."""
+        self._clock += 1
+        self._made.setdefault(path, self._clock)
+        found = self.nodes.get(path)
+        self.nodes[path] = ZNode(data, 0 if found is None else found.version + 1)
+
+    def delete(self, path: str) -> None:
+        """Delete a node and all below it, as an operator would."""
+        for each in [each for each in self.nodes if f"{each}/".startswith(f"{path}/")]:
+            self._remove(each)
+
+    def drop(self, session: object) -> None:
+        """Delete what ends with a session."""
+        for path in [path for path, its in self._sessions.items() if its is session]:
+            self._remove(path)
+
+    def answer(self, request: Request, session: object = None) -> Reply:
+        """Carry out a request. Raises NodeExists, NodeChanged, OutcomeUnknown."""
+        self._session = session
+        if isinstance(request, Read):
+            path, found = request.path, self.nodes.get(request.path)
+            is_ours = path in self._sessions and self._sessions[path] is session
+            return (
+                None if found is None else found._replace(created=self._made[path], is_ours=is_ours)
+            )
+        if isinstance(request, Children):
+            if request.path not in self.nodes:
+                return None
+            below = [each for each in self.nodes if each.rpartition("/")[0] == request.path]
+            return [each.rpartition("/")[2] for each in below]
+        return super().answer(request)
+
+    def write(self, operations: Sequence[Operation]) -> list[int]:
+        """See `MemoryNodes.write`. Raises OutcomeUnknown where the reply is lost."""
+        made, sessions = dict(self._made), dict(self._sessions)
+        try:
+            versions = super().write(operations)
+        except (NodeExists, NodeChanged):
+            self._made, self._sessions = made, sessions
+            raise
+        self._clock += 1
+        self._made.update(dict.fromkeys(self.nodes.keys() - self._made.keys(), self._clock))
+        self.writes += 1
+        if self.lose_replies:
+            self.lose_replies -= 1
+            raise OutcomeUnknown
+        return versions
+
+    def change(self, operation: Operation) -> None:
+        """See `MemoryNodes.change`."""
+        path, found = operation.path, self.nodes.get(operation.path)
+        if isinstance(operation, CreateEphemeral):
+            super().change(CreateNode(path, operation.data))
+            self._sessions[path] = self._session
+        elif isinstance(operation, DeleteNode):
+            if found is None or operation.version not in {found.version, ANY_VERSION}:
+                raise NodeChanged
+            self._remove(path)
+        else:
+            super().change(operation)
+
+    def _remove(self, path: str) -> None:
+        for kept in (self.nodes, self._made, self._sessions):
+            kept.pop(path, None)
+
+
+class FaultyStore(MemoryStore):
+    """A MemoryStore on FaultyNodes: it waits while they are away, and its session may end."""
+
+    def __init__(
+        self,
+        nodes: FaultyNodes | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        **names: str,
+    ) -> None:
+        self.server = nodes or FaultyNodes()
+        super().__init__(self.server, **names)
+        self._clock = clock
+        self._jobs: deque[Run[Any]] = deque()
+        self._running = self._has_ended = False
+        self._lives = object()  # the session, as the nodes know it
+        self.session = 0
+        self.last_contact: float | None = None
+
+    @property
+    def available(self) -> bool:  # type: ignore[override]
+        return not self.server.away
+
+    def open(self) -> None:
+        """Start as a new writer. Raises StoreUnavailable."""
+        if self.server.away:
+            raise StoreUnavailable("in memory", "it is away")
+        if self._nodes is None:
+            self.server.stores.append(self)
+        super().open()
+
+    def close(self) -> None:
+        """Fail what waits."""
+        if self._nodes is not None:
+            self.server.stores.remove(self)
+            self.server.drop(self._lives)
+        super().close()
+        error = StoreUnavailable("a request", "the store is closed")
+        for run in self._jobs:
+            if run.request is not None:
+                run.take(error)
+            elif not run.future.done():
+                run.future.set_exception(error)
+
+    def end_session(self) -> None:
+        """Drop every ownership, as when a session expires."""
+        self.session += 1
+        self.server.drop(self._lives)
+        self._lives = object()
+        if self._nodes is not None:
+            self._nodes.session_ended()
+        self._has_ended = bool(self._jobs) and self._jobs[0].request is not None
+        self.wake()
+
+    def load(self, partition: Partition) -> StoredOffset | None:
+        """See `OffsetStore.load`."""
+        what = f"for {self._names.path(partition)}"
+        if self.server.away:
+            raise StoreUnavailable(what, "it is away")
+        if self._nodes is None:
+            raise StoreUnavailable(what, "the store is not open")
+        run = Run(self._nodes.load(partition))
+        run.start()
+        self._go_on(run, session=None)
+        return run.future.result(0)
+
+    def claim(self, partition: Partition, **named: bool) -> Future[Claim]:
+        """See `OffsetStore.claim`."""
+        asked_in = self.session
+
+        def steps(claimed: Steps[Claim]) -> Steps[Claim]:
+            if not named.get("anew", True) and self.session != asked_in:
+                raise OwnershipLost(partition)
+            return (yield from claimed)
+
+        return self._ask("a claim", lambda nodes: steps(nodes.claim(partition, **named)))
+
+    def submit(self, steps: Steps[T]) -> Future[T]:
+        """See `Session.submit`."""
+        return self._ask("a beat", lambda _: steps)
+
+    def wake(self) -> None:
+        """Carry out what waits, one after the other."""
+        if self._running:  # a future's callback asked for more
+            return
+        self._running = True
+        try:
+            while self._jobs and self._is_done(self._jobs[0]):
+                self._jobs.popleft()
+        finally:
+            self._running = False
+        if not self.server.away:
+            self.last_contact = self._clock()
+
+    def _is_done(self, run: Run[Any]) -> bool:
+        if run.request is None and not run.future.done():  # else failed by `close`
+            run.start()
+        elif self._has_ended:
+            self._has_ended = False
+            run.take(SessionEnded())
+        self._go_on(run, self._lives)
+        return run.request is None
+
+    def _go_on(self, run: Run[Any], session: object) -> None:
+        """Answer a generator's requests as far as the nodes do."""
+        while run.request is not None and not self.server.away:
+            try:
+                reply: Reply | Exception = self.server.answer(run.request, session)
+            except (NodeExists, NodeChanged, OutcomeUnknown) as error:
+                reply = error
+            run.take(reply)
+
+    def _run(self, steps: Steps[T]) -> Future[T]:
+        run = Run(steps)
+        self._jobs.append(run)
+        self.wake()
+        return run.future
