@@ -11,9 +11,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli.common import ConfigPath, Json, Target
+from service.cli.import_storm import offsets_import_storm
 from service.cli.letters_app import letters_app
-from service.cli.operating import moves_app, replicas_app
-from service.cli.options import ConfigPath, Json, Target
+from service.cli.offsets import offsets_app
+from service.cli.replicas import replicas_app
+from service.cli.transactions import transactions_app
 
 app = typer.Typer(
     help="""Reads Kafka, runs Python bolts, writes tables, and accounts for every record.
@@ -29,15 +32,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-offsets_app = typer.Typer(
-    help="What is committed in ZooKeeper, against what Kafka has.", no_args_is_help=True
-)
 tables_app = typer.Typer(
     help="The files of the tables that a topology writes, and their maintenance.",
-    no_args_is_help=True,
-)
-transactions_app = typer.Typer(
-    help="What is open and what is committed, of a topology that is exactly-once.",
     no_args_is_help=True,
 )
 dev_app = typer.Typer(
@@ -45,7 +41,7 @@ dev_app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(replicas_app)  # without a name: its commands are ours
-offsets_app.add_typer(moves_app)
+offsets_app.command("import-storm")(offsets_import_storm)
 app.add_typer(offsets_app, name="offsets")
 app.add_typer(letters_app, name="dead-letters")
 app.add_typer(tables_app, name="tables")
@@ -69,14 +65,6 @@ def _show_version(wanted: bool) -> None:
 
         sys.stdout.write(f"headrace {version('headrace')}\n")
         raise typer.Exit
-
-
-def _checked_path(path: str) -> str:
-    names = path.rstrip("/").split("/")
-    if len(names) == 1 or names[0] or any(each in ("", ".", "..") for each in names[1:]):
-        message = f"'{path}': a ZooKeeper path such as /kafka-spouts/word-count is needed"
-        raise typer.BadParameter(message)
-    return path.rstrip("/")
 
 
 @app.callback()
@@ -155,85 +143,6 @@ def graph(
     from service.cli import commands  # noqa: PLC0415 - see above
 
     commands.graph(target, mermaid=mermaid, as_json=as_json)
-
-
-@offsets_app.command("show")
-def offsets_show(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Show committed, frontier, log start, log end, lag and epoch of every partition.
-
-    The frontier is a running service's own; it is asked for it at the configured [http] port.
-    """
-    from service.cli import commands  # noqa: PLC0415 - see above
-
-    commands.offsets_show(target, config, as_json=as_json)
-
-
-@offsets_app.command("import-storm")
-def offsets_import_storm(
-    target: Target,
-    layout: Annotated[
-        Literal["core", "trident", "trident-client"],
-        typer.Option(
-            "--from",
-            help="Who wrote the offsets: core and trident of storm-kafka, "
-            "trident-client of storm-kafka-client.",
-        ),
-    ],
-    path: Annotated[
-        str,
-        typer.Option(
-            "--path",
-            metavar="PATH",
-            help="<zkRoot>/<id> of a core spout; "
-            "<transactional.zookeeper.root>/<the stream's txid> of Trident.",
-            callback=_checked_path,
-        ),
-    ],
-    config: ConfigPath = None,
-    *,
-    topic: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this topic of the topology.")
-    ] = None,
-    storm_zookeeper: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOSTS",
-            help="Storm's ZooKeeper, if it is another one than the configuration's.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and show everything; write nothing.")
-    ] = False,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Import the others when partitions are refused.")
-    ] = False,
-    allow_loss: Annotated[
-        bool,
-        typer.Option("--allow-loss", help="Import offsets below the log's start as they stand."),
-    ] = False,
-    watch_seconds: Annotated[
-        float,
-        typer.Option(min=0, metavar="N", help="How long to watch whether Storm still commits."),
-    ] = 3.0,
-    as_json: Json = False,
-) -> None:
-    """Take over the offsets of a Storm topology that is deactivated.
-
-    Storm's nodes stay as they are. If one partition is refused nothing is written.
-    """
-    from service.cli import import_storm  # noqa: PLC0415 - see above
-
-    order = import_storm.Order(
-        layout=layout,
-        path=path,
-        storm_hosts=storm_zookeeper,
-        topic=topic,
-        dry_run=dry_run,
-        partial=partial,
-        allow_loss=allow_loss,
-        watch_seconds=watch_seconds,
-    )
-    import_storm.import_storm(target, config, order, as_json=as_json)
 
 
 @tables_app.command("compact")
@@ -334,17 +243,6 @@ def tables_files(
     from service.cli import tables  # noqa: PLC0415 - see above
 
     tables.files(target, config, sink, as_json=as_json)
-
-
-@transactions_app.command("show")
-def transactions_show(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Show what is open, what each sink has committed, and what a restart would read again.
-
-    Sinks are opened as a run would open them, so empty tables and topics may be created.
-    """
-    from service.cli import transactions  # noqa: PLC0415 - see above
-
-    transactions.show(target, config, as_json=as_json)
 
 
 @dev_app.command("up")

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
-from service.cli.lines import describe
-from service.cli.topics import ASK_SECONDS, topics_of
+from service.cli.common import ASK_SECONDS, describe, topics_of
 from service.config import Config
 from service.parts import Parts, wire
 from sinks.probe import probe

@@ -12,11 +12,9 @@ from rich.console import Console
 from service import logs
 from service.app import run_pipeline
 from service.cli.checks import Check, run_checks
+from service.cli.common import answers, configured, load_topology, print_json
 from service.cli.embedded import embedded
-from service.cli.lines import print_json
-from service.cli.loading import configured, load_topology
-from service.cli.offsets import read_offsets, show_offsets
-from service.cli.render import RunProgress, answers, show_account
+from service.cli.render import RunProgress, show_account
 from service.config import Config, EngineName, load
 from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
 from service.snapshot import Account
@@ -37,7 +35,6 @@ def run(
 ) -> None:
     """Run a topology and print its account; `state_dir` asks for embedded servers."""
     topology = load_topology(target)
-    topology.validate()
     chosen = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
 
@@ -92,7 +89,6 @@ def _run_embedded(
 def check(target: str, config: Path | None, *, as_json: bool) -> None:
     """Print a verdict per dependency; exit with 1 if one is bad."""
     topology = load_topology(target)
-    topology.validate()
     try:
         settings = configured(config)
     except BadConfig as error:
@@ -117,24 +113,12 @@ def check(target: str, config: Path | None, *, as_json: bool) -> None:
 def graph(target: str, *, mermaid: bool, as_json: bool) -> None:
     """Print the topology."""
     topology = load_topology(target)
-    topology.validate()
     if as_json:
         print_json(as_facts(topology))
     elif mermaid:
         sys.stdout.write(as_mermaid(topology) + "\n")
     else:
         sys.stdout.write(f"{as_text(topology)}\n\n{as_mermaid(topology)}\n")
-
-
-def offsets_show(target: str, config: Path | None, *, as_json: bool) -> None:
-    """Print where every partition stands."""
-    topology = load_topology(target)
-    topology.validate()
-    rows = read_offsets(topology, configured(config))
-    if as_json:
-        print_json({"partitions": {row.partition: row.as_json() for row in rows}})
-    else:
-        show_offsets(answers(), rows)
 
 
 def dev_up(state_dir: Path, topics: Sequence[str], *, as_json: bool) -> None:

@@ -16,6 +16,14 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from service.cli.common import (
+    answers,
+    configured,
+    load_topology,
+    now_ms,
+    print_json,
+    whoami,
+)
 from service.cli.letters_shown import (
     Listed,
     letter_facts,
@@ -23,10 +31,6 @@ from service.cli.letters_shown import (
     show_letters,
     show_rows,
 )
-from service.cli.lines import print_json
-from service.cli.loading import configured, load_topology
-from service.cli.render import answers
-from service.cli.replica_nodes import now_ms, whoami
 from service.dead_letters.errors import NoLetterTopic, NotDealtWith
 from service.dead_letters.judging import Row, Wish
 from service.dead_letters.letter import Letter, Place
@@ -222,7 +226,6 @@ def drop(target: str, config: Path | None, order: Order) -> None:
 def _room(target: str, config: Path | None) -> Iterator[Room]:
     """The topology's dead-letter topic, open. Raises NoLetterTopic."""
     topology = load_topology(target)
-    topology.validate()
     settings = configured(config)
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.operating import DryRun, Why
-from service.cli.options import ConfigPath, Json, Target
+from service.cli.common import CheckOnly, ConfigPath, Json, Target, Why
 
 letters_app = typer.Typer(
     help="Records that could not be processed: see why, send them again, or drop them.",
@@ -131,7 +130,7 @@ def letters_replay(
         float | None,
         typer.Option("--rate", min=0.1, metavar="N", help="Send so many in a second at most."),
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: CheckOnly = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -173,7 +172,7 @@ def letters_drop(
     until: Until = None,
     pipeline: Of = None,
     every: Every = False,
-    dry_run: DryRun = False,
+    dry_run: CheckOnly = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ import traceback
 
 from partition.errors import KafkaMisconfigured
 from service.cli.app import app
-from service.cli.lines import describe
+from service.cli.common import describe
 from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
 from service.printing import escaped
 from service.stderr import stderr

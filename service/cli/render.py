@@ -1,6 +1,5 @@
 """What a run looks like to a person: progress while it works, the account at the end."""
 
-import sys
 from types import TracebackType
 from typing import Self
 
@@ -10,16 +9,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from service.snapshot import Account, Snapshot
-
-_WIDE = 500  # characters
-
-
-def answers() -> Console:
-    """Where answers go: standard output, and with long lines where no terminal breaks them.
-
-    A text that was broken to fit could not be found by `grep`.
-    """
-    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
 class RunProgress:

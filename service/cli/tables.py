@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from service.cli.lines import describe, print_json
-from service.cli.loading import configured, load_topology
-from service.cli.render import RunProgress, answers
+from service.cli.common import answers, configured, describe, load_topology, print_json
+from service.cli.render import RunProgress
 from service.errors import SinksFailed
 from service.parts import Parts, spark_driver, wire
 from topology.sink import Compaction, Maintained, Maintenance, Removal, innermost
@@ -73,7 +72,6 @@ def maintain(
     One that fails keeps no other from its turn. Raises SinksFailed then.
     """
     topology = load_topology(target)
-    topology.validate()
     steps = chosen(topology, sinks)
     doing, done, nothing = _WORDS[verb]
     rows = []
@@ -93,7 +91,6 @@ def maintain(
 def files(target: str, config: Path | None, sink: str, *, as_json: bool) -> None:
     """Print the files that a sink's table is made of now, a line each."""
     topology = load_topology(target)
-    topology.validate()
     (step,) = chosen(topology, [sink])
     with _parts(topology, config) as parts, _opened(parts, step) as table:
         found = table.data_files()

@@ -3,10 +3,12 @@
 from typing import Any
 
 from partition.interfaces import StartFrom
-from partition.memory import MemoryCatalogue, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue
 from partition.records import Partition, Position
-from service.cli.moves import Row
-from service.cli.moving import Order, Rooms, carry_out
+from service.cli.common import OpenPipeline
+from service.cli.offsets import MoveRequest, MoveRow, move_offsets
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.worlds import compacting
 from tests.worlds.compacting import FileSink
 from tests.worlds.steering import NodesInMemory
@@ -21,14 +23,14 @@ class World:
 
     def __init__(self, topology: Topology | None = None) -> None:
         self.nodes = NodesInMemory()
-        self.log = MemoryLog({"numbers": 3})
+        self.log = FaultyLog({"numbers": 3})
         for partition in P:
             for number in range(20):
                 self.log.append(partition, b"x", timestamp_ms=1000 + number)
             self.log.delete_before(partition, 5)
             self.log.elect(partition)
         self.catalogue = MemoryCatalogue(self.log)
-        self.stored = MemoryNodes()
+        self.stored = FaultyNodes()
         self.owner, self.store = self.opened(), self.opened()
         self.catalogue.open()
         self.topology = topology or compacting.topology_of([FileSink("a")])
@@ -37,19 +39,20 @@ class World:
             self.owner.begin(partition, Position(10), 3).result(0)
 
     def opened(self) -> Any:
-        made = MemoryStore(self.stored, pipeline="tables", topology_id="tables")
+        made = FaultyStore(self.stored, pipeline="tables", topology_id="tables")
         made.open()
         return made
 
-    @property
-    def rooms(self) -> Rooms:
-        return Rooms(self.topology, self.nodes.pipeline, self.catalogue, self.store)
+    def carry_out(self, request: MoveRequest) -> tuple[list[MoveRow], str | None]:
+        settings: Any = None
+        pipeline = OpenPipeline(self.topology, settings, "tables", self.catalogue, self.store)
+        return move_offsets(pipeline, self.nodes.pipeline, request)
 
     def move(
         self, goals: dict[Partition, StartFrom], *, dry_run: bool = False
-    ) -> dict[Partition, Row]:
-        order = Order(lambda _: goals, WHY, ME, AT, dry_run)
-        return {row.partition: row for row in carry_out(self.rooms, order)[0]}
+    ) -> dict[Partition, MoveRow]:
+        request = MoveRequest(lambda _: goals, WHY, ME, AT, dry_run)
+        return {row.partition: row for row in self.carry_out(request)[0]}
 
     def offsets(self) -> list[int | None]:
         found = [self.store.load(partition) for partition in P]

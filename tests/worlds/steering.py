@@ -16,7 +16,7 @@ from partition.replicas.heartbeat import (
     replicas_path,
 )
 from partition.replicas.plan import Control, Member, Note, Plan
-from service.cli.replica_nodes import ReplicaNodes
+from service.cli.replicas import ReplicaNodes
 
 ROOT, PIPELINE = "/headrace", "tables"
 NOTE = Note("ada@desk", "a new release", 1_700_000_000_000)

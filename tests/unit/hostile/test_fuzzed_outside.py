@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from service.cli.lines import describe
+from service.cli.common import describe
 from service.config import Config, load
 from service.dead_letters.letter import Letter, Notice, Other, read_message
 from service.dead_letters.marks import MARK, Marks

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.lines import describe
+from service.cli.common import describe
 from service.config import load
 from service.errors import BadConfig
 from service.printing import escaped

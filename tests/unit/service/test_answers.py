@@ -7,7 +7,7 @@ from tests.support.patience import seconds
 
 CODE = """
 from rich.table import Table
-from service.cli.render import answers
+from service.cli.common import answers
 table = Table()
 for name in ("letter", "reason"):
     table.add_column(name)

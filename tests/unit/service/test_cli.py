@@ -12,8 +12,7 @@ import pytest
 from partition.errors import KafkaUnavailable
 from service.cli import main as main_module
 from service.cli.app import app
-from service.cli.lines import describe
-from service.cli.loading import load_topology
+from service.cli.common import describe, load_topology
 from service.errors import BadConfig, NoTopology
 from tests.support.patience import seconds
 from topology.errors import InvalidTopology

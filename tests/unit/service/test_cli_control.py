@@ -7,10 +7,16 @@ import pytest
 
 from partition.errors import StoreCorrupt
 from partition.replicas.plan import Control, Note
-from service.cli import control as module
 from service.cli import main as main_module
-from service.cli.changes import KEPT, Change, changes_path, decode_changes, with_change
-from service.cli.replica_nodes import moment, whoami
+from service.cli import replicas as module
+from service.cli.common import moment, whoami
+from service.cli.replicas import (
+    KEPT,
+    Change,
+    changes_path,
+    decode_changes,
+    with_change,
+)
 from tests.worlds import compacting
 from tests.worlds.compacting import TARGET, FileSink
 from tests.worlds.steering import NOTE, NodesInMemory

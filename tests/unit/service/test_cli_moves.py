@@ -7,12 +7,11 @@ from partition.errors import StoreError
 from partition.interfaces import AtOffset, AtTimestamp, Log, StoredOffset, Topic
 from partition.records import Partition, Position
 from partition.replicas.plan import Control
-from service.cli.moves import (
-    Known,
+from service.cli.offsets import (
     check_are_read,
     chosen,
     consumed,
-    judge,
+    judge_move,
     parse_places,
     parse_to,
 )
@@ -29,14 +28,14 @@ def test_without_replicas_nothing_is_consumed_paused_or_not():
 
 def test_another_topology_s_offset_is_refused():
     stored = StoredOffset(Position(10), "other")
-    row = judge(Known(P[0], AtOffset(5), Log(0, 20), stored), "tables", exactly_once=False)
+    row = judge_move(P[0], AtOffset(5), Log(0, 20), stored, "tables", exactly_once=False)
     assert (row.outcome, row.before) == ("refused", 10)
     assert "'other'" in row.note
 
 
 def test_an_offset_that_may_not_be_read_is_refused():
     error = StoreError("no right to read")
-    row = judge(Known(P[0], AtOffset(5), Log(0, 20), error), "tables", exactly_once=False)
+    row = judge_move(P[0], AtOffset(5), Log(0, 20), error, "tables", exactly_once=False)
     assert (row.outcome, row.note) == ("refused", "no right to read")
 
 

@@ -22,9 +22,9 @@ from partition.interfaces import AtOffset, AtTimestamp, Progress
 from partition.records import Position, Transactions
 from partition.replicas.plan import Control
 from service.cli import main as main_module
-from service.cli import moving as module
-from service.cli.changes import Change
-from service.cli.moving import NotMoved, Order, StillConsumed, carry_out, show_rows
+from service.cli import offsets as module
+from service.cli.offsets import MoveRequest, NotMoved, StillConsumed, show_moves
+from service.cli.replicas import Change
 from tests.worlds import compacting
 from tests.worlds.compacting import TARGET, passes
 from tests.worlds.moving import AT, ME, WHY, P, World
@@ -120,15 +120,15 @@ def test_a_reset_leads_to_the_log_s_ends_or_to_a_time(world, goal, offset):
 
 def test_a_dry_run_shows_it_and_moves_nothing_even_while_it_is_consumed(world):
     world.nodes.register("a", P[0])
-    order = Order(lambda _: dict.fromkeys(P, "earliest"), WHY, ME, AT, dry_run=True)
-    rows, reason = carry_out(world.rooms, order)
+    request = MoveRequest(lambda _: dict.fromkeys(P, "earliest"), WHY, ME, AT, dry_run=True)
+    rows, reason = world.carry_out(request)
     assert [(row.outcome, row.before, row.to) for row in rows] == [
         ("to_move", 10, 5), ("to_move", 10, 5), ("to_move", None, 5),
     ]  # fmt: skip
     assert "consumed by a" in reason
     assert (world.offsets(), world.nodes.pipeline.changes()) == ([10, 10, None], [])
     out = io.StringIO()
-    show_rows(Console(file=out, width=120), rows, order, reason)
+    show_moves(Console(file=out, width=120), rows, request, reason)
     for said in ("would be moved", "nothing was moved (--dry-run)", "now it would be refused",
                  "numbers[2]: nothing is stored"):  # fmt: skip
         assert said in out.getvalue()
@@ -263,9 +263,9 @@ def headrace(world, tmp_path, monkeypatch, capsys):
     """Run `headrace offsets …` in this process over `world`; exit code, standard output, error."""
     config = tmp_path / "service.toml"
     config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
-    parts = SimpleNamespace(catalogue=world.catalogue, store=world.store)
+    parts = SimpleNamespace(name="tables", catalogue=world.catalogue, store=world.store)
     monkeypatch.setattr(compacting, "topology", world.topology)
-    monkeypatch.setattr(module, "wire", lambda *_: parts)
+    monkeypatch.setattr("service.parts.wire", lambda *_: parts)
     monkeypatch.setattr(module, "replica_nodes", world.nodes.opened)
     monkeypatch.setattr(module, "whoami", lambda: ME)
     monkeypatch.setattr(module, "now_ms", lambda: AT)

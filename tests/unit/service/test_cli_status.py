@@ -10,14 +10,15 @@ import pytest
 from rich.console import Console
 
 from partition.errors import KafkaUnavailable, StoreCorrupt, StoreUnavailable
-from partition.memory import MemoryCatalogue, MemoryLog, MemoryNodes, MemoryStore
+from partition.memory import MemoryCatalogue
 from partition.records import Partition, Position
 from partition.replicas.plan import Control, Leaving, Plan
 from service.cli import main as main_module
-from service.cli import status as module
-from service.cli.changes import Change
-from service.cli.replicas import Rooms, read_status, whose
-from service.cli.status import follow, shown
+from service.cli import replicas as module
+from service.cli.common import OpenPipeline
+from service.cli.replicas import Change, follow, read_status, render_status, whose
+from tests.support.faulty_kafka import FaultyLog
+from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.worlds import compacting
 from tests.worlds.compacting import TARGET, FileSink
 from tests.worlds.steering import NOTE, NodesInMemory
@@ -31,19 +32,22 @@ class World:
 
     def __init__(self):
         self.nodes = NodesInMemory()
-        self.log = MemoryLog({"numbers": 4})
+        self.log = FaultyLog({"numbers": 4})
         for partition in P:
             self.log.append_gap(partition, 100)
         self.catalogue = MemoryCatalogue(self.log)
-        self.stored = MemoryNodes()
-        self.store = MemoryStore(self.stored, pipeline="tables", topology_id="tables")
+        self.stored = FaultyNodes()
+        self.store = FaultyStore(self.stored, pipeline="tables", topology_id="tables")
         self.catalogue.open()
         self.store.open()
         for partition, offset in ((P[0], 10), (P[1], 100)):
             self.store.claim(partition).result(0)
             self.store.begin(partition, Position(offset)).result(0)
         self.topology = compacting.topology_of([FileSink("a")])
-        self.rooms = Rooms(self.topology, self.nodes.pipeline, self.catalogue, self.store)
+        self.pipeline = OpenPipeline(self.topology, None, "tables", self.catalogue, self.store)
+
+    def read(self):
+        return read_status(self.pipeline, self.nodes.pipeline)
 
     def share(self):
         """Replica a, who leads, has 0, gives 1 to b, and is given 2; c is gone and had 3."""
@@ -64,7 +68,7 @@ def rows_of(status):
 
 def text_of(status, width=200):
     out = io.StringIO()
-    Console(file=out, width=width).print(shown(status))
+    Console(file=out, width=width).print(render_status(status))
     return out.getvalue()
 
 
@@ -75,7 +79,7 @@ def cells_of(text):
 
 def test_it_tells_whose_each_partition_is_and_what_is_left_of_it(world):
     world.share()
-    found = read_status(world.rooms)
+    found = world.read()
     rows = rows_of(found)
     assert [(rows[each].owner, rows[each].state) for each in P] == [
         ("a", "held"), ("a", "leaving"), ("a", "opening"), ("c", "gone"),
@@ -90,7 +94,7 @@ def test_the_facts_are_one_object(world):
     world.nodes.put_control(Control(paused=NOTE, drained={"b": NOTE}))
     change = Change(1, "ada@desk", "x", "numbers[0]", None, 7)
     world.nodes.pipeline.record(change)
-    facts = json.loads(json.dumps(read_status(world.rooms).as_json()))
+    facts = json.loads(json.dumps(world.read().as_json()))
     note = {"by": NOTE.by, "why": NOTE.why, "at_ms": NOTE.at_ms}
     assert (facts["pipeline"], facts["place"]) == ("tables", "/headrace/tables")
     assert (facts["paused"], facts["drained"]) == (note, {"b": note})
@@ -117,7 +121,7 @@ def test_a_person_reads_the_same(world):
     world.nodes.put_control(Control(drained={"b": NOTE}))
     for at in range(5):
         world.nodes.pipeline.record(Change(at, "ada@desk", "x", f"numbers[{at}]", at, 7))
-    text = text_of(read_status(world.rooms))
+    text = text_of(world.read())
     since = "2023-11-14 22:13:20 UTC"
     assert cells_of(text) == [
         ["a (leader)", "host-a", since, "2", "90", "6", "0.1.0"],
@@ -136,15 +140,15 @@ def test_a_person_reads_the_same(world):
 def test_where_not_all_have_room_those_that_lag_most_are_shown(world):
     world.log.append_gap(P[3], 50)
     out = io.StringIO()
-    Console(file=out, width=200).print(shown(read_status(world.rooms), 2))
+    Console(file=out, width=200).print(render_status(world.read(), 2))
     shown_rows = [row[0] for row in cells_of(out.getvalue()) if row[0].startswith("numbers")]
     assert shown_rows == ["numbers[3]", "numbers[2]"]
     assert "2 partitions that lag less are not shown" in out.getvalue()
-    assert "not shown" not in text_of(read_status(world.rooms))
+    assert "not shown" not in text_of(world.read())
 
 
 def test_without_replicas_and_plan_partitions_are_nobody_s(world):
-    found = read_status(world.rooms)
+    found = world.read()
     assert [(each.owner, each.state) for each in found.partitions] == [(None, "free")] * 4
     assert (found.leader, found.plan) == (None, None)
     assert "there is no plan" in text_of(found)
@@ -169,13 +173,13 @@ def test_what_left_is_nobody_s(world):
 def test_open_transactions_are_counted(world):
     opened = opened_transactions(10, 20, 30, committed=4)
     world.store.move(P[0], Position(10), "a test", opened).result(0)
-    row = rows_of(read_status(world.rooms))[P[0]]
+    row = rows_of(world.read())[P[0]]
     assert row.open_txids == [5, 6]
 
 
 def test_an_offset_that_cannot_be_read_hides_no_other(world):
     world.stored.put("/headrace/tables/numbers/partition_0", b"?")
-    found = read_status(world.rooms)
+    found = world.read()
     assert "partition_0 cannot be read" in rows_of(found)[P[0]].note
     assert rows_of(found)[P[1]].stored.offset == 100
     assert "numbers[0]: /headrace/tables/numbers/partition_0" in text_of(found)
@@ -184,13 +188,13 @@ def test_an_offset_that_cannot_be_read_hides_no_other(world):
 def test_a_replica_s_node_that_cannot_be_read_is_an_error_that_names_it(world):
     path = world.nodes.garble("a")
     with pytest.raises(StoreCorrupt, match=path):
-        read_status(world.rooms)
+        world.read()
 
 
 def test_without_kafka_what_zookeeper_says_is_shown(world):
     world.share()
     world.log.away = True
-    found = read_status(world.rooms)
+    found = world.read()
     assert isinstance(found.trouble, KafkaUnavailable)
     assert [each.partition for each in found.partitions] == P  # by plan and holders
     assert (rows_of(found)[P[0]].stored.offset, found.lag) == (10, None)
@@ -209,7 +213,7 @@ def test_a_partition_whose_leader_is_away_hides_no_other(world, monkeypatch):
         return future
 
     monkeypatch.setattr(world.catalogue, "log", asked)
-    found = read_status(world.rooms)
+    found = world.read()
     assert [each.lag for each in found.partitions] == [90, None, 100, 100]
     assert found.lag is None
     assert "no leader" in str(found.trouble)
@@ -219,10 +223,10 @@ def test_without_zookeeper_nothing_is_told(world):
     """Storm 8: no answer is not "nothing stored"."""
     world.nodes.away = True
     with pytest.raises(StoreUnavailable):
-        read_status(world.rooms)
+        world.read()
     world.nodes.away, world.stored.away = False, True
     with pytest.raises(StoreUnavailable):
-        read_status(world.rooms)
+        world.read()
 
 
 def test_a_replica_that_leaves_while_it_is_read_is_left_out(world, monkeypatch):
@@ -236,7 +240,7 @@ def test_a_replica_that_leaves_while_it_is_read_is_left_out(world, monkeypatch):
         return get(path)
 
     monkeypatch.setattr(world.nodes, "get", leaves)
-    assert [each.name for each in read_status(world.rooms).members] == ["b"]
+    assert [each.name for each in world.read().members] == ["b"]
 
 
 class Watched:
@@ -251,7 +255,7 @@ class Watched:
         trouble = self.left.pop(0)
         if trouble is not None:
             raise trouble
-        return read_status(self.world.rooms)
+        return self.world.read()
 
     def pause(self, seconds):
         self.pauses.append(seconds)
@@ -290,9 +294,9 @@ def headrace(world, tmp_path, monkeypatch, capsys):
     """Run `headrace status` in this process over `world`; exit code, standard output, error."""
     config = tmp_path / "service.toml"
     config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
-    parts = SimpleNamespace(catalogue=world.catalogue, store=world.store)
+    parts = SimpleNamespace(name="tables", catalogue=world.catalogue, store=world.store)
     monkeypatch.setattr(compacting, "topology", world.topology)
-    monkeypatch.setattr(module, "wire", lambda *_: parts)
+    monkeypatch.setattr("service.parts.wire", lambda *_: parts)
     monkeypatch.setattr(module, "replica_nodes", world.nodes.opened)
     monkeypatch.setenv("COLUMNS", "160")
 
@@ -320,11 +324,11 @@ def test_the_command_ends_with_0_and_without_kafka_with_1_after_all_else(world, 
 def test_ctrl_c_ends_a_watch_with_0(headrace, monkeypatch):
     looked = []
 
-    def read(rooms):
+    def read(*asked):
         if looked:
             raise KeyboardInterrupt
-        looked.append(rooms)
-        return read_status(rooms)
+        looked.append(asked)
+        return read_status(*asked)
 
     monkeypatch.setattr(module, "read_status", read)
     code, out, err = headrace("--watch", "--interval", "0.1")

@@ -11,11 +11,13 @@ from headrace import Topology
 from headrace.sinks import Committed, Fence, MemoryDeadLetters, MemorySink
 from partition.errors import StoreCorrupt
 from partition.interfaces import StoredOffset
-from partition.memory import MemoryCatalogue, MemoryLog
+from partition.memory import MemoryCatalogue
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
+from service import parts as parts_module
 from service.cli import main as main_module
 from service.cli import transactions
-from service.cli.standing import Restart, compare, restart_of
+from service.cli.transactions import Restart, compare, restart_of
+from tests.support.faulty_kafka import FaultyLog
 from tests.worlds import compacting
 from tests.worlds.compacting import TARGET, passes
 from tests.worlds.storing import opened_transactions
@@ -145,16 +147,16 @@ def headrace(tmp_path, monkeypatch, capsys):
 
     def headrace(topology, offsets, *words):
         monkeypatch.setattr(compacting, "topology", topology)
-        found = transactions.wire(topology, transactions.configured(config))
+        found = parts_module.wire(topology, transactions.configured(config))
         store = SimpleNamespace(
             open=lambda: None, load=offsets.get, close=lambda: closed.append("store")
         )
         parts = SimpleNamespace(
-            catalogue=MemoryCatalogue(MemoryLog({"numbers": 2})), store=store,
+            catalogue=MemoryCatalogue(FaultyLog({"numbers": 2})), store=store,
             sinks=found.sinks, context=found.context, spark=None,
         )  # fmt: skip
         with monkeypatch.context() as patched:
-            patched.setattr(transactions, "wire", lambda *_: parts)
+            patched.setattr(parts_module, "wire", lambda *_: parts)
             words = ["transactions", "show", TARGET, "--config", str(config), *words]
             patched.setattr(sys, "argv", ["headrace", *words])
             code = main_module.main()

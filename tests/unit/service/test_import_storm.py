@@ -21,13 +21,19 @@ from partition.interfaces import Claim, Log, StoredOffset, Topic
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
 from partition.storm_offsets import Layout
-from service.cli.app import offsets_import_storm
-from service.cli.import_storm import Order, Rooms, _chosen, carry_out, show_rows
+from service.cli.common import OpenPipeline
+from service.cli.import_storm import (
+    ImportRequest,
+    _chosen,
+    import_offsets,
+    offsets_import_storm,
+    show_imports,
+)
 from service.errors import NotImported, StormStillRuns
 from topology.steps import Source
 
 T = [Partition("t", number) for number in range(4)]
-ORDER = Order("core", "/s")
+ORDER = ImportRequest("core", "/s")
 
 
 def done(value=None, error=None):
@@ -104,8 +110,9 @@ class Store:
 
 
 def imported(nodes, store, order=ORDER, kafka=None, sources=None):
-    rooms = Rooms(nodes, kafka or Kafka(), store, "p", pause=lambda _: None)
-    return {str(row.partition): row for row in carry_out(rooms, sources or [Source("t")], order)}
+    pipeline = OpenPipeline(None, None, "p", kafka or Kafka(), store)
+    rows = import_offsets(pipeline, nodes, sources or [Source("t")], order, lambda _: None)
+    return {str(row.partition): row for row in rows}
 
 
 def outcomes(*arguments, **more):
@@ -127,7 +134,7 @@ def test_every_offset_is_claimed_begun_with_the_topic_s_id_and_read_back():
 
 def test_a_dry_run_judges_everything_and_writes_nothing():
     store = Store()
-    rows = imported(Nodes({0: 1, 1: 101}), store, Order("core", "/s", dry_run=True))
+    rows = imported(Nodes({0: 1, 1: 101}), store, ImportRequest("core", "/s", dry_run=True))
     assert [row.outcome for row in rows.values()] == ["to_import", "refused", "no_storm_node"]
     assert store.calls == []
 
@@ -137,7 +144,7 @@ def test_one_refused_partition_keeps_all_from_being_written_unless_asked_for():
     store = Store()
     assert outcomes(Nodes(nodes), store) == ["to_import", "refused", "to_import"]
     assert store.calls == []
-    partial = Order("core", "/s", partial=True)
+    partial = ImportRequest("core", "/s", partial=True)
     assert outcomes(Nodes(nodes), store, partial) == ["imported", "refused", "imported"]
     assert set(store.stored) == {T[0], T[2]}
 
@@ -157,7 +164,7 @@ def test_an_offset_below_the_log_is_imported_as_it_stands_when_asked_for():
     store = Store()
     kafka = Kafka(start=10)
     assert outcomes(Nodes({0: 4}), store, kafka=kafka)[0] == "refused"
-    order = Order("core", "/s", allow_loss=True)
+    order = ImportRequest("core", "/s", allow_loss=True)
     assert outcomes(Nodes({0: 4}), store, order, kafka)[0] == "imported"
     assert store.stored[T[0]].offset == 4
 
@@ -177,7 +184,7 @@ def test_a_storm_that_still_commits_is_found_out_and_nothing_is_written():
 
 
 def test_a_dry_run_while_storm_runs_tells_so_and_shows_the_rest():
-    order = Order("core", "/s", dry_run=True)
+    order = ImportRequest("core", "/s", dry_run=True)
     rows = imported(Nodes({0: 1, 1: 2}, moves={0: 2}), Store(), order)
     assert [row.outcome for row in rows.values()] == ["to_import", "to_import", "no_storm_node"]
     assert ["Storm still runs" in row.note for row in rows.values()] == [True, False, False]
@@ -185,9 +192,9 @@ def test_a_dry_run_while_storm_runs_tells_so_and_shows_the_rest():
 
 def test_storm_is_watched_for_the_time_that_is_asked_for():
     pauses = []
-    rooms = Rooms(Nodes({0: 1}), Kafka(), Store(), "p", pauses.append)
-    carry_out(rooms, [Source("t")], ORDER)
-    carry_out(rooms, [Source("t")], Order("core", "/s", watch_seconds=0))
+    pipeline, nodes = OpenPipeline(None, None, "p", Kafka(), Store()), Nodes({0: 1})
+    for order in (ORDER, ImportRequest("core", "/s", watch_seconds=0)):
+        import_offsets(pipeline, nodes, [Source("t")], order, pauses.append)
     assert pauses == [3.0, 0]
 
 
@@ -220,7 +227,7 @@ def test_topics_are_those_of_the_topology_or_the_one_that_is_named():
     with pytest.raises(typer.BadParameter, match="t, /w-"):
         _chosen([named, pattern], "other")
     kafka = Kafka(names=("w-1", "w-2", "x"))
-    order = Order("core", "/s", topic="w-2")
+    order = ImportRequest("core", "/s", topic="w-2")
     assert set(imported(Nodes({0: 1}), Store(), order, kafka, [pattern])) == {
         f"w-2[{number}]" for number in range(3)
     }
@@ -228,18 +235,18 @@ def test_topics_are_those_of_the_topology_or_the_one_that_is_named():
         imported(Nodes({0: 1}), Store(), ORDER, kafka, [pattern])
     for sources, topic in (([pattern], None), ([pattern], "w-9"), ([named], None)):
         with pytest.raises(TopicMissing):
-            imported(Nodes({}), Store(), Order("core", "/s", topic=topic), Kafka(names=["x"]),
-                     sources)  # fmt: skip
+            imported(Nodes({}), Store(), ImportRequest("core", "/s", topic=topic),
+                     Kafka(names=["x"]), sources)  # fmt: skip
 
 
 def test_the_table_has_every_partition_and_says_why():
     rows = list(imported(Nodes({0: 1234, 1: 5}), Store()).values())
     for order, words in (
         (ORDER, ["refused", "not imported", "0 offsets written"]),
-        (Order("core", "/s", dry_run=True), ["would be imported", "nothing was written"]),
+        (ImportRequest("core", "/s", dry_run=True), ["would be imported", "nothing was written"]),
     ):
         out = io.StringIO()
-        show_rows(Console(file=out, width=100), rows, order, "/headrace/p")
+        show_imports(Console(file=out, width=100), rows, order, "/headrace/p")
         text = out.getvalue()
         for word in (*words, "1,234", "t[0]: offset 1234 of /s/partition_0 is 1134 above",
                      "t[2]: Storm holds no offset", "/headrace/p"):  # fmt: skip

@@ -6,7 +6,7 @@ from partition.errors import StoreCorrupt, StormUnreadable
 from partition.interfaces import Log, StoredOffset
 from partition.records import Partition, Position
 from partition.storm_offsets import StormOffset
-from service.cli.takeover import Known, Row, judge, refused
+from service.cli.import_storm import ImportRow, judge_import
 
 P = Partition("t", 3)
 LOG = Log(start=10, end=20, topic_id="id")
@@ -18,9 +18,9 @@ def judged(
     stored: object = None,
     *,
     allow_loss: bool = False,
-) -> Row:
+) -> ImportRow:
     storm = None if offset is None else StormOffset(offset, "/s/partition_3", 7, "by wc")
-    return judge(Known(P, storm, log, stored), "ours", allow_loss=allow_loss)
+    return judge_import(P, storm, log, stored, "ours", allow_loss=allow_loss)
 
 
 def stored(offset: int, topology: str = "ours") -> StoredOffset:
@@ -32,7 +32,6 @@ def test_an_offset_inside_the_log_is_imported_with_the_topic_s_id(offset):
     row = judged(offset)
     assert (row.outcome, row.note, row.lag) == ("to_import", "by wc", 20 - offset)
     assert row.position == Position(offset, None, "id")
-    assert refused([row]) == []
 
 
 def test_offset_0_of_an_empty_log_is_imported():
@@ -84,7 +83,6 @@ def test_a_partition_without_a_storm_node_is_told_and_not_refused():
     row = judged(None)
     assert row.outcome == "no_storm_node"
     assert "begins it at the log's start" in row.note
-    assert refused([row]) == []
     assert "stored offset 4" in judged(None, stored=stored(4)).note
     error = StoreCorrupt("/headrace/p/t/partition_3", "?")
     assert str(error) in judged(None, stored=error).note
@@ -99,7 +97,7 @@ def test_a_node_of_a_partition_that_the_topic_does_not_have_is_refused():
 def test_a_node_that_cannot_be_read_is_refused_and_says_why():
     """Storm 8: what cannot be read never becomes a default offset."""
     error = StormUnreadable("/s/partition_3", "''", "an offset")
-    row = judge(Known(P, error, LOG, None), "ours", allow_loss=True)
+    row = judge_import(P, error, LOG, None, "ours", allow_loss=True)
     assert (row.outcome, row.note, row.storm) == ("refused", str(error), None)
     with pytest.raises(AssertionError):
         _ = row.position

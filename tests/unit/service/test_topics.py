@@ -11,7 +11,8 @@ from headrace.sinks import DiscardSink, MemoryDeadLetters
 from partition.errors import KafkaUnavailable, StoreUnavailable, TopicMissing
 from partition.interfaces import Log, StoredOffset, Topic
 from partition.records import Partition, Position
-from service.cli import import_storm, offsets, topics
+from service.cli import common
+from service.cli.common import opened_pipeline
 from service.cli.offsets import OffsetRow, read_offsets, show_offsets
 from service.config import load
 from tests.worlds.storing import opened_transactions
@@ -30,22 +31,22 @@ def topology() -> Topology:
 
 
 def test_no_answer_of_kafka_is_said_in_words(monkeypatch):
-    monkeypatch.setattr(topics, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(common, "ASK_SECONDS", 0.01)
     with pytest.raises(KafkaUnavailable, match=r"no answer in 0\.01 seconds"):
-        topics.answer(Future())
+        common.answer(Future())
 
 
 def test_no_answer_of_the_store_is_said_in_words(monkeypatch):
-    monkeypatch.setattr(import_storm, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(common, "ASK_SECONDS", 0.01)
     with pytest.raises(StoreUnavailable, match=r"no answer in 0\.01 seconds; it may be"):
-        import_storm._done(Future())
+        common.done(Future(), "a move")
 
 
 def test_kafka_s_own_error_is_not_changed():
     future: Future[None] = Future()
     future.set_exception(TopicMissing("t"))
     with pytest.raises(TopicMissing):
-        topics.answer(future)
+        common.answer(future)
 
 
 def test_every_log_is_asked_for_before_the_first_is_waited_for(monkeypatch):
@@ -76,12 +77,12 @@ def test_every_log_is_asked_for_before_the_first_is_waited_for(monkeypatch):
 
     catalogue = SimpleNamespace(topic=topic, log=log, open=nothing, close=nothing)
     store = SimpleNamespace(load=stored, open=nothing, close=nothing)
-    monkeypatch.setattr(topics, "ASK_SECONDS", 0.5)
-    monkeypatch.setattr(
-        offsets, "wire", lambda *_: SimpleNamespace(catalogue=catalogue, store=store)
-    )
+    monkeypatch.setattr(common, "ASK_SECONDS", 0.5)
+    parts = SimpleNamespace(name="t", catalogue=catalogue, store=store)
+    monkeypatch.setattr("service.parts.wire", lambda *_: parts)
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-    rows = read_offsets(topology(), config)
+    with opened_pipeline(topology(), config) as pipeline:
+        rows = read_offsets(pipeline, {})
     assert [(row.committed, row.epoch, row.log_start, row.lag) for row in rows] == [
         (None, None, 0, 100),
         (40, 2, 1, 60),

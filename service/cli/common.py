@@ -1,0 +1,224 @@
+"""Parts that several subcommands share.
+
+The imports inside functions keep `headrace --help` quick.
+"""
+
+import getpass
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from partition.errors import KafkaUnavailable, StoreError, StoreUnavailable
+from partition.interfaces import Catalogue, OffsetStore, StoredOffset, Topic
+from partition.records import Partition
+from service.printing import escaped
+
+if TYPE_CHECKING:  # slow to import
+    from service.config import Config
+    from topology.steps import Source
+    from topology.topology import Topology
+
+T = TypeVar("T")
+
+ASK_SECONDS = 20.0  # above what Kafka's and ZooKeeper's clients take themselves
+_ROOMS = ("service", "topology", "sinks", "partition", "acker", "transactions", "headrace")
+_LONGEST = 1000
+_WIDE = 500  # characters
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:TOPOLOGY", help="A module and the topology in it: my_package.flow:topology."
+    ),
+]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="The TOML file; HEADRACE_… variables stand above it."
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the facts as one JSON object, the last line.")
+]
+CheckOnly = Annotated[
+    bool, typer.Option("--dry-run", help="Check and show everything; write nothing.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPipeline:
+    """A pipeline seen from outside its process; the catalogue and the store are open."""
+
+    topology: "Topology"
+    settings: "Config"
+    name: str
+    catalogue: Catalogue
+    store: OffsetStore
+
+
+@contextmanager
+def opened_pipeline(topology: "Topology", settings: "Config") -> Iterator[OpenPipeline]:
+    """Open a pipeline's catalogue and store. Raises KafkaError, StoreUnavailable."""
+    from service.parts import wire  # noqa: PLC0415 - see above
+
+    parts = wire(topology, settings)
+    with ExitStack() as closing:
+        for each in (parts.catalogue, parts.store):
+            closing.callback(each.close)
+            each.open()
+        yield OpenPipeline(topology, settings, parts.name, parts.catalogue, parts.store)
+
+
+def load_topology(target: str) -> "Topology":
+    """Import and validate the topology that MODULE:TOPOLOGY names. Raises InvalidTopology."""
+    from service.loading import load_topology as load  # noqa: PLC0415 - see above
+
+    topology = load(target)
+    topology.validate()
+    return topology
+
+
+def configured(path: Path | None, overrides: Mapping[str, Any] | None = None) -> "Config":
+    """Load the configuration, and set up logging as it says. Raises BadConfig."""
+    from service import logs  # noqa: PLC0415 - see above
+    from service.config import load  # noqa: PLC0415 - see above
+
+    settings = load(path, overrides)
+    logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
+    return settings
+
+
+def answer(asked: Future[T]) -> T:
+    """Wait for Kafka's answer. Raises as the catalogue does; KafkaUnavailable if none comes."""
+    try:
+        return asked.result(ASK_SECONDS)
+    except TimeoutError:
+        reason = f"no answer in {ASK_SECONDS:g} seconds"
+        raise KafkaUnavailable("about topics and offsets", reason) from None
+
+
+def done(asked: Future[T], what: str) -> T:
+    """Wait for a write to the store. Raises as the store does; StoreUnavailable if it is open."""
+    try:
+        return asked.result(ASK_SECONDS)
+    except TimeoutError:
+        reason = f"no answer in {ASK_SECONDS:g} seconds; it may be carried out yet"
+        raise StoreUnavailable(what, reason) from None
+
+
+def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | StoreError | None:
+    """Return what is stored, or why it cannot be read. Raises StoreUnavailable."""
+    try:
+        return store.load(partition)
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        return error
+
+
+def topics_of(source: "Source", catalogue: Catalogue) -> list[Topic]:
+    """Return the topics of a source. Raises as the catalogue does; a pattern may match none."""
+    if isinstance(source.topic, str):
+        return [answer(catalogue.topic(source.topic))]
+    pattern = source.topic
+    every = answer(catalogue.topics())
+    return [topic for name, topic in sorted(every.items()) if pattern.fullmatch(name)]
+
+
+def partitions_of(topology: "Topology", catalogue: Catalogue) -> list[Partition]:
+    """Return every partition that the topology reads, in order, each once."""
+    found: dict[Partition, None] = {}
+    for source in topology.sources:
+        for topic in topics_of(source, catalogue):
+            found |= {Partition(topic.name, number): None for number in topic.partitions}
+    return list(found)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line: our own by their message, others with their class, too."""
+    name = type(error).__name__
+    inner = error.args[0] if error.args else None
+    said = getattr(inner, "str", None)  # a KafkaException's KafkaError
+    text = str(said()) if callable(said) else str(error)
+    text = "\n".join([text, *getattr(error, "__notes__", ())])
+    line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
+    is_ours = type(error).__module__.partition(".")[0] in _ROOMS
+    line = line if is_ours and line else f"{name}: {line}" if line else name
+    return escaped(line)[:_LONGEST]
+
+
+def answers() -> Console:
+    """Return a console on standard output; where it is no terminal, long lines are not broken.
+
+    A text that was broken to fit could not be found by `grep`.
+    """
+    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def print_json(facts: Mapping[str, Any]) -> None:
+    """Print facts as one JSON object to standard output."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def cell(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def whoami() -> str:
+    """Return who gives a command: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def now_ms() -> int:
+    """Return milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+def moment(at_ms: int) -> str:
+    """Return a moment for a person, in UTC; nodes may hold any number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+_LONGEST_WHY = 500
+
+
+def _checked_why(why: str | None) -> str | None:
+    if why is not None and not (why.strip() and len(why) <= _LONGEST_WHY):
+        message = f"some words are needed, in {_LONGEST_WHY} characters at most"
+        raise typer.BadParameter(message)
+    return why
+
+
+why_option = typer.Option(
+    "--why",
+    metavar="TEXT",
+    help="Why, for whoever reads it later; it is kept with your name.",
+    callback=_checked_why,
+)
+Why = Annotated[str, why_option]
