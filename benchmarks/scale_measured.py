@@ -15,7 +15,8 @@ from typing import Any
 from benchmarks.processes import parse
 from benchmarks.scale_model import OPERATIONS
 from benchmarks.scale_weights import Cluster
-from partition.assignment import AssignedPartition, Assignment, AssignmentPolicy
+from partition.assigned_partition import AssignedPartition
+from partition.assignment import Assignment, AssignmentPolicy
 from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
 from partition.manager import InFlightLimits, PartitionManager

@@ -5,7 +5,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from partition.assignment import AssignedPartition, Assignment
+from partition.assigned_partition import AssignedPartition
+from partition.assignment import Assignment
 from partition.errors import StoreError
 from partition.interfaces import Fetcher, OffsetStore, Progress
 from partition.manager import PartitionManager, PartitionStatistics

@@ -3,21 +3,19 @@
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from partition.assignment import (
-    AssignedPartition,
-    Assignment,
-    AssignmentPolicy,
-    PartitionChange,
-)
+from partition.assigned_partition import AssignedPartition, PartitionChange
+from partition.assignment import Assignment, AssignmentPolicy
 from partition.commits import OffsetCommitter
-from partition.discovery import LogEnds, TopicName
+from partition.errors import KafkaError
 from partition.flow_control import FlowControl
-from partition.interfaces import Fetcher
+from partition.interfaces import Catalogue, Fetcher, LogEnd, TopicName
 from partition.manager import PartitionManager, PartitionStatistics
 from partition.records import (
     Chunk,
@@ -32,6 +30,8 @@ from partition.recovery import Ways
 from partition.retry import Retries
 
 _FEW_CHUNKS = 2
+_ASK_SECONDS = 2.0
+_PAUSE = 4  # times as long as the last answer took
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,43 @@ class SourceHealth(NamedTuple):
     store_available: bool
     mirror_failures: int  # commits of a partition to the consumer group
     commit_seconds: float  # of the last write of offsets, or the one under way if that is longer
+
+
+class LogEnds:
+    """The ends of logs that are not fetched. The owner thread calls everything.
+
+    They are asked for every two seconds: a partition that is stuck is not fetched, and it is then
+    that its lag counts. Where an answer takes long (a leader is away), more rarely: other questions
+    wait behind it.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._due = 0.0
+        self._asked_at = 0.0
+        self._asked: Future[Mapping[Partition, LogEnd]] | None = None
+        self._ends: Mapping[Partition, LogEnd] = {}
+
+    def poll(self, now: float, unfetched: Iterable[Partition]) -> None:
+        """Take an answer, and ask again when it is time: of those of which nothing is fetched."""
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            self._due = max(self._due, now + _PAUSE * (now - self._asked_at))
+            with suppress(KafkaError):  # what was known is the best that is known
+                self._ends = asked.result()
+        if self._asked is not None or now < self._due:
+            return
+        self._due, self._asked_at = now + _ASK_SECONDS, now
+        asked_of = list(unfetched)
+        if asked_of:
+            self._asked = self._catalogue.ends(asked_of)
+        else:
+            self._ends = {}
+
+    def later(self, partition: Partition, known: int | None) -> int | None:
+        """Return the later of the end that is known by fetching and the one that was asked for."""
+        asked = self._ends.get(partition)
+        return known if asked is None else max(asked.offset, known or 0)
 
 
 class Consumer:

@@ -6,9 +6,9 @@ from typing import Any
 
 import structlog
 
-from partition.assignment import AssignedPartition, Assignment
-from partition.discovery import TopicName
-from partition.interfaces import Fetcher
+from partition.assigned_partition import AssignedPartition
+from partition.assignment import Assignment
+from partition.interfaces import Fetcher, TopicName
 from partition.manager import Allowance, PartitionManager
 
 log = structlog.get_logger()

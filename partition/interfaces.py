@@ -1,5 +1,6 @@
 """The ports of the partition package: fetcher, catalogue, offset store."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class AtOffset:
     offset: int
 
 
+TopicName: TypeAlias = str | re.Pattern[str]
 StartFrom: TypeAlias = Literal["earliest", "latest"] | AtTimestamp | AtOffset
 
 

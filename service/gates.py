@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
-from partition.discovery import TopicName
+from partition.interfaces import TopicName
 from partition.ledger import CommitProgress, Ledger
 from partition.records import Partition, Resumed
 from topology.steps import SinkStep

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from partition.assignment import Departed, Moves
+from partition.assigned_partition import Departed
+from partition.assignment import Moves
 from partition.commits import CommitAges
 from partition.consumer import Consumer
 from partition.manager import PartitionStatistics

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from acker.acker import Trees
-from partition.assignment import Assigned, Lost, PartitionChange, Revoked
+from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
 from partition.records import Chunk, RecordIds, partition_indexes_of
 from service.engine import Apart, EngineStatistics

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from partition.assignment import Assigned, Lost, PartitionChange, Revoked
+from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from service.engine import EngineStatistics
 from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue

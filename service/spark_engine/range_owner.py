@@ -7,8 +7,7 @@ from dataclasses import replace
 from partition.assignment import Assignment
 from partition.commits import OffsetCommitter
 from partition.consumer import ConsumerPolicy, SourceHealth
-from partition.discovery import TopicName
-from partition.interfaces import Fetcher
+from partition.interfaces import Fetcher, TopicName
 from partition.manager import PartitionStatistics
 from partition.records import Range
 from partition.recovery import Ways

@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from partition.assignment import Assigned, PartitionChange, Revoked
+from partition.assigned_partition import Assigned, PartitionChange, Revoked
 from partition.delivery import AtLeastOnce
 from partition.manager import FREE, Allowance, InFlightLimits, PartitionManager
 from partition.records import (

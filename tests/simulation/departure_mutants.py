@@ -3,7 +3,8 @@
 from typing import Any
 
 from acker.acker import Acker
-from partition.assignment import Assignment, Departures, Lost, Revoked
+from partition.assigned_partition import Departures, Lost, Revoked
+from partition.assignment import Assignment
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.workers.key_queue import CallQueue
 

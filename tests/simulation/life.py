@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partition.assignment import Assigned, PartitionChange, Revoked
+from partition.assigned_partition import Assigned, PartitionChange, Revoked
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import (
     CorruptRecord,

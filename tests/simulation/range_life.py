@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partition.assignment import PartitionChange
+from partition.assigned_partition import PartitionChange
 from partition.consumer import ConsumerPolicy
 from partition.interfaces import Fetched
 from partition.records import Partition, Position

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from partition.assignment import Assignment, State
+from partition.assigned_partition import State
+from partition.assignment import Assignment
 from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost
 from partition.flow_control import FlowControl

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from partition.errors import KafkaError
 
 if TYPE_CHECKING:
-    from partition.assignment import AssignedPartition
+    from partition.assigned_partition import AssignedPartition
     from tests.simulation.life import Life
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from partition.assignment import Assigned, AssignmentPolicy, Lost, PartitionChange
+from partition.assigned_partition import Assigned, Lost, PartitionChange
+from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.interfaces import Progress
 from partition.memory import MemoryCatalogue, MemoryFetcher

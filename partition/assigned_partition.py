@@ -1,0 +1,239 @@
+"""A partition that this process knows: its state, and what is kept of one that is given up."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, TypeAlias
+
+from partition.errors import KafkaError, PartitionError, StoreError, TransactionError
+from partition.interfaces import Topic
+from partition.manager import PartitionManager
+from partition.records import Partition
+from partition.recovery import Steps
+
+_ASK_SECONDS = 1.0  # to ask costs a look at every tree
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A partition is ours from now on; before its first record is emitted.
+
+    One that was revoked comes again, with what is in flight of it, once it is claimed again.
+    """
+
+    partition: Partition
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A partition that was assigned is ours no more, and none of its records is emitted."""
+
+    partition: Partition
+    index: int
+    error: PartitionError | None = None  # None: only its session has ended, or the run ends
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A partition will not be assigned again under its index; drop what is in flight of it.
+
+    Another partition may get the index after `forget`.
+    """
+
+    partition: Partition
+    index: int
+    error: PartitionError
+
+
+PartitionChange: TypeAlias = Assigned | Revoked | Lost
+
+
+class State(Enum):
+    """The stage of a partition's life. `Assignment` alone changes it.
+
+    A partition may have to be claimed again (its session ended) in each state in which it has
+    a manager, so that is no state: it is not `is_owned` then, and `chain` claims it.
+    """
+
+    FREE = auto()  # not open, and not to be opened before a plan says so
+    OPENING = auto()  # being claimed, and its first position looked up
+    READING = auto()
+    RECOVERING = auto()  # its log may not hold what is to be read next
+    LEAVING = auto()  # it emits nothing new, and is released once all of it is stored
+    HALTED = auto()  # of an `error`; what was read of it may still be resolved and committed
+    RETIRED = auto()  # given up with records in flight, which count for nothing
+
+
+class AssignedPartition:
+    """A partition that this process knows. `index` is its number in record ids.
+
+    With replicas that share the partitions it is ours only while it is wanted.
+    """
+
+    def __init__(self, partition: Partition, index: int, topic: Topic) -> None:
+        self.partition = partition
+        self.topic = topic  # as it was when the partition was found
+        self.index = index
+        self.is_wanted = True
+        self.given_up_at: float | None = None  # only a later plan may open it again
+        self.lost: Counter[str] = Counter()
+        self.reads = 0  # how often the fetcher has begun to read it
+        self.free()
+
+    def free(self) -> None:
+        """Become one that is not open, as at the beginning; the counts stay."""
+        self.state = State.FREE
+        self.manager: PartitionManager[Any] | None = None  # None: not opened yet
+        self.is_owned = False  # whether its records may be emitted and its offset stored
+        self.is_read = False  # whether the fetcher delivers it
+        self.chain: Steps[Any] | None = None  # opens, recovers or claims it again
+        self.retry_at: float | None = None  # when a chain that could not end begins anew
+        self.error: PartitionError | None = None  # why it is halted, or was given up
+        self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
+        self.in_vain: tuple[int, int] = (-1, 0)  # an offset, and recoveries that found nothing
+        self.told: PartitionChange | None = None  # the last change
+        self.session = 0  # of the store, when it was claimed last
+        self.epoch = 0  # of the ownership; 0: it was never ours
+        self.leave_by: float | None = None  # when it is given up, whatever is in flight
+        # Where its log ended when it was opened; None: that was before our position, so who is
+        # right is known when the fetcher comes to an end or tells of trouble, or others hear of it.
+        self.goal: int | None = None
+
+    @property
+    def loss(self) -> StoreError | TransactionError | None:
+        """Why it is lost for good: none of its records is emitted any more, retries neither."""
+        return self.error if isinstance(self.error, StoreError | TransactionError) else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether records of it may be emitted, now or later.
+
+        The source's halt of a partition leaves us what was read of it.
+        """
+        is_empty = self.manager is None or self.manager.is_idle
+        return self.is_owned and (self.error is None or not is_empty)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.state is State.LEAVING
+
+    @property
+    def is_mending(self) -> bool:
+        """Whether it is opened, recovered or claimed again, now or soon."""
+        is_pending = self.chain is not None or self.retry_at is not None
+        return is_pending or self.state is State.RECOVERING
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether its stored offset may be about to jump, so that nothing of it may be stored."""
+        if self.error is not None or (self.chain is None and self.retry_at is None):
+            return False
+        manager = self.manager
+        return manager is None or manager.is_idle or manager.is_moving
+
+    @property
+    def is_steady(self) -> bool:
+        return self.state is State.READING and self.is_owned and self.chain is None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is open, or being opened: nobody else may open it yet."""
+        is_open = self.manager is not None or self.chain is not None
+        return is_open and self.state is not State.RETIRED
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it is in flight, and all that can be stored is."""
+        manager = self.manager
+        if manager is None or self.chain is not None or not self.is_owned:
+            return False
+        if manager.in_flight or manager.delivery.owes_emission() or manager.has_to_store:
+            return False
+        return not manager.delivery.awaits_commit
+
+    @property
+    def has_emitted_goal(self) -> bool:
+        """Whether every record below the goal is emitted, retries aside; or it is halted."""
+        if not self.is_wanted or self.error is not None:
+            return True
+        manager, goal = self.manager, self.goal
+        return manager is not None and goal is not None and manager.emitted_to >= goal
+
+    @property
+    def has_resolved_goal(self) -> bool:
+        """Whether every record below the goal is resolved and nothing is amiss; or it is halted."""
+        if not self.is_wanted:
+            return not self.is_held
+        if self.error is not None:
+            return True
+        manager, goal = self.manager, self.goal
+        if manager is None or goal is None or self.is_mending:
+            return False
+        return manager.last_completed_offset >= goal
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """What was read here of partitions that other replicas have now, in records."""
+
+    read: int = 0
+    retried: int = 0
+    given_up: int = 0  # in flight when it was given up, and not resolved since
+
+
+class Departures:
+    """Keeps partitions that were given up, for what may still be told of them. Pure.
+
+    A record id is a partition's index and an offset, and nothing in it tells one partition with
+    an index from the next. So the index of a partition that was given up stays its own until
+    nothing is left that could name a record of it, however long that takes: a sink or a
+    bolt may be away for longer than any time-out. One that was released in order has nothing in
+    flight, and keeps its index for the next time.
+    """
+
+    def __init__(self) -> None:
+        self._ask_at = -math.inf
+        self.retired: list[AssignedPartition] = []
+        self.free_indexes: list[int] = []
+        self._gone = Departed()
+
+    def retire(self, assigned: AssignedPartition) -> None:
+        self.retired.append(assigned)
+
+    def to_ask(self, now: float) -> list[int]:
+        """Indexes of which it is time to ask whether anything is left; none most of the time."""
+        if now < self._ask_at:
+            return []
+        self._ask_at = now + _ASK_SECONDS
+        return [assigned.index for assigned in self.retired]
+
+    def forget(self, index: int) -> None:
+        """Let go of a partition of which nothing is left: its index is free then."""
+        (assigned,) = (each for each in self.retired if each.index == index)
+        self.retired.remove(assigned)
+        self.count(assigned)
+        assigned.manager = None
+        self.free_indexes.append(index)
+
+    def count(self, assigned: AssignedPartition) -> None:
+        self._gone = self._with(assigned, self._gone)
+
+    @property
+    def total(self) -> Departed:
+        """What was read of all of them, those included that are still kept."""
+        total = self._gone
+        for assigned in self.retired:
+            total = self._with(assigned, total)
+        return total
+
+    def _with(self, assigned: AssignedPartition, total: Departed) -> Departed:
+        manager = assigned.manager
+        if manager is None:
+            return total
+        return Departed(
+            total.read + manager.read,
+            total.retried + manager.retried,
+            total.given_up + manager.in_flight,
+        )
