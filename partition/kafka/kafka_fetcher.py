@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 _STATISTICS_MS = 2000
 _HEAR_SECONDS = 1.0  # the catalogue has just had an answer, so this is the rare case
-_MOST_SEATS = 4  # how often a partition is sought out anew before its error is believed
+_MOST_SEATS = 4  # how often a partition is assigned anew before its error is believed
 _TOPIC_SHIFT = 32
 
 _error = Message.error
@@ -75,7 +75,10 @@ class KafkaFetcher:
         self._missing: set[Partition] = set()  # told during the current call
         self._positions = _Positions()
         self._next = self._positions.next
-        self._seats = _Seats(self._positions)
+        self._paused: set[Partition] = set()
+        self._unchecked: set[Partition] = set()  # whose leader epoch is to be checked by a seek
+        self._seated: dict[Partition, int] = {}  # how often each was assigned
+        self._heard_of: set[str] = set()  # topics, by this client
         self._ranges: dict[Partition, tuple[int, int]] = {}
         self._failed: set[Partition] = set()  # told, and not removed since
 
@@ -121,7 +124,10 @@ class KafkaFetcher:
         client, self._client = self._client, None
         available = self.available
         self._positions.drop(list(self._next))
-        self._seats = _Seats(self._positions)
+        self._paused.clear()
+        self._unchecked.clear()
+        self._seated.clear()
+        self._heard_of.clear()
         self._transactions.clear()
         self._ranges.clear()
         self._failed.clear()
@@ -135,29 +141,75 @@ class KafkaFetcher:
     def add(self, positions: Mapping[Partition, Position]) -> None:
         self.remove(positions)
         client = self._consumer
+        for topic in {partition.topic for partition in positions} - self._heard_of:
+            self._hear_of(client, topic)
         self._positions.add(positions)
-        self._seats.add(client, positions.keys())
+        self._seated.update(dict.fromkeys(positions, 1))
+        self._assign(client, positions.keys())
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         partitions = list(partitions)
-        self._let_go([partition for partition in partitions if partition in self._next])
+        self._unassign([partition for partition in partitions if partition in self._next])
         self._failed.difference_update(partitions)
         for partition in partitions:
             self._ranges.pop(partition, None)
 
-    def _let_go(self, partitions: list[Partition]) -> None:
-        if partitions:
-            self._positions.drop(partitions)
-            self._seats.remove(self._consumer, partitions)
-
     def pause(self, partition: Partition) -> None:
         """Deliver nothing of a partition; its prefetched records are dropped, and fetched again."""
         if partition in self._next:
-            self._seats.pause(self._consumer, partition)
+            self._consumer.pause([TopicPartition(*partition)])
+            self._paused.add(partition)
 
     def resume(self, partition: Partition) -> None:
-        if partition in self._next:
-            self._seats.resume(self._consumer, partition)
+        """Fetch a paused partition again, from behind the last record delivered."""
+        if partition in self._paused:
+            self._consumer.resume([TopicPartition(*partition)])
+            self._paused.discard(partition)
+
+    def _hear_of(self, client: Consumer, topic: str) -> None:
+        """Have the client ask where a topic's leaders are, before it is to read from them.
+
+        Assigned a topic that it has not heard of, it would look for them a second later.
+        """
+        self._heard_of.add(topic)
+        with contextlib.suppress(KafkaException):  # then it asks when it is assigned
+            client.list_topics(topic, timeout=_HEAR_SECONDS)
+
+    def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
+        """Read partitions from their positions. Raises KafkaFailed when the client refuses."""
+        seats = [self._positions.seat(partition) for partition in partitions]
+        if not seats:
+            return
+        try:
+            client.incremental_assign(seats)
+        except KafkaException as error:
+            raise KafkaFailed(f"Kafka's client cannot read {seats}: {error}") from error
+        self._unchecked.update(filter(self._positions.has_epoch, partitions))
+        self._check_epochs(client)
+
+    def _check_epochs(self, client: Consumer) -> None:
+        """Have leader epochs checked by a seek.
+
+        An assignment has its epoch checked only when the client first hears of the
+        partition's leader, not when it reads the partition again; a seek always has. It
+        is refused while the assignment is under way, and tried again with the next fetch.
+        """
+        for partition in list(self._unchecked):
+            try:
+                client.seek(self._positions.seat(partition))
+            except KafkaException:
+                continue
+            self._unchecked.discard(partition)
+
+    def _unassign(self, partitions: list[Partition]) -> None:
+        if not partitions:
+            return
+        for partition in partitions:
+            self.resume(partition)  # the client would keep it paused when it comes again
+            del self._seated[partition]
+        self._positions.drop(partitions)
+        self._unchecked.difference_update(partitions)
+        self._consumer.incremental_unassign([TopicPartition(*each) for each in partitions])
 
     def log_range(self, partition: Partition) -> tuple[int, int] | None:
         """Return the log's first offset and its end as of the last fetch that was answered.
@@ -178,7 +230,7 @@ class KafkaFetcher:
     def transaction_wait_seconds(self, partition: Partition) -> float:
         """Return how long an open transaction has held readers up; 0 for a paused partition."""
         position = self._next.get(partition)
-        if position is None or partition in self._seats.paused:
+        if position is None or partition in self._paused:
             return 0.0
         return self._transactions.seconds(partition, position)
 
@@ -199,8 +251,8 @@ class KafkaFetcher:
                 messages = _before_stops(received, stops)
             else:
                 messages = list(filterfalse(_error, received))
-        if self._seats.unchecked:  # these come again after the seek
-            unchecked: set[Any] = self._seats.unchecked
+        if self._unchecked:  # these come again after the seek
+            unchecked: set[Any] = self._unchecked
             messages = [m for m in messages if (m.topic(), m.partition()) not in unchecked]
         chunks = self._positions.chunks(messages) if messages else []
         ends = self._positions.pass_ends(ends) if ends else ends
@@ -213,8 +265,8 @@ class KafkaFetcher:
 
     def _receive(self, max_records: int, timeout_seconds: float) -> list[Message]:
         consumer = self._consumer
-        if self._seats.unchecked:
-            self._seats.check_epochs(consumer)
+        if self._unchecked:
+            self._check_epochs(consumer)
         if self._mirror.due:
             self._mirror.send(consumer)
         # `consume` waits for the full number or the whole time, so it is given no time to
@@ -247,7 +299,7 @@ class KafkaFetcher:
             return
         code = error.code()
         if code == EOF:
-            if partition not in self._seats.unchecked:
+            if partition not in self._unchecked:
                 ends[partition] = event.offset() or 0
         elif code in OUT_OF_RANGE or code in UNREADABLE or code in MISSING:
             stops[partition] = event
@@ -265,7 +317,7 @@ class KafkaFetcher:
         for partition in missing & self._next.keys():
             failures[partition] = TopicMissing(partition.topic)
         self._failed.update(failures)
-        self._let_go(list(failures))
+        self._unassign(list(failures))
         return failures
 
     def _seat_anew(self, partition: Partition, event: Message, error: Code) -> bool:
@@ -278,9 +330,12 @@ class KafkaFetcher:
             return False
         cut = truncation(error.str())
         offset = event.offset() if cut is None else cut.offset
-        if offset in (None, self._next[partition]):
+        if offset in (None, self._next[partition]) or self._seated[partition] >= _MOST_SEATS:
             return False
-        return self._seats.renew(self._consumer, partition)
+        self._seated[partition] += 1
+        self._consumer.incremental_unassign([TopicPartition(*partition)])
+        self._assign(self._consumer, [partition])
+        return True
 
     def _on_error(self, error: Code, partition: Partition | None = None) -> None:
         """Take librdkafka's general errors: during `fetch`, on the owner thread."""
@@ -417,79 +472,6 @@ def _unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
     """Return the indices of the offsets that lie at or after `position` and all before them."""
     highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets[:-1])))
     return np.flatnonzero(offsets > highest)
-
-
-class _Seats:
-    """The client's manual assignment: reads partitions from their positions, pauses them."""
-
-    def __init__(self, positions: _Positions) -> None:
-        self.unchecked: set[Partition] = set()  # whose leader epoch is to be checked
-        self.paused: set[Partition] = set()
-        self._positions = positions
-        self._count: dict[Partition, int] = {}  # how often each was seated
-        self._heard_of: set[str] = set()  # topics, by this client
-
-    def add(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        """Read these too, which have a position. Raises KafkaFailed when the client refuses."""
-        for topic in {partition.topic for partition in partitions} - self._heard_of:
-            # Have the client ask where a topic's leaders are, before it is to read from them:
-            # assigned a topic that it has not heard of, it would look for them a second later.
-            self._heard_of.add(topic)
-            with contextlib.suppress(KafkaException):  # then it asks when it is assigned
-                client.list_topics(topic, timeout=_HEAR_SECONDS)
-        self._count.update(dict.fromkeys(partitions, 1))
-        self._assign(client, partitions)
-
-    def renew(self, client: Consumer, partition: Partition) -> bool:
-        """Seat a partition at its position once more; return False if that was done too often."""
-        if self._count[partition] >= _MOST_SEATS:
-            return False
-        self._count[partition] += 1
-        client.incremental_unassign([TopicPartition(partition.topic, partition.number)])
-        self._assign(client, [partition])
-        return True
-
-    def remove(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        for partition in partitions:
-            self.resume(client, partition)  # the client would keep it paused when it comes again
-            del self._count[partition]
-        self.unchecked.difference_update(partitions)
-        client.incremental_unassign([TopicPartition(*partition) for partition in partitions])
-
-    def pause(self, client: Consumer, partition: Partition) -> None:
-        client.pause([TopicPartition(partition.topic, partition.number)])
-        self.paused.add(partition)
-
-    def resume(self, client: Consumer, partition: Partition) -> None:
-        """Have a paused partition fetched again, from behind the last record delivered."""
-        if partition in self.paused:
-            client.resume([TopicPartition(partition.topic, partition.number)])
-            self.paused.discard(partition)
-
-    def check_epochs(self, client: Consumer) -> None:
-        """Have leader epochs checked by a seek.
-
-        An assignment has its epoch checked only when the client first hears of the
-        partition's leader, not when it reads the partition again; a seek always has. It
-        is refused while the assignment is under way, and tried again with the next fetch.
-        """
-        for partition in list(self.unchecked):
-            try:
-                client.seek(self._positions.seat(partition))
-            except KafkaException:
-                continue
-            self.unchecked.discard(partition)
-
-    def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        seats = [self._positions.seat(partition) for partition in partitions]
-        if not seats:
-            return
-        try:
-            client.incremental_assign(seats)
-        except KafkaException as error:
-            raise KafkaFailed(f"Kafka's client cannot read {seats}: {error}") from error
-        self.unchecked.update(filter(self._positions.has_epoch, partitions))
-        self.check_epochs(client)
 
 
 class GroupMirror:

@@ -213,12 +213,12 @@ def test_records_are_dropped_until_their_epoch_is_checked(
 ) -> None:
     """Faults K04: the client reads a partition that it knows without checking its epoch."""
     fetcher.add({A: Position(5, 0), B: Position(0)})
-    fetcher._seats.unchecked.add(A)  # as if the seek had been refused
-    fetcher._seats.check_epochs = lambda client: None  # type: ignore[method-assign]
+    fetcher._unchecked.add(A)  # as if the seek had been refused
+    fetcher._check_epochs = lambda client: None  # type: ignore[method-assign]
     client.hand(message(A, 5), message(B, 0), message(A, 6, KafkaError._PARTITION_EOF))
     fetched = fetcher.fetch(100, 0)
     assert (chunks(fetched.chunks), fetched.ends) == ({B: [0]}, {})
-    fetcher._seats.unchecked.clear()
+    fetcher._unchecked.clear()
     client.hand(message(A, 5), message(A, 6, KafkaError._PARTITION_EOF))
     fetched = fetcher.fetch(100, 0)
     assert (chunks(fetched.chunks), fetched.ends) == ({A: [5]}, {A: 6})
