@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from threading import Lock
@@ -69,15 +70,8 @@ class Cache(Generic[Key, Value]):
                 if outcome.is_known:
                     return self._shared(outcome)
                 continue
-            try:
-                value = await look_up(key)
-            except Exception as error:
-                self._end(key, asked, _Outcome(error=error))
-                raise
-            except BaseException:  # cancelled: that is about this call, not about the key
-                self._end(key, asked, _Outcome(is_known=False))
-                raise
-            self._end(key, asked, _Outcome(value))
+            with self._looking_up(key, asked) as outcome:
+                outcome.value = value = await look_up(key)
             return value
 
     def get_blocking(self, key: Key, look_up: Callable[[Key], Value]) -> Value:
@@ -95,15 +89,8 @@ class Cache(Generic[Key, Value]):
                 if outcome.is_known:
                     return self._shared(outcome)
                 continue
-            try:
-                value = look_up(key)
-            except Exception as error:
-                self._end(key, asked, _Outcome(error=error))
-                raise
-            except BaseException:
-                self._end(key, asked, _Outcome(is_known=False))
-                raise
-            self._end(key, asked, _Outcome(value))
+            with self._looking_up(key, asked) as outcome:
+                outcome.value = value = look_up(key)
             return value
 
     def forget(self, key: Key) -> None:
@@ -137,12 +124,23 @@ class Cache(Generic[Key, Value]):
             asked.set_running_or_notify_cancel()  # so that who waits cannot cancel it
             return None, True, asked
 
-    def _end(self, key: Key, asked: "Future[_Outcome]", outcome: "_Outcome") -> None:
-        with self._lock:
-            del self._asked[key]
-            if outcome.is_known and outcome.error is None:
-                self._kept[key] = outcome.value
-        asked.set_result(outcome)
+    @contextmanager
+    def _looking_up(self, key: Key, asked: "Future[_Outcome]") -> "Iterator[_Outcome]":
+        outcome = _Outcome()
+        try:
+            yield outcome
+        except Exception as error:
+            outcome.error = error
+            raise
+        except BaseException:  # cancelled: that is about this call, not about the key
+            outcome.is_known = False
+            raise
+        finally:
+            with self._lock:
+                del self._asked[key]
+                if outcome.is_known and outcome.error is None:
+                    self._kept[key] = outcome.value
+            asked.set_result(outcome)
 
     def _shared(self, outcome: "_Outcome") -> Value:
         with self._lock:
@@ -155,7 +153,7 @@ class Cache(Generic[Key, Value]):
         return now + (self._missing_seconds if value is None else self._kept_seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Outcome:
     """The outcome of a look-up; not known if the call that made it was cancelled."""
 
