@@ -159,7 +159,7 @@ def commit_of_what_is_fetched() -> Patches:
 @mutant
 def window_ignored() -> Patches:
     """However much is emitted, there is room for more."""
-    return [put(Ledger, "window", property(lambda _ledger: 0))]
+    return [put(Ledger, "emitted_count", property(lambda _ledger: 0))]
 
 
 @mutant
