@@ -1,8 +1,8 @@
-"""What runs a topology's records, as the service knows it: this process, or Spark's executors."""
+"""Figures of what runs a topology's records: this process, or Spark's executors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from acker.acker import AckerStatistics
 from service.pipeline.trees import Tally
@@ -75,53 +75,3 @@ class EngineStatistics:
             apart=replace(apart),
             **others,
         )
-
-
-class Engine(Protocol):
-    """Moves records from the sources to the sinks. The owner thread calls everything."""
-
-    @property
-    def tally(self) -> Tally:
-        """How records were resolved."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way; some records may wait for another try."""
-        ...
-
-    @property
-    def has_last(self) -> bool:
-        """Whether a finite run has the last of its records on their way: nothing waits for more."""
-        ...
-
-    def statistics(self) -> EngineStatistics:
-        """The figures of this moment."""
-        ...
-
-    def open(self) -> None:
-        """Start. The sinks and the reader are open already."""
-        ...
-
-    def step(self, *, fetch: bool = True, flush: bool = False, drain: bool = False) -> bool:
-        """One turn of the loop; True if anything moved. Raises what cannot heal.
-
-        Without `fetch` nothing new is begun; with `flush` nothing waits to be due; with `drain`
-        what bolts keep is asked for.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Let nothing be at work that what bolts look up would change under."""
-        ...
-
-    def poll(self, now: float, *, opens: bool) -> None:
-        """Look at the partitions, and tell of those that came and went; `step` does so first.
-
-        Without `opens` no further one is opened.
-        """
-        ...
-
-    def close(self, timeout_seconds: float) -> bool:
-        """Stop the threads and close the bolts; False if a thread did not end in time."""
-        ...

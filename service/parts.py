@@ -27,7 +27,6 @@ from partition.replicas.plan import Copartitions, Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config import Config
 from service.deadline import Deadline
-from service.engine import Engine
 from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
 from service.gates import delivery_of, limits_of, policy_of
@@ -36,7 +35,9 @@ from service.membership import GroupMembership, copartitions_of
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.fences import EpochFencer
+from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
+from service.spark_engine.engine import SparkEngine
 from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.wiring import (
     check_runs_on_spark,
@@ -86,7 +87,7 @@ class Parts:
     reader: Consumer | RangeOwner
     membership: GroupMembership
     letters: DeadLetterSender
-    pipeline: Engine
+    pipeline: Pipeline | SparkEngine
     exactly_once: bool = False
     letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     tracing: "Tracing | None" = None
@@ -216,7 +217,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     behind = [each for step in sinks for each in chain_of(step.sink)]
     spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
     tracing = _tracing(config, name)
-    pipeline: Engine
+    pipeline: Pipeline | SparkEngine
     reader: Consumer | RangeOwner
     if on_spark and spark is not None:
         pipeline = engine = spark_engine(

@@ -1,18 +1,22 @@
 """The figures of a run at one moment, and the account: where every record is."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from partition.assigned_partition import Departed
 from partition.assignment import Moves
 from partition.commits import CommitAges
-from partition.consumer import Consumer
 from partition.manager import PartitionStatistics
 from partition.records import Partition
-from service.engine import Engine, EngineStatistics
+from service.engine import EngineStatistics
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.references import ReferenceStatistics
-from service.spark_engine.range_owner import RangeOwner
+
+if TYPE_CHECKING:  # Spark's side is imported only where it is used
+    from partition.consumer import Consumer
+    from service.pipeline.loop import Pipeline
+    from service.spark_engine.engine import SparkEngine
+    from service.spark_engine.range_owner import RangeOwner
 
 _HIDDEN = "(hidden by [http] show_errors)"
 
@@ -206,7 +210,7 @@ class Observed(Protocol):
     def letters(self) -> DeadLetterSender: ...
 
     @property
-    def pipeline(self) -> Engine: ...
+    def pipeline(self) -> "Pipeline | SparkEngine": ...
 
 
 def snapshot_of(

@@ -413,7 +413,7 @@ class Attempts:
             # A partition that was lost during the commit is committed, too, but not ours.
             manager = self._owner.assignment.at(member.place).manager
             if manager is not None and manager.delivery is member.line:
-                self._owner.passed(member.place, covers)
+                self._owner.assignment.passed(member.place, covers)
         for done in attempt.results:
             self.tally.add(done.tally)
             self.apart.retried += done.retried

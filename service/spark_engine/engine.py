@@ -15,7 +15,6 @@ Nothing blocks, but for a moment when there is nothing else to do.
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
@@ -39,16 +38,8 @@ _IDLE_SECONDS = 0.02
 _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
 
 
-@dataclass(frozen=True, slots=True)
-class SparkPolicy:
-    """How ranges are cut, and what tasks are told."""
-
-    settings: TaskSettings
-    ranges: RangePolicy = field(default_factory=RangePolicy)
-
-
 class SparkEngine:
-    """Plans, runs and commits groups of ranges. An `Engine`.
+    """Plans, runs and commits groups of ranges: what `Pipeline` is to the local engine.
 
     The thread that calls `step` owns all of it. Attempts and sinks report through one queue.
     """
@@ -62,8 +53,9 @@ class SparkEngine:
         results: ResultQueue,
         executors: Executors,
         folder: SharedFolder,
-        policy: SparkPolicy,
+        settings: TaskSettings,
         *,
+        ranges: RangePolicy,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         at: Callable[[str], object] = nowhere,
@@ -81,13 +73,11 @@ class SparkEngine:
         self._clock = clock
         self._results = results  # of TasksEnded, WriterEvent
         self._submissions = Submissions(executors, results.put)
-        groups = TransactionGroups(policy.ranges.max_active, rng)
+        groups = TransactionGroups(ranges.max_active, rng)
         by_name = {buffer.name: buffer for buffer in buffers}
-        self._attempts = Attempts(
-            groups, by_name, self._submissions, owner, policy.settings, folder, at
-        )
-        rates = Rates(topology.source_of, policy.ranges.seconds)
-        self._plans = RangePlans(groups, owner.ends, RangePlanner(policy.ranges), rates)
+        self._attempts = Attempts(groups, by_name, self._submissions, owner, settings, folder, at)
+        rates = Rates(topology.source_of, ranges.seconds)
+        self._plans = RangePlans(groups, owner.ends, RangePlanner(ranges), rates)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
 

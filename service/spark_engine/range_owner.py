@@ -9,7 +9,6 @@ from partition.commits import OffsetCommitter
 from partition.consumer import ConsumerPolicy, SourceHealth
 from partition.interfaces import Fetcher, TopicName
 from partition.manager import PartitionStatistics
-from partition.records import Range
 from partition.recovery import Ways
 from service.spark_engine.planner import LogEndTracker
 
@@ -58,16 +57,11 @@ class RangeOwner:
         self._ways.catalogue.close()
         self._ways.store.close()
 
-    def passed(self, index: int, covers: Range) -> None:
-        """Note that a range is committed; its transactions were told in this turn."""
-        manager = self.assignment.passed(index, covers)
-        self.offsets.note(manager)
-
     def commit(self, now: float, *, force: bool = False) -> None:
         """Store what moved; see `OffsetCommitter.commit`."""
         if self._mirrors:
             self._client.fetch(1, 0.0)  # it hears what became of commits to the group
-        for _, manager in self.assignment.owned():
+        for _index, manager in self.assignment.owned():
             self.offsets.note(manager)  # what is planned is stored at once
         self.offsets.commit(now, force=force)
 

@@ -1,4 +1,4 @@
-"""Reads the ranges of one task: in place of the local engine's reader, and without its store."""
+"""Read the ranges of one task: what `Consumer` is to the local engine, without a store."""
 
 import random
 import time
@@ -29,10 +29,11 @@ _FEW_CHUNKS = 2
 
 
 class RangeReader:
-    """One PartitionManager for each range; partitions take turns. The owner calls everything.
+    """Reads ranges, each through a PartitionManager; partitions take turns.
 
     Nothing is claimed, stored or planned: the driver owns the partitions, and what a task has
     done counts once the driver has committed it. `resolve_below` says that records are staged.
+    The owner thread calls everything.
     """
 
     leaving: Sequence[int] = ()
@@ -46,40 +47,33 @@ class RangeReader:
         self._ranges = ranges
         self._fetch_records = settings.fetch_records
         self._chunk_records = settings.chunk_records
-        window = InFlightLimits(
+        limits = InFlightLimits(
             settings.max_pending, settings.max_pending_bytes, settings.screen.max_record_bytes
         )
+        rng = random.SystemRandom()
         self._managers = [
-            PartitionManager(
-                each.partition,
-                each.position,
-                window,
-                settings.retries,
-                random.SystemRandom(),
-                AtLeastOnce,
-            )
-            for each in ranges
+            PartitionManager(e.partition, e.position, limits, settings.retries, rng, AtLeastOnce)
+            for e in ranges
         ]
-        self._places = {each.partition: place for place, each in enumerate(ranges)}
+        self._by_partition = {each.partition: each for each in self._managers}
         self._is_assigned = False
         self._turn = 0
         self._held_topics: frozenset[str] = frozenset()
         self._silent_topics: frozenset[str] = frozenset()
         self.topics = {each.partition.topic for each in ranges}
-        """The topics of the ranges."""
         self.emitted = np.zeros(len(ranges), np.int64)
         """How many records of each range were emitted for the first time."""
 
-    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:  # noqa: ARG002 - as Reader
-        """Assign every range at first: the partitions are the driver's to open and mend."""
+    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:  # noqa: ARG002 - as Consumer
+        """Assign every range at first: the driver opens and recovers the partitions."""
         return self._changes(Assigned, is_assigned=True)
 
-    def given_up(self, now: float) -> Sequence[int]:  # noqa: ARG002 - as Reader
-        """None: what is lost ends the task."""
+    def given_up(self, now: float) -> Sequence[int]:  # noqa: ARG002 - as Consumer
+        """None: a partition that is lost ends the task."""
         return ()
 
     def commit(self, now: float, *, force: bool = False) -> None:
-        """Do nothing: offsets are the driver's to store."""
+        """Do nothing: the driver stores offsets."""
 
     def release(self) -> list[PartitionChange]:
         """Revoke every range that was assigned."""
@@ -97,10 +91,14 @@ class RangeReader:
         """Emit nothing new of these topics, and of those that are `silent` no retries either."""
         self._held_topics, self._silent_topics = topics | silent, silent
 
-    def topic_at(self, place: int) -> str | None:
-        """The topic of a partition by its index; None if it is no partition's."""
-        is_known = 0 <= place < len(self._ranges)
-        return self._ranges[place].partition.topic if is_known else None
+    def topic_at(self, index: int) -> str | None:
+        """The topic of a partition's index, or None for any other number."""
+        is_known = 0 <= index < len(self._ranges)
+        return self._ranges[index].partition.topic if is_known else None
+
+    def manager(self, index: int) -> PartitionManager[AtLeastOnce]:
+        """The records of a range."""
+        return self._managers[index]
 
     # Records
 
@@ -109,31 +107,32 @@ class RangeReader:
 
         It waits, and takes nothing, where nothing that comes could be emitted.
         """
-        shut = {place for place in range(len(self._ranges)) if self._is_shut(place)}
-        if all(place in shut or self._is_fetched(place) for place in range(len(self._ranges))):
+        shut = {manager for manager in self._managers if self._is_shut(manager)}
+        if all(m in shut or m.fetch_position.offset >= end for m, end in self._ends()):
             time.sleep(min(timeout_seconds, _TURN_SECONDS))
             return False
-        held = {self._ranges[place].partition for place in shut if self._managers[place].waiting}
+        held = {manager.partition for manager in shut if manager.waiting}
         fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds, held)
         for chunk in fetched.chunks:
-            self._managers[self._places[chunk.partition]].fetched(chunk, now)
+            self._by_partition[chunk.partition].fetched(chunk, now)
         for partition, end in fetched.ends.items():
-            self._managers[self._places[partition]].log_end(end)
+            self._by_partition[partition].log_end(end)
         return bool(fetched.chunks)
 
     def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
         """The next records to emit, with their ids: due retries, else new ones."""
-        for place in self._in_turn():
-            manager, topic = self._managers[place], self._ranges[place].partition.topic
+        for index in self._in_turn():
+            manager = self._managers[index]
+            topic = manager.partition.topic
             if topic in self._silent_topics:
                 continue
             before = manager.read
             allowance = Allowance(new=0) if topic in self._held_topics else FREE
             chunk = manager.next_chunk(now, self._chunk_records, allowance)
-            self.emitted[place] += manager.read - before
+            self.emitted[index] += manager.read - before
             if chunk is not None:
-                self._turn = place + 1
-                return chunk, record_ids_of(place, chunk.offsets)
+                self._turn = index + 1
+                return chunk, record_ids_of(index, chunk.offsets)
         return None
 
     @property
@@ -143,7 +142,7 @@ class RangeReader:
 
     def upcoming(self) -> list[Chunk]:
         """The chunks that, as things stand, `next_chunk` gives whole, in turn."""
-        queues = [self._managers[place].upcoming(self._chunk_records) for place in self._in_turn()]
+        queues = [self._managers[index].upcoming(self._chunk_records) for index in self._in_turn()]
         return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
 
     @property
@@ -156,21 +155,17 @@ class RangeReader:
     @property
     def is_full(self) -> bool:
         """Whether nothing new may be emitted before something that was is staged."""
-        left = [
-            place
-            for place, each in enumerate(self._ranges)
-            if self._managers[place].emitted_to < each.end
-        ]
+        left = [manager for manager, end in self._ends() if manager.emitted_to < end]
         return bool(left) and all(map(self._is_shut, left))
 
     def processed(self, record_ids: RecordIds) -> None:
-        """Learn that records are done, but not staged yet."""
-        for place, offsets in by_partition(record_ids):
-            self._managers[place].processed(offsets)
+        """Mark records as done, but not staged yet."""
+        for index, offsets in by_partition(record_ids):
+            self._managers[index].processed(offsets)
 
-    def resolve_below(self, place: int, end: int) -> None:
+    def resolve_below(self, index: int, end: int) -> None:
         """Resolve what was emitted of a range below `end`: it is staged."""
-        manager = self._managers[place]
+        manager = self._managers[index]
         manager.resolve_below(end)
         progress = manager.progress()
         if progress is not None:
@@ -184,51 +179,43 @@ class RangeReader:
         policy: Retries | None = None,
     ) -> bool:
         """Schedule a retry; False when the record's retries are used up."""
-        return self._manager(record_id).fail(offset_of(record_id), now, after_seconds, policy)
+        manager = self._managers[partition_index_of(record_id)]
+        return manager.fail(offset_of(record_id), now, after_seconds, policy)
 
     def comes_again(self, record_id: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again."""
-        is_known = 0 <= partition_index_of(record_id) < len(self._managers)
-        return is_known and self._manager(record_id).comes_again(offset_of(record_id))
+        index = partition_index_of(record_id)
+        is_known = 0 <= index < len(self._managers)
+        return is_known and self._managers[index].comes_again(offset_of(record_id))
 
-    def manager(self, index: int) -> PartitionManager[AtLeastOnce]:
-        """Return the records of a range."""
-        return self._managers[index]
-
-    # How far it is
+    # Progress
 
     def emitted_to(self) -> npt.NDArray[np.int64]:
-        """Where the next record to emit lies, of each range."""
+        """The next offset to emit of each range."""
         return np.array([manager.emitted_to for manager in self._managers], np.int64)
 
     @property
     def has_emitted_goals(self) -> bool:
         """Whether every record of the ranges is emitted, retries aside."""
-        pairs = zip(self._managers, self._ranges, strict=True)
-        return all(manager.emitted_to >= each.end for manager, each in pairs)
+        return all(manager.emitted_to >= end for manager, end in self._ends())
 
     @property
     def has_reached_goals(self) -> bool:
         """Whether every record of the ranges is resolved."""
-        pairs = zip(self._managers, self._ranges, strict=True)
-        return all(manager.last_completed_offset >= each.end for manager, each in pairs)
+        return all(manager.last_completed_offset >= end for manager, end in self._ends())
 
     @property
     def retried(self) -> int:
         """Emissions after the first."""
         return sum(manager.retried for manager in self._managers)
 
-    def _manager(self, record_id: int) -> PartitionManager[AtLeastOnce]:
-        return self._managers[partition_index_of(record_id)]
+    def _ends(self) -> Iterator[tuple[PartitionManager[AtLeastOnce], int]]:
+        return ((m, each.end) for m, each in zip(self._managers, self._ranges, strict=True))
 
     def _in_turn(self) -> Iterator[int]:
         count = len(self._ranges)
         return (turn % count for turn in range(self._turn, self._turn + count))
 
-    def _is_shut(self, place: int) -> bool:
+    def _is_shut(self, manager: PartitionManager[AtLeastOnce]) -> bool:
         """Whether nothing new of a range may be emitted now."""
-        topic = self._ranges[place].partition.topic
-        return self._managers[place].is_full or topic in self._held_topics
-
-    def _is_fetched(self, place: int) -> bool:
-        return self._managers[place].fetch_position.offset >= self._ranges[place].end
+        return manager.is_full or manager.partition.topic in self._held_topics

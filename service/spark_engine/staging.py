@@ -15,7 +15,13 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Flags, Trees
-from partition.records import RecordIds, offsets_of, partition_indexes_of, record_ids_of
+from partition.records import (
+    RecordIds,
+    offsets_of,
+    partition_index_of,
+    partition_indexes_of,
+    record_ids_of,
+)
 from service.pipeline.committers import RefusedRow
 from service.pipeline.sink_buffer import estimated_bytes
 from service.pipeline.trees import LETTERED, Tally
@@ -74,22 +80,22 @@ class TaskSink:
         """What was staged, in order."""
 
     def is_full(self, now: float) -> bool:  # noqa: ARG002 - as BatchBuffer
-        """Never: what waits here is bounded by the records that may be in flight."""
+        """False: the records that may be in flight bound what waits here."""
         return False
 
     def add(
-        self, piece: Piece, record_ids: RecordIds, sections: RecordIds, places: RecordIds
+        self, piece: Piece, record_ids: RecordIds, sections: RecordIds, indexes: RecordIds
     ) -> None:
-        """Take rows of records; `sections` are numbers from 1."""
+        """Add rows of records, with the numbers of their sections, from 1."""
         if self._skipped.any():
-            sections = np.where(self._skipped[places], 0, sections)
-        self._rows.add(piece, record_ids, sections, places)
+            sections = np.where(self._skipped[indexes], 0, sections)
+        self._rows.add(piece, record_ids, sections, indexes)
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
 
-    def void(self, record_id: int, place: int) -> None:
-        """Leave out what came of a record so far: its try has failed."""
-        self._rows.void(record_id, place)
+    def void(self, record_id: int, index: int) -> None:
+        """Drop the rows of a record so far: its attempt has failed."""
+        self._rows.void(record_id, index)
 
     @property
     def is_due(self) -> bool:
@@ -98,15 +104,15 @@ class TaskSink:
         return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
 
     def closed(self) -> None:
-        """Learn that what came so far is of closed sections."""
+        """Note that the rows so far are of closed sections."""
         self._fill_rows = self._fill_bytes = 0
 
     def stage(self, number: int, ranges: Sequence[TaskRange]) -> dict[int, str]:
-        """Stage a section's rows; by record id, why a row of the record is refused.
+        """Stage a section's rows; return the reason of each record of which a row is refused.
 
-        What fails is tried again for as long as the task may run. Raises SinkFailed.
+        What fails is retried for as long as the task may run. Raises SinkFailed.
         """
-        taken = [self._rows.take(place, number) for place in range(len(ranges))]
+        taken = [self._rows.take(index, number) for index in range(len(ranges))]
         record_ids = np.concatenate([each.record_ids for each in taken])
         reasons = self._refused_rows(record_ids)
         pieces = [piece for each in taken for piece in each.pieces]
@@ -129,7 +135,7 @@ class TaskSink:
         return {int(record_ids[row]): reasons[row] for row in sorted(reasons, reverse=True)}
 
     def discard(self) -> None:
-        """Discard all that was staged: the task has failed. What cannot be discarded stays."""
+        """Discard what was staged, as far as that works: the task has failed."""
         for staged in self.staged:
             try:
                 if self._stager is not None:
@@ -146,7 +152,7 @@ class TaskSink:
         return staged
 
     def _refused_rows(self, record_ids: RecordIds) -> dict[int, str]:
-        """Why rows are not to be staged, by their indices; the ids of their records ascend."""
+        """Return the reasons of rows that are not staged, by index; record ids ascend."""
         found: dict[int, str] = {}
         for record_id, reasons in self._refused.items():
             first, end = np.searchsorted(record_ids, [record_id, record_id + 1]).tolist()
@@ -155,13 +161,6 @@ class TaskSink:
                 if reason is not None:
                     found[row] = reason
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class RowsRefused:
-    """A section is staged, but for these rows."""
-
-    rows: list[RefusedRow]
 
 
 class Staging:
@@ -176,11 +175,10 @@ class Staging:
         sinks: Mapping[str, TaskSink],
         task: Task,
         tally: Tally,
-        put: Callable[["RowsRefused"], object],
+        put: Callable[[list[RefusedRow]], object],
     ) -> None:
-        """`put` is the pipeline's queue of results; refused rows come back from it to `handle`."""
+        """`put` is that of the pipeline's queue: refused rows come back from it to `handle`."""
         self.by_name = sinks
-        """The sinks, by their steps' names."""
         self._reader = reader
         self._ranges = task.ranges
         self._most = max(1, task.settings.max_pending // _SECTIONS)
@@ -191,11 +189,10 @@ class Staging:
         self._closed_at = reader.emitted.copy()
 
     def add(self, sink: str, piece: Piece, record_ids: RecordIds) -> None:
-        """Take rows for a sink; `owners` are their records, -1 where a try was given up."""
+        """Add rows for a sink; a record id is -1 where the record's attempt was given up."""
         self.by_name[sink].add(piece, record_ids, *self._sections_of(record_ids))
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
-        """Learn that the trees of records have resolved."""
         self.tally.acked(flags)
         self._reader.processed(record_ids)
         numbers, _places = self._sections_of(record_ids)
@@ -208,15 +205,14 @@ class Staging:
                 section.done += int(np.count_nonzero(of_it))
                 section.lettered |= set(record_ids[of_it & letters].tolist())
 
-    def handle(self, event: "RowsRefused") -> list[RefusedRow]:
-        """Give the rows that a sink refused."""
-        return event.rows
+    def handle(self, event: list[RefusedRow]) -> list[RefusedRow]:
+        """Return rows that a stager refused, as `step` has put them."""
+        return event
 
     def discard_attempt(self, record_id: int) -> None:
-        """Leave out the rows of a record's try that has failed."""
-        place = int(partition_indexes_of(np.array([record_id]))[0])
+        index = partition_index_of(record_id)
         for sink in self.by_name.values():
-            sink.void(record_id, place)
+            sink.void(record_id, index)
 
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002 - as TransactionCommitter
         """Close, stage and resolve the sections that can be; True if anything moved.
@@ -232,25 +228,25 @@ class Staging:
                 self._stage(number, section)
                 moved = True
         while self._sections[0].is_staged and not self._sections[0].letters_out:
-            for place, end in enumerate(self._sections.pop(0).ends.tolist()):
-                self._reader.resolve_below(place, end)
+            for index, end in enumerate(self._sections.pop(0).ends.tolist()):
+                self._reader.resolve_below(index, end)
             self._first += 1
             moved = True
         return moved
 
-    def holds(self, place: int) -> bool:  # noqa: ARG002 - as TransactionCommitter
-        """Whether anything is left of a partition that is lost: a task loses none."""
+    def holds(self, index: int) -> bool:  # noqa: ARG002 - as TransactionCommitter
+        """False: a task loses no partition."""
         return False
 
-    def partition_lost(self, place: int) -> None:
-        """Do nothing: a task loses no partition."""
+    def partition_lost(self, index: int) -> None:
+        """Do nothing, for the same reason."""
 
     def waiting_trees(self) -> Iterator[Trees]:
-        """Give nothing: rows have no tree."""
+        """Nothing: rows have no tree."""
         return iter(())
 
     def _close(self, *, flush: bool) -> None:
-        """Let what is emitted from now on be of another section, if it is time."""
+        """Begin another section, if it is time."""
         emitted = self._reader.emitted - self._closed_at
         if not emitted.any():
             return
@@ -267,15 +263,15 @@ class Staging:
         return _Section(np.full(len(self._ranges), _NO_END, np.int64))
 
     def _sections_of(self, record_ids: RecordIds) -> tuple[RecordIds, RecordIds]:
-        """The numbers of records' sections, and their partitions' indices; 0 of no record."""
-        places, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
-        known = (record_ids >= 0) & (places < len(self._ranges))
+        """Return the sections of records, 0 for no record, and the indexes of their partitions."""
+        indexes, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
+        known = (record_ids >= 0) & (indexes < len(self._ranges))
         if not known.all():
-            places = np.where(known, places, 0)
+            indexes = np.where(known, indexes, 0)
         numbers = np.full(len(record_ids), self._first, np.int64)
         for section in self._sections[:-1]:
-            numbers += offsets >= section.ends[places]
-        return np.where(known, numbers, 0), places
+            numbers += offsets >= section.ends[indexes]
+        return np.where(known, numbers, 0), indexes
 
     def _stage(self, number: int, section: _Section) -> None:
         section.is_staged = True
@@ -289,16 +285,15 @@ class Staging:
                 self.tally.sunk -= 1  # it had a row; `processed` counts it again
                 refused.append(RefusedRow(Failure(name, Reject(reason)), record_id))
         if refused:
-            self._put(RowsRefused(refused))
+            self._put(refused)
 
 
 def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
-    """The sinks of a task, by their steps' names."""
     refused: dict[str, dict[int, Reasons]] = {step.name: {} for step in steps}
-    for place, each in enumerate(task.ranges):
+    for index, each in enumerate(task.ranges):
         for offset, by_sink in each.refused.items():
             for name, reasons in by_sink.items():
-                record_id = int(record_ids_of(place, np.array([offset]))[0])
+                record_id = int(record_ids_of(index, np.array([offset]))[0])
                 refused[name][record_id] = reasons
     return {
         step.name: TaskSink(

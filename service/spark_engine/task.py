@@ -28,7 +28,7 @@ Reasons = Mapping[int, str]
 
 
 def reason_of(reasons: Reasons, row: int) -> str | None:
-    """Why a row of a record is refused; None: it is not."""
+    """Return the reason why a row of a record is refused, or None."""
     return reasons.get(row, reasons.get(EVERY_ROW))
 
 
@@ -121,12 +121,11 @@ class TaskFailed:
 
 
 def encode(value: Task | TaskDone | TaskFailed) -> bytes:
-    """Bytes for the way to an executor and back."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` was given. Only for bytes of our own executors and driver."""
+    """Decode what `encode` was given. Only for bytes of our own executors and driver."""
     return pickle.loads(data)  # noqa: S301
 
 
@@ -140,13 +139,6 @@ class SpoolFile:
 
     path: str
     digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """A RecordBatch as an Arrow stream: pickled by itself, a slice takes its whole parent along."""
-
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,30 +179,25 @@ class SpoolChanged(OSError):
 
 
 def digest_of(data: bytes) -> bytes:
-    """The SHA-256 by which the driver knows a file as its task wrote it."""
     return hashlib.sha256(data).digest()
 
 
 def read_spool(staged: Staged) -> tuple[list[Piece], Offsets]:
-    """The rows of what a SpoolStager has staged, in their order, and each one's record's offset.
+    """Read what a SpoolStager has staged: rows in their order, and the offsets of their records.
 
     Raises OSError: SpoolChanged before a file is unpickled that no task of ours has written.
     """
-    pieces: list[Piece] = []
-    offsets = [np.empty(0, np.int64)]
-    for part in staged.parts:
-        with Path(part.path).open("rb") as file:
-            data = file.read()
-        if digest_of(data) != part.digest:
-            raise SpoolChanged(f"{part.path} is not as its task wrote it")
-        packed, its_offsets = pickle.loads(data)  # noqa: S301 - a task of ours wrote it
-        pieces += [_unpacked(each) for each in packed]
-        offsets.append(its_offsets)
-    return pieces, np.concatenate(offsets)
+    (part,) = staged.parts
+    with Path(part.path).open("rb") as file:
+        data = file.read()
+    if digest_of(data) != part.digest:
+        raise SpoolChanged(f"{part.path} is not as its task wrote it")
+    packed, offsets = pickle.loads(data)  # noqa: S301 - a task of ours wrote it
+    return [_unpacked(each) for each in packed], offsets
 
 
 def read_lines(staged: Staged) -> dict[str, tuple[list[Piece], Offsets]]:
-    """The same by line; of a line with several shares, one after the other."""
+    """The same by line; if a line has several shares, one after the other."""
     pieces, offsets = read_spool(staged)
     by_line: defaultdict[str, tuple[list[Piece], list[Offsets]]] = defaultdict(lambda: ([], []))
     rest = iter(pieces)
@@ -227,17 +214,18 @@ def read_lines(staged: Staged) -> dict[str, tuple[list[Piece], Offsets]]:
 
 
 def _packed(piece: Piece) -> Any:
+    """Columns as an Arrow stream: if pickled, a slice takes its whole parent along."""
     if not isinstance(piece, pa.RecordBatch):
         return piece
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, piece.schema) as writer:
         writer.write_batch(piece)
-    return _Columns(sink.getvalue().to_pybytes())
+    return sink.getvalue().to_pybytes()
 
 
 def _unpacked(packed: Any) -> Piece:
-    if not isinstance(packed, _Columns):
+    if not isinstance(packed, bytes):
         rows: list[Any] = packed
         return rows
-    with pa.ipc.open_stream(packed.data) as reader:
+    with pa.ipc.open_stream(packed) as reader:
         return reader.read_next_batch()

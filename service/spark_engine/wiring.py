@@ -17,7 +17,7 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.spark_engine.cluster import OnSpark, SharedFolder
-from service.spark_engine.engine import SparkEngine, SparkPolicy
+from service.spark_engine.engine import SparkEngine
 from service.spark_engine.planner import LogEndTracker
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_owner import RangeOwner
@@ -99,7 +99,8 @@ def spark_engine(
         results,
         OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
         SharedFolder(folder, topology.references),
-        SparkPolicy(settings, config.range_policy()),
+        settings,
+        ranges=config.range_policy(),
         at=at,
     )
 

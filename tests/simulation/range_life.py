@@ -16,7 +16,7 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.sink_buffer import WriterEvent
 from service.spark_engine import engine
 from service.spark_engine.cluster import SharedFolder, TasksEnded
-from service.spark_engine.engine import SparkEngine, SparkPolicy
+from service.spark_engine.engine import SparkEngine
 from service.spark_engine.planner import LogEndTracker
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_owner import RangeOwner
@@ -209,7 +209,7 @@ class SimRanges:
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
                 topology, owner, letters, self._buffers, self._results, executors, folder,
-                SparkPolicy(SETTINGS, world.settings.ranges),
+                SETTINGS, ranges=world.settings.ranges,
                 clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
 

@@ -24,7 +24,7 @@ from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.references import References
 from service.spark_engine.cluster import SharedFolder
-from service.spark_engine.engine import SparkEngine, SparkPolicy
+from service.spark_engine.engine import SparkEngine
 from service.spark_engine.planner import LogEndTracker
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_fetcher import RangeFetcher
@@ -266,7 +266,8 @@ class Driving:
             results,
             self.executors,
             SharedFolder(folder, topology.references),
-            SparkPolicy(SETTINGS, policy),
+            SETTINGS,
+            ranges=policy,
             rng=random.Random(1),
             at=at,
         )
