@@ -90,13 +90,13 @@ def test_answers_from_many_threads_are_all_counted_and_by_one_thread():
     sinks = [HeldSink(f"sink {number}") for number in range(4)]
     with Works(text, later, sinks=sinks, workers=1, batch_rows=3, fetch_records=50) as works:
         touched: set[str] = set()
-        ack = works.pipeline._trees.ack
+        ack = works.pipeline.trees.ack
 
         def noting(*arguments, **options):
             touched.add(threading.current_thread().name)
             ack(*arguments, **options)
 
-        works.pipeline._trees.ack = noting
+        works.pipeline.trees.ack = noting
         works.send(*[b"x"] * 2000)
         works.finish()
         statistics = works.pipeline.statistics().acker
