@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from acker.acker import Acker
 from partition.records import partition_indexes_of
 from partition.recovery import Loss
 from service.pipeline.backpressure import Backpressure
-from service.pipeline.committers import BatchCommitter, TransactionCommitter
+from service.pipeline.committers import BatchCommitter, SinkCommitter, TransactionCommitter
 from service.pipeline.context import Observer, Observers, ResultQueue, RunContext
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import FailureHandler, ScreenPolicy
 from service.pipeline.fences import EpochFencer
-from service.pipeline.loop import Committer, Pipeline
+from service.pipeline.loop import Pipeline
 from service.pipeline.router import Router, tree_seconds
-from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
-from service.pipeline.trees import Tally, TreeTracker
+from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer, writer_of
+from service.pipeline.trees import TreeTracker
 from sinks.tries import WriteRetries
 from topology.advanced import AdvancedRunner
 from topology.bolt import Hooks, Kind
@@ -34,9 +34,6 @@ from topology.steps import SinkStep
 from topology.topology import Topology
 from topology.workers.lifecycle import Lifecycle
 from topology.workers.pool import WorkerPool
-
-if TYPE_CHECKING:  # tracing imports OpenTelemetry, which is not there unless it is wanted
-    from service.spark_engine.staging import Staging
 
 OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], EpochFencer | None], Any]
 """Makes what reads, given what tells of a range that is skipped, and the fences if any."""
@@ -65,7 +62,7 @@ class Ports:
     clock: Callable[[], float] = time.monotonic
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
     hooks: Sequence[Hooks] | None = None
-    staging: "Callable[[Any, Callable[[object], object]], Staging] | None" = None
+    staging: Callable[[Any, TreeTracker, Callable[[object], object]], SinkCommitter] | None = None
 
 
 def build_pipeline(
@@ -114,24 +111,22 @@ def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any
 
 def _guarantee_of(
     topology: Topology, ports: Ports, policy: PipelinePolicy, context: RunContext
-) -> "tuple[Callable[[Any, TreeTracker], Committer], EpochFencer | None]":
-    """Return what makes the committer of a consumer, and the fences that partitions open with."""
+) -> tuple[Callable[[Any, TreeTracker], SinkCommitter], EpochFencer | None]:
+    """Return what makes the committer of a consumer, and what fences partitions, if anything."""
     staging, put = ports.staging, context.results.put
     if staging is not None:
-        return (lambda consumer, _trees: staging(consumer, put)), None
-    sinks = _sinks_of(topology, ports)
-    options: Any = {
-        "write_retries": policy.write_retries,
-        "on": context.on,
-    }
+        return (lambda consumer, trees: staging(consumer, trees, put)), None
+    at_most_once = topology.reliability == "at-most-once"
+    retries = policy.write_retries
+    writers = [
+        (step, writer_of(step, sink, put, at_most_once=at_most_once, retries=retries))
+        for step, sink in _sinks_of(topology, ports)
+    ]
     if topology.reliability == "exactly-once":
-        groups = [TransactionBuffer(step, sink, put, **options) for step, sink in sinks]
-        fences = EpochFencer(topology.transactions, {each.name: each.writer for each in groups})
+        groups = [TransactionBuffer(step, writer, context.on) for step, writer in writers]
+        by_name = {step.name: writer for step, writer in writers}
         return (
-            lambda consumer, _trees: TransactionCommitter(consumer, groups, Tally(), context.on)
-        ), fences
-    options["at_most_once"] = topology.reliability == "at-most-once"
-    buffers = [BatchBuffer(step, sink, put, **options) for step, sink in sinks]
-    return (
-        lambda consumer, trees: BatchCommitter(buffers, trees, consumer, Tally(), context.on)
-    ), None
+            lambda consumer, trees: TransactionCommitter(consumer, trees, groups, context.on)
+        ), EpochFencer(topology.transactions, by_name)
+    batches = [BatchBuffer(step, writer, context.on) for step, writer in writers]
+    return (lambda consumer, trees: BatchCommitter(consumer, trees, batches, context.on)), None

@@ -19,7 +19,7 @@ from topology.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from partition.consumer import Consumer
-    from service.pipeline.loop import Committer
+    from service.pipeline.committers import SinkCommitter
 
 _BACKLOG_PER_WORKER = 4
 # What waits for its key at one step, or is kept by an advanced bolt of one source. As many as the
@@ -49,7 +49,7 @@ class Backpressure:
     def __init__(
         self,
         topology: Topology,
-        committer: "Committer",
+        committer: "SinkCommitter",
         runners: WorkerPool,
         advanced: AdvancedRunner,
         acker: Acker,
@@ -57,7 +57,7 @@ class Backpressure:
         consumer: "Consumer",
     ) -> None:
         self._source_of = topology.source_of
-        self._sinks = committer.by_name
+        self._committer = committer
         self._runners = runners
         self._advanced = advanced
         self._acker = acker
@@ -115,7 +115,7 @@ class Backpressure:
     def _is_busy(self, step: Step, now: float) -> bool:
         """Whether more has come than can be taken on."""
         if isinstance(step, SinkStep):
-            return self._sinks[step.name].is_full(now)
+            return self._committer.is_full(step.name, now)
         if step.kind is Kind.ADVANCED:
             return False
         most = _BACKLOG_PER_WORKER * step.workers * len(step.bolts)

@@ -27,9 +27,8 @@ from topology.steps import Retries
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
     from partition.consumer import Consumer
-    from service.pipeline.committers import RefusedRow
+    from service.pipeline.committers import RefusedRow, SinkCommitter
     from service.pipeline.context import RunContext
-    from service.pipeline.loop import Committer
 
 log = structlog.get_logger()
 
@@ -73,7 +72,7 @@ class FailureHandler:
         trees: TreeTracker,
         reader: "Consumer",
         dead_letters: DeadLetterSender,
-        committer: "Committer",
+        committer: "SinkCommitter",
         retries: Mapping[str, Retries],
         screen_policy: ScreenPolicy,
         context: "RunContext",

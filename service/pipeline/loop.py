@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -14,22 +13,17 @@ from partition.consumer import Consumer
 from partition.records import Chunk, RecordIds, partition_indexes_of
 from service.engine import Apart, EngineStatistics
 from service.pipeline.backpressure import Backpressure
-from service.pipeline.committers import BatchCommitter, TransactionCommitter
+from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
-from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
+from service.pipeline.sink_buffer import SinkBuffer
 from service.pipeline.trees import TreeTracker
 from topology.histogram import distributions_of
 from topology.workers.call import Answers, TickFailed
 
-if TYPE_CHECKING:  # only a task of the spark engine has it
-    from service.spark_engine.staging import Staging
-
 _IDLE_SECONDS = 0.02
-
-Committer: TypeAlias = "BatchCommitter | TransactionCommitter | Staging"
 
 
 class Pipeline:
@@ -44,7 +38,7 @@ class Pipeline:
         consumer: Consumer,
         router: Router,
         trees: TreeTracker,
-        committer: Committer,
+        committer: SinkCommitter,
         failures: FailureHandler,
         dead_letters: DeadLetterSender,
         backpressure: Backpressure,
@@ -188,9 +182,9 @@ class Pipeline:
         return self.consumer.has_emitted_goals
 
     @property
-    def outlets(self) -> "Sequence[BatchBuffer | TransactionBuffer]":
+    def outlets(self) -> Sequence[SinkBuffer]:
         """The sinks' buffers, for figures and health."""
-        return self.committer.outlets
+        return list(self.committer.buffers.values())
 
     def statistics(self) -> EngineStatistics:
         """The figures of this moment."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import cache, partial
 from operator import attrgetter, is_
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from acker.acker import Edges, Trees
 from partition.records import MAX_PARTITION_INDEX, Chunk, RecordIds, partition_indexes_of
-from service.pipeline.committers import BatchCommitter
+from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
 from service.pipeline.failures import FailureHandler
 from service.pipeline.trees import SUNK, TreeTracker
@@ -25,9 +25,6 @@ from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
 from topology.workers.call import Answers, Call, Inputs, Many, TickFailed
 from topology.workers.pool import WorkerPool
-
-if TYPE_CHECKING:
-    from service.pipeline.loop import Committer
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
 _is_none = partial(is_, None)
@@ -49,7 +46,7 @@ class Router:
         runners: WorkerPool,
         advanced: AdvancedRunner,
         trees: TreeTracker,
-        committer: "Committer",
+        committer: SinkCommitter,
         failures: FailureHandler,
         context: RunContext,
     ) -> None:
@@ -58,9 +55,7 @@ class Router:
         self.runners = runners
         self.advanced = advanced
         self._trees = trees
-        self._outlets = committer.by_name if isinstance(committer, BatchCommitter) else {}
-        # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
-        self._add_rows = None if isinstance(committer, BatchCommitter) else committer.add
+        self._committer = committer
         self._failures = failures
         self._on = context.on
         bolts = list(topology.bolts())
@@ -221,11 +216,10 @@ class Router:
             own = trees if parents is None else trees[parents]
             if isinstance(step, SinkStep):
                 self._trees.mark(own, SUNK)
-                if self._add_rows is None:
-                    edges = self._new_edges(delivery, roots)
-                    self._outlets[step.name].add(delivery.piece, own, edges, now)
-                else:
-                    self._add_rows(step.name, delivery.piece, self._trees.record_ids(own))
+                # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
+                has_edges = self._committer.rows_have_edges
+                edges = self._new_edges(delivery, roots) if has_edges else None
+                self._committer.add(step.name, delivery.piece, own, edges, now)
                 continue
             edges = self._new_edges(delivery, roots)
             seconds = tree_seconds(step)

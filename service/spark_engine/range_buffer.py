@@ -3,7 +3,6 @@
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partition.records import Offsets
-from service.pipeline.sink_buffer import GroupBuffer, WriterEvent
+from service.pipeline.sink_buffer import GroupBuffer, GroupWork
 from service.spark_engine.task import (
     EVERY_ROW,
     Reasons,
@@ -19,8 +18,8 @@ from service.spark_engine.task import (
     SpoolStager,
     read_lines,
 )
-from sinks.tries import WriteRetries, check_rejected
-from sinks.writer import BatchCommitted, BatchStaged
+from sinks.tries import check_rejected
+from sinks.writer import BatchCommitted, BatchStaged, SinkWriter
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Piece, Share, Sink, Staged, Stager
 from topology.steps import SinkStep
@@ -39,7 +38,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class RangeWork:
+class RangeWork(GroupWork):
     """One sink's part of an attempt.
 
     If the sink has a stager of its own, rows are staged where the table lies (`is_apart`); else
@@ -52,15 +51,7 @@ class RangeWork:
     made: tuple[Staged, ...] = ()  # by the tasks, in their order
     shares: tuple[Share, ...] = ()
     origins: dict[int, Origin] = field(default_factory=dict)  # of rows that the sink rejected
-    number: int = 0  # of the sink's groups; 0: it was not asked yet
-    staged: Staged | None = None
-    is_done: bool = False  # it is durable, or there is nothing to do
-    num_bytes: int | None = None  # unknown: tasks have the rows
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether it can be committed, or there is nothing to commit."""
-        return self.is_done or self.staged is not None
+    num_bytes: int | None = field(default=None, kw_only=True)  # unknown: tasks have the rows
 
     def rows_of(self, line: str) -> int:
         """How many rows of a line were given to the stager."""
@@ -94,24 +85,12 @@ class RangeWork:
 
 
 class RangeBuffer(GroupBuffer[RangeWork]):
-    """One sink step. The owner thread calls everything; `put` is called by the writer's."""
+    """One sink step. The owner thread calls everything."""
 
-    def __init__(
-        self,
-        step: SinkStep,
-        sink: Sink[Any],
-        put: Callable[[WriterEvent], object],
-        *,
-        write_retries: WriteRetries | None = None,
-    ) -> None:
-        super().__init__(
-            step,
-            sink,
-            lambda done: put(WriterEvent(step.name, done)),
-            write_retries=write_retries,
-        )
+    def __init__(self, step: SinkStep, writer: SinkWriter, sink: Sink[Any]) -> None:
+        super().__init__(step, writer)
         self._sink = sink
-        self.bytes_written = None
+        self._bytes_written = None
 
     @property
     def rows_pending(self) -> int:

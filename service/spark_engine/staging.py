@@ -6,15 +6,14 @@ So a range of any length passes through, in as many sections as it takes.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
-from acker.acker import Flags, Trees
+from acker.acker import Edges, Flags, Trees
 from partition.records import (
     RecordIds,
     offsets_of,
@@ -22,9 +21,9 @@ from partition.records import (
     partition_indexes_of,
     record_ids_of,
 )
-from service.pipeline.committers import RefusedRow
+from service.pipeline.committers import RefusedRow, SinkCommitter
 from service.pipeline.sink_buffer import estimated_bytes
-from service.pipeline.trees import LETTERED, Tally
+from service.pipeline.trees import LETTERED, Tally, TreeTracker
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
 from sinks.tries import Tries, check_rejected
@@ -33,7 +32,7 @@ from topology.errors import SinkFailed
 from topology.record import Reject
 from topology.sink import Batch, Piece, Share, Staged, Stager
 from topology.steps import SinkStep
-from transactions.rows import Rows, rows_at
+from transactions.rows import PendingRows, rows_at
 
 log = structlog.get_logger()
 
@@ -72,16 +71,12 @@ class TaskSink:
         self._stager = stager
         self._refused = refused
         self._skipped = skipped
-        self._rows = Rows()
+        self._rows = PendingRows()
         self._fill_rows = 0
         self._fill_bytes = 0
         self._tries = Tries(step.name, threading.Event())
         self.staged: list[Staged] = []
         """What was staged, in order."""
-
-    def is_full(self, now: float) -> bool:  # noqa: ARG002 - as BatchBuffer
-        """False: the records that may be in flight bound what waits here."""
-        return False
 
     def add(
         self, piece: Piece, record_ids: RecordIds, sections: RecordIds, indexes: RecordIds
@@ -93,9 +88,9 @@ class TaskSink:
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
 
-    def void(self, record_id: int, index: int) -> None:
-        """Drop the rows of a record so far: its attempt has failed."""
-        self._rows.void(record_id, index)
+    def discard_attempt(self, record_id: int, index: int) -> None:
+        """Leave out the rows of a record's failed attempt."""
+        self._rows.discard_attempt(record_id, index)
 
     @property
     def is_due(self) -> bool:
@@ -163,34 +158,32 @@ class TaskSink:
         return found
 
 
-class Staging:
+class Staging(SinkCommitter):
     """What `TransactionCommitter` is to the local engine. The owner calls everything."""
-
-    outlets: Sequence[Any] = ()
-    is_idle = True
 
     def __init__(
         self,
         reader: RangeReader,
+        trees: TreeTracker,
         sinks: Mapping[str, TaskSink],
         task: Task,
-        tally: Tally,
         put: Callable[[list[RefusedRow]], object],
     ) -> None:
-        """`put` is that of the pipeline's queue: refused rows come back from it to `handle`."""
-        self.by_name = sinks
+        """`put` is the pipeline's queue of results; refused rows come back from it to `handle`."""
+        super().__init__((), Tally())
+        self._sinks = sinks
+        self._trees = trees
         self._reader = reader
         self._ranges = task.ranges
         self._most = max(1, task.settings.max_pending // _SECTIONS)
-        self.tally = tally
         self._put = put
         self._sections = [self._new_section()]
         self._first = 1  # the number of the lowest of these
         self._closed_at = reader.emitted.copy()
 
-    def add(self, sink: str, piece: Piece, record_ids: RecordIds) -> None:
-        """Add rows for a sink; a record id is -1 where the record's attempt was given up."""
-        self.by_name[sink].add(piece, record_ids, *self._sections_of(record_ids))
+    def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:  # noqa: ARG002 - see BatchCommitter
+        record_ids = self._trees.record_ids(trees)  # -1 where an attempt was abandoned
+        self._sinks[sink].add(piece, record_ids, *self._sections_of(record_ids))
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self.tally.acked(flags)
@@ -210,9 +203,10 @@ class Staging:
         return event
 
     def discard_attempt(self, record_id: int) -> None:
+        """Leave out the rows of a record's try that has failed."""
         index = partition_index_of(record_id)
-        for sink in self.by_name.values():
-            sink.void(record_id, index)
+        for sink in self._sinks.values():
+            sink.discard_attempt(record_id, index)
 
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002 - as TransactionCommitter
         """Close, stage and resolve the sections that can be; True if anything moved.
@@ -234,29 +228,18 @@ class Staging:
             moved = True
         return moved
 
-    def holds(self, index: int) -> bool:  # noqa: ARG002 - as TransactionCommitter
-        """False: a task loses no partition."""
-        return False
-
-    def partition_lost(self, index: int) -> None:
-        """Do nothing, for the same reason."""
-
-    def waiting_trees(self) -> Iterator[Trees]:
-        """Nothing: rows have no tree."""
-        return iter(())
-
     def _close(self, *, flush: bool) -> None:
         """Begin another section, if it is time."""
         emitted = self._reader.emitted - self._closed_at
         if not emitted.any():
             return
         is_much = emitted.max() >= self._most or self._reader.is_full
-        if flush or is_much or any(sink.is_due for sink in self.by_name.values()):
+        if flush or is_much or any(sink.is_due for sink in self._sinks.values()):
             self._sections[-1].ends = self._reader.emitted_to()
             self._sections[-1].emitted = int(emitted.sum())
             self._sections.append(self._new_section())
             self._closed_at = self._reader.emitted.copy()
-            for sink in self.by_name.values():
+            for sink in self._sinks.values():
                 sink.closed()
 
     def _new_section(self) -> _Section:
@@ -276,7 +259,7 @@ class Staging:
     def _stage(self, number: int, section: _Section) -> None:
         section.is_staged = True
         refused: list[RefusedRow] = []
-        for name, sink in self.by_name.items():
+        for name, sink in self._sinks.items():
             for record_id, reason in sink.stage(number, self._ranges).items():
                 if record_id in section.lettered:
                     continue  # a record has one letter

@@ -12,7 +12,6 @@ from partition.errors import OffsetOutOfRange
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from service import logs
 from service.loading import load_topology
-from service.pipeline.trees import Tally
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.staging import Staging, TaskSink, sinks_of
@@ -229,7 +228,7 @@ def _run(
         letters,
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
         hooks=(),  # they are the driver's to call
-        staging=lambda reader, put: Staging(reader, sinks, task, Tally(), put),
+        staging=lambda reader, trees, put: Staging(reader, trees, sinks, task, put),
     )
     policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
     pipeline = build_pipeline(topology, ports, policy)

@@ -16,6 +16,7 @@ from service.failpoints import consumer_with_places, with_places
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import EpochFencer
+from service.pipeline.sink_buffer import writer_of
 from service.spark_engine.cluster import OnSpark, SharedFolder
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.planner import LogEndTracker
@@ -74,7 +75,11 @@ def spark_engine(
     """Make the engine; `target` is where executors find the topology, "module:topology"."""
     results = ResultQueue()
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    buffers = [RangeBuffer(step, with_places(step.sink, at), results.put) for step in steps]
+    sinks = [with_places(step.sink, at) for step in steps]
+    buffers = [
+        RangeBuffer(step, writer_of(step, sink, results.put), sink)
+        for step, sink in zip(steps, sinks, strict=True)
+    ]
     fencer = EpochFencer(topology.transactions, {each.name: each.writer for each in buffers})
     sink = topology.dead_letters.sink
     if sink is None:  # Topology.validate has seen to that

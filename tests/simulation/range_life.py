@@ -186,11 +186,9 @@ class SimRanges:
         self._sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
         self._buffers: list[RangeBuffer] = []
         for table, sink in zip(world.tables, self._sinks, strict=True):
-            step = SinkStep(table.name, sink, BatchPolicy())
-            buffer = RangeBuffer(step, sink, print)
             writer: Any = _Writer(table, sink, life, self._hear(table.name))
-            buffer.writer = writer
-            self._buffers.append(buffer)
+            step = SinkStep(table.name, sink, BatchPolicy())
+            self._buffers.append(RangeBuffer(step, writer, sink))
         self.fences = SimFencing(world, self._buffers)
 
     def bind(self, owner: RangeOwner) -> None:

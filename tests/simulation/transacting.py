@@ -5,6 +5,7 @@ pipeline does.
 """
 
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from service.pipeline.committers import TransactionCommitter
 from service.pipeline.context import Observers
 from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import TransactionBuffer, WriterEvent
-from service.pipeline.trees import Tally
 from sinks.memory import MemorySink
 from tests.simulation.transaction_sink import Row, SimTable
 from tests.simulation.transaction_writer import SimWriter
@@ -70,20 +70,15 @@ class SimTransacting:
 
     def bind(self, reader: Consumer) -> None:
         """Learn what reads."""
-        self.real = TransactionCommitter(reader, self._outlets, Tally(), Observers())
+        trees: Any = SimpleNamespace(record_ids=self._life.acker.owners)
+        self.real = TransactionCommitter(reader, trees, self._outlets, Observers())
 
     def _outlet(self, table: SimTable) -> TransactionBuffer:
-        outlet = TransactionBuffer(
-            SinkStep(table.name, MemorySink(), _POLICY), MemorySink(), _nothing
-        )
-        writer: Any = SimWriter(table, self._life.world.wire, self._life, self._hear(outlet))
-        outlet.writer = writer
-        return outlet
+        def hear(done: Any) -> None:
+            self._life.inbox.append(lambda: self._take(WriterEvent(table.name, done)))
 
-    def _hear(self, outlet: TransactionBuffer) -> Any:
-        return lambda done: self._life.inbox.append(
-            lambda: self._take(WriterEvent(outlet.name, done))
-        )
+        writer: Any = SimWriter(table, self._life.world.wire, self._life, hear)
+        return TransactionBuffer(SinkStep(table.name, MemorySink(), _POLICY), writer)
 
     def _take(self, event: WriterEvent) -> None:
         for refused in self.real.handle(event):
@@ -110,7 +105,7 @@ class SimTransacting:
                 if record_ids[n] >= 0:
                     row.attempt.rows.append(row)
             if piece:
-                self.real.add(table.name, piece, record_ids[mine])
+                self.real.add(table.name, piece, trees[mine], None, life.world.now)
         for tup in tuples:
             tup.close()
             life.ack_tuple(tup)
@@ -125,9 +120,9 @@ class SimTransacting:
 
     def leftover(self) -> str | None:
         """Rows that are kept though no transaction of theirs is open; None: there are none."""
-        for outlet in self.real.outlets:
-            for place, collected in outlet._rows._lines.items():
-                line = self.real._lines.get(place)
+        for outlet in self._outlets:
+            for place, collected in outlet._pending._partitions.items():
+                line = self.real._owned.get(place)
                 done = [txid for txid in collected if line is None or txid <= line.committed]
                 if done:
                     return f"{outlet.name} keeps rows of place {place}, txids {done}"
@@ -138,7 +133,3 @@ class SimTransacting:
         life = self._life
         flush = flush or life.draining
         self.real.step(life.world.now, flush=flush, plan=not life.draining)
-
-
-def _nothing(_told: Any) -> None:
-    """Nobody listens."""

@@ -21,7 +21,7 @@ from topology.sink import Staged
 from transactions import partition_transactions
 from transactions.groups import TransactionGroup
 from transactions.partition_transactions import PartitionTransactions, Phase, Transaction
-from transactions.rows import Rows
+from transactions.rows import PendingRows
 
 _ALWAYS = 1 << 30
 
@@ -216,19 +216,19 @@ def partly_committed_planned_anew() -> Patches:
 @mutant
 def void_forgotten() -> Patches:
     """The rows of a failed try stay."""
-    return [put(Rows, "void", lambda _rows, _record_id, _place: None)]
+    return [put(PendingRows, "discard_attempt", lambda _rows, _record_id, _index: None)]
 
 
 @mutant
 def void_for_good() -> Patches:
     """A record that failed once has no rows any more."""
 
-    def void(original: Any, rows: Rows, record_id: int, place: int) -> None:
-        original(rows, record_id, place)
-        for collected in rows._lines.get(place, {}).values():
-            collected.voids[record_id] = _ALWAYS
+    def discard(original: Any, rows: PendingRows, record_id: int, index: int) -> None:
+        original(rows, record_id, index)
+        for collected in rows._partitions.get(index, {}).values():
+            collected.discarded[record_id] = _ALWAYS
 
-    return [around(Rows, "void", void)]
+    return [around(PendingRows, "discard_attempt", discard)]
 
 
 @mutant
@@ -249,7 +249,7 @@ def done_before_every_table() -> Patches:
         if any(work.is_done and work.parts for work in works):
             for place, line, txid in group.members:
                 if txid == line.committed + 1:
-                    committer._reader.resolve_below(place, line.done(txid).end)
+                    committer._consumer.resolve_below(place, line.done(txid).end)
         if all(work.is_done for work in works):
             committer._groups._groups.remove(group)
 
@@ -263,7 +263,7 @@ def done_before_its_commit() -> Patches:
     def commit(original: Any, committer: TransactionCommitter) -> Any:
         for group in committer._groups._groups[:1]:
             for place, line, txid in group.members:
-                committer._reader.resolve_below(place, line.transaction_of(txid).range.end)
+                committer._consumer.resolve_below(place, line.transaction_of(txid).range.end)
         return original(committer)
 
     return [around(TransactionCommitter, "_commit_next", commit)]

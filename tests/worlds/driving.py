@@ -23,6 +23,7 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.references import References
+from service.pipeline.sink_buffer import writer_of
 from service.spark_engine.cluster import SharedFolder
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.planner import LogEndTracker
@@ -233,8 +234,9 @@ class Driving:
         results = ResultQueue()
         steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
         buffers = [
-            RangeBuffer(step, with_places(step.sink, at), results.put, write_retries=retries)
+            RangeBuffer(step, writer_of(step, sink, results.put, retries=retries), sink)
             for step in steps
+            for sink in [with_places(step.sink, at)]
         ]
         fencer = EpochFencer(kind, {each.name: each.writer for each in buffers})
         self.catalogue = MemoryCatalogue(self.log)

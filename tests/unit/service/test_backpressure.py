@@ -17,7 +17,6 @@ class Filled:
 
     def __init__(self, topics):
         self.topics = topics
-        self.by_name = self
         self.pending = 0  # dead letters
         self.in_flight = 0  # trees
         self.topic_at = {0: "a", 1: "b", 2: "c1", 3: "a"}.get
@@ -27,14 +26,8 @@ class Filled:
         self.kept = {}  # tuples, by advanced bolt
         self.kept_of = {}  # and by the place of a partition
 
-    def __getitem__(self, name):
-        full = self.full
-
-        class Outlet:
-            def is_full(self, now):
-                return name in full
-
-        return Outlet()
+    def is_full(self, name, now):
+        return name in self.full
 
     def backlog(self, step):
         return self.waiting.get(step.name, 0)

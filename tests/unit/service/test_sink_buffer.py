@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.sinks import MemorySink
-from service.pipeline.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes
+from service.pipeline.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes, writer_of
 from tests.support.patience import seconds, until
 from topology.sink import Batch, Committed, Fence, Piece
 from topology.steps import BatchPolicy, SinkStep
@@ -37,9 +37,8 @@ class NoWriter:
 
 
 def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
-    buffer = BatchBuffer(SinkStep("rows", MemorySink(), policy), MemorySink(), print)
     writer: Any = NoWriter()
-    buffer.writer = writer
+    buffer = BatchBuffer(SinkStep("rows", MemorySink(), policy), writer)
     buffer.start()
     return buffer, writer
 
@@ -55,7 +54,6 @@ def test_an_empty_batch_is_never_due() -> None:
     writer.fenced.set_result([])
     add(buffer, [])
     assert not buffer.is_due(1e9)
-    assert buffer.deadline is None
     assert not buffer.submit_due(1e9, None, flush=True)
     assert writer.batches == []
 
@@ -80,7 +78,6 @@ def test_a_batch_is_due_when_its_oldest_row_has_waited_enough() -> None:
     buffer, _writer = buffer_of(BatchPolicy(1000, 1 << 40, 5.0))
     add(buffer, [{}], now=100.0)
     add(buffer, [{}], now=104.0)
-    assert buffer.deadline == 105.0
     assert not buffer.is_due(104.9)
     assert buffer.is_due(105.0)
 
@@ -93,16 +90,17 @@ def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
     assert not buffer.submit_due(0.0, None, flush=True), "the sink is not ready yet"
     writer.fenced.set_result([])
     assert buffer.submit_due(0.0, None, flush=True)
-    (batch,), pending = writer.batches, buffer.committing
+    (batch,), (pending,) = writer.batches, buffer._writing
     assert (batch.sequence, batch.num_rows) == (1, 3)
     assert batch.pieces == [[{"a": 0}], columns]
     assert pending.trees.tolist() == [0, 1, 2]
     assert pending.trees.dtype == np.int64
     assert pending.edges.tolist() == [1000, 1001, 1002]
     assert pending.edges.dtype == np.uint64
-    assert (buffer.rows_pending, buffer.deadline) == (3, None)
+    assert buffer.rows_pending == 3
     add(buffer, [{}], now=7.0)
-    assert buffer.deadline == 1007.0
+    assert not buffer.is_due(1006.9)
+    assert buffer.is_due(1007.0)
     assert buffer.submit_due(7.0, None, flush=True)
     assert writer.batches[1].sequence == 2
     add(buffer, [{}], now=7.0)
@@ -131,11 +129,8 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
     kept = Small("kept")
     stands_in: MemorySink[Any] = MemorySink("stands in")
     written: queue.SimpleQueue[WriterEvent] = queue.SimpleQueue()
-    outlet = BatchBuffer(
-        SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows)),
-        stands_in,
-        written.put,
-    )
+    step = SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows))
+    outlet = BatchBuffer(step, writer_of(step, stands_in, written.put))
     outlet.start()
     one = np.ones(1, np.int64), np.ones(1, np.uint64)
     outlet.add(["a"], *one, now=0.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transactions.rows import Rows
+from transactions.rows import PendingRows
 
 
 def numbers(*values):
@@ -33,7 +33,7 @@ def columns(*values):
 
 
 def test_pieces_of_one_transaction_are_handed_on_as_they_came():
-    rows = Rows()
+    rows = PendingRows()
     first, second = ["a", "b"], columns("c")
     add(rows, first, [5, 6])
     add(rows, second, [7])
@@ -42,21 +42,19 @@ def test_pieces_of_one_transaction_are_handed_on_as_they_came():
     assert taken.pieces[0] is first
     assert taken.pieces[1] is second
     assert taken.record_ids.tolist() == [5, 6, 7]
-    assert taken.num_rows == 3
     assert rows.num_rows == 0
-    assert rows.take(0, 1).num_rows == 0
+    assert rows.take(0, 1).pieces == []
 
 
 def test_a_transaction_without_rows_is_taken_empty():
-    taken = Rows().take(3, 1)
+    taken = PendingRows().take(3, 1)
     assert taken.pieces == []
     assert taken.record_ids.tolist() == []
-    assert taken.num_rows == 0
 
 
 @pytest.mark.parametrize("make", [list, lambda rows: columns(*rows)], ids=["rows", "columns"])
 def test_a_mixed_piece_is_parted_by_line_and_transaction_in_its_order(make):
-    rows = Rows()
+    rows = PendingRows()
     rows.add(
         make("abcdef"),
         numbers(10, 90, 11, 20, 91, 12),
@@ -69,7 +67,7 @@ def test_a_mixed_piece_is_parted_by_line_and_transaction_in_its_order(make):
 
 
 def test_rows_of_no_record_and_of_no_transaction_are_dropped():
-    rows = Rows()
+    rows = PendingRows()
     rows.add(["a", "b", "c"], numbers(-1, 5, 6), numbers(1, 0, 1), numbers(0, 0, 0))
     add(rows, ["d"], [7], txid=0)
     add(rows, ["e"], [-1])
@@ -80,16 +78,16 @@ def test_rows_of_no_record_and_of_no_transaction_are_dropped():
 
 @pytest.mark.parametrize("make", [list, lambda rows: columns(*rows)], ids=["rows", "columns"])
 def test_what_a_failed_try_left_is_void_and_what_the_next_try_adds_is_not(make):
-    rows = Rows()
+    rows = PendingRows()
     add(rows, make("abc"), [5, 6, 5])
     add(rows, make("d"), [6])
-    rows.void(5, 0)
+    rows.discard_attempt(5, 0)
     add(rows, make("e"), [5])
     assert plain(rows.take(0, 1)) == (["e", "b", "d"], [5, 6, 6])
 
 
 def test_rows_stand_in_the_order_of_their_records_in_whatever_order_they_came():
-    rows = Rows()
+    rows = PendingRows()
     add(rows, ["c", "a", "d"], [7, 5, 8])
     add(rows, ["b", "a2"], [6, 5])
     taken = rows.take(0, 1)
@@ -104,7 +102,7 @@ def test_rows_stand_in_the_order_of_their_records_in_whatever_order_they_came():
 
 
 def test_columns_with_another_schema_and_single_rows_are_put_in_order_by_slices():
-    rows = Rows()
+    rows = PendingRows()
     add(rows, columns("e", "f"), [9, 10])
     add(rows, ["a", "b", "d"], [5, 6, 8])
     add(rows, pa.RecordBatch.from_arrays([pa.array([7])], ["other"]), [7])
@@ -114,50 +112,50 @@ def test_columns_with_another_schema_and_single_rows_are_put_in_order_by_slices(
 
 
 def test_a_second_failure_makes_the_second_try_void_as_well():
-    rows = Rows()
+    rows = PendingRows()
     add(rows, ["a"], [5])
-    rows.void(5, 0)
+    rows.discard_attempt(5, 0)
     add(rows, ["b"], [5])
-    rows.void(5, 0)
+    rows.discard_attempt(5, 0)
     add(rows, ["c"], [5])
     assert plain(rows.take(0, 1)) == (["c"], [5])
 
 
 def test_a_piece_that_is_all_void_is_left_out():
-    rows = Rows()
+    rows = PendingRows()
     add(rows, ["a", "b"], [5, 5])
-    rows.void(5, 0)
+    rows.discard_attempt(5, 0)
     taken = rows.take(0, 1)
     assert taken.pieces == []
-    assert taken.num_rows == 0
+    assert taken.record_ids.tolist() == []
     assert rows.num_rows == 0
 
 
 def test_a_failure_of_a_record_without_rows_leaves_the_pieces_as_they_are():
-    rows = Rows()
+    rows = PendingRows()
     piece = columns("a", "b")
     add(rows, piece, [5, 7])
-    rows.void(6, 0)
-    rows.void(4, 0)
-    rows.void(5, 1)
+    rows.discard_attempt(6, 0)
+    rows.discard_attempt(4, 0)
+    rows.discard_attempt(5, 1)
     assert rows.take(0, 1).pieces[0] is piece
 
 
 def test_a_lost_line_takes_its_rows_along_and_no_others():
-    rows = Rows()
+    rows = PendingRows()
     add(rows, ["a"], [5])
     add(rows, ["b"], [6], txid=2)
     add(rows, ["c"], [90], place=1)
     rows.drop(0)
     rows.drop(7)
     assert rows.num_rows == 1
-    assert rows.take(0, 1).num_rows == 0
+    assert rows.take(0, 1).pieces == []
     assert plain(rows.take(1, 1)) == (["c"], [90])
 
 
 def test_arrays_that_are_not_as_long_as_the_piece_are_refused():
     with pytest.raises(ValueError, match="a piece of 2 rows came with 1 record ids"):
-        add(Rows(), ["a", "b"], [5])
+        add(PendingRows(), ["a", "b"], [5])
 
 
 PLACE_BITS = 8
@@ -180,7 +178,7 @@ def txid_of(record):
 @settings(max_examples=300)
 @given(st.lists(ADDED | FAILED | TAKEN | DROPPED, max_size=20))
 def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(calls):
-    rows, model = Rows(), []  # model: place, txid, owner, row, void
+    rows, model = PendingRows(), []  # model: place, txid, owner, row, void
     made = 0
     for call, first, second in [*calls, *(("take", p, t) for p in (0, 1) for t in (1, 2))]:
         if call == "add":
@@ -196,7 +194,7 @@ def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(cal
                     model.append([place, txid, record_id, row, False])
         elif call == "void":
             record_id = record_id_of(first, second)
-            rows.void(record_id, first)
+            rows.discard_attempt(record_id, first)
             for each in model:
                 each[4] |= each[2] == record_id
         elif call == "drop":
@@ -209,7 +207,7 @@ def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(cal
             expected = [(row, record_id) for _place, _txid, record_id, row, void in due if not void]
             expected.sort(key=itemgetter(1))
             assert list(zip(found, record_ids, strict=True)) == expected
-            assert taken.num_rows == len(found)
+            assert len(taken.record_ids) == len(found)
             model = [each for each in model if each[:2] != [first, second]]
         assert rows.num_rows == len(model)
     assert rows.num_rows == 0

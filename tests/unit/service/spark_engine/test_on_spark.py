@@ -18,6 +18,7 @@ from service.config import load
 from service.errors import TaskError
 from service.parts import wire
 from service.pipeline.loop import Pipeline
+from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import Tally
 from service.spark_engine.attempts import partition_error
 from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
@@ -316,7 +317,7 @@ def test_a_warehouse_that_is_no_folder_cannot_share_tables() -> None:
 def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows() -> None:
     topology = exactly_once()
     step = next(each for each in topology.steps() if isinstance(each, SinkStep))
-    outlet = RangeBuffer(step, step.sink, lambda told: None)
+    outlet = RangeBuffer(step, writer_of(step, step.sink, print), step.sink)
     with pytest.raises(SinkFailed, match="must be a folder, not a URI"):
         outlet.begin(None)
     assert outlet.begin("/somewhere").is_apart is False
