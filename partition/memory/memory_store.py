@@ -6,7 +6,6 @@ ZooKeeper. One contract suite runs against both (`tests/contract`).
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import TypeVar
 
 from partition.errors import StoreError, StoreUnavailable
@@ -22,13 +21,11 @@ from partition.offsets.requests import (
     Read,
     Reply,
     Request,
-    Run,
     SetNode,
     Steps,
     Write,
     ZNode,
     missing_parents,
-    run_all,
 )
 from partition.records import Partition, Position, Transactions
 
@@ -161,6 +158,20 @@ class MemoryStore:
         return self._run(work(self._nodes))
 
     def _run(self, steps: Steps[T]) -> Future[T]:
-        run = Run(steps)
-        run_all([run], lambda request: partial(self._server.answer, request), lambda: False)
-        return run.future
+        future: Future[T] = Future()
+        reply: Reply | Exception = None
+        try:
+            while True:  # not by `run_all`: no reply is waited for, and nothing else runs beside
+                request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
+                reply = self._reply(request)
+        except StopIteration as stop:
+            future.set_result(stop.value)
+        except Exception as error:  # noqa: BLE001 - the future's owner hears of it
+            future.set_exception(error)
+        return future
+
+    def _reply(self, request: Request) -> Reply | Exception:
+        try:
+            return self._server.answer(request)
+        except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
+            return error
