@@ -255,7 +255,7 @@ BOLTS = {
         "step_failing, headrace_topology_failed_tuples_total",
         (
             f"{_SERVICE}/test_testkit.py::test_a_failing_record_holds_nobody_else_up",
-            f"{_TOPOLOGY}/running/test_runners.py::test_one_failure_loses_nothing_else",
+            f"{_TOPOLOGY}/workers/test_runners.py::test_one_failure_loses_nothing_else",
             f"{_ADVANCED}::test_a_call_that_raises_sends_nothing_and_its_record_comes_again",
             f"{_SERVICE}/test_overdue.py::test_failures_are_told_by_step_and_class_and_not_one_by_one",
             f"{_WHOLE}/test_peers_failures.py::test_a_record_that_always_fails_takes_no_other_with_it",
@@ -268,8 +268,8 @@ BOLTS = {
         "headrace_topology_abandoned_calls, bolt_calls_never_end, /health/ready, /health/live",
         (
             f"{_SERVICE}/test_stuck_bolts.py::test_calls_that_never_return_cost_their_workers_and_the_last_one_is_told",
-            f"{_TOPOLOGY}/running/test_timeouts.py::test_a_thread_that_takes_too_long_is_replaced_and_its_late_result_dropped",
-            f"{_TOPOLOGY}/running/test_timeouts.py::test_an_async_call_that_will_not_be_cancelled_is_replaced",
+            f"{_TOPOLOGY}/workers/test_timeouts.py::test_a_thread_that_takes_too_long_is_replaced_and_its_late_result_dropped",
+            f"{_TOPOLOGY}/workers/test_timeouts.py::test_an_async_call_that_will_not_be_cancelled_is_replaced",
             f"{_HEALTH}::test_a_bolt_whose_workers_are_all_stuck_is_not_ready_and_after_a_minute_not_live",
             f"{_HEALTH}::test_a_loop_that_stands_still_is_neither",
         ),

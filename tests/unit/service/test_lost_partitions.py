@@ -9,6 +9,7 @@ from headrace import Bolt, Record, Reject, Topology, all_tasks, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.errors import Fenced
+from partition.memory.memory_store import MemoryStore
 from partition.records import Partition
 from tests.support.patience import seconds
 
@@ -89,13 +90,18 @@ def test_of_a_partition_that_was_taken_over_nothing_that_waits_is_begun():
         assert kit._bench.pipeline.is_idle
 
 
+def end_session(store: MemoryStore) -> None:
+    store._nodes.session_ended()
+    store.session += 1
+
+
 @pytest.mark.parametrize("order", ["key", "partition"])
 def test_an_order_outlives_the_session_of_the_store(order):
     """The partition stays ours, so the retry comes, and goes first."""
     notes = Notes()
     with topology_test(ordered(notes.bolt, order), retries=RETRIES) as kit:
         kit.send(b"bad", b"x", b"y", key=b"k")
-        kit._bench.store.end_session()
+        end_session(kit._bench.store)
         kit.advance(1)
         assert notes.calls == [(0, 0)]
         notes.fails = False
