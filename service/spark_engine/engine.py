@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
+from partition.errors import OffsetOutOfRange
 from service.engine import EngineStatistics
 from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue
@@ -31,7 +32,7 @@ from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
 from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Lifecycle
-from transactions.groups import GroupPhase, RangePlanner, RangePolicy, TransactionGroups
+from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 
 _IDLE_SECONDS = 0.02
@@ -207,11 +208,27 @@ class SparkEngine:
         for index, line in lines.items():
             end = self._ends.end_of(line.partition)
             trouble = self._ends.trouble(now, line.partition, line.planned_to)
+            if isinstance(trouble, OffsetOutOfRange) and self._asks_a_task(index, line):
+                continue
             if trouble is not None:
                 self._assignment.fail(line.partition, trouble)
                 self._attempts.leave_out(index, at_once=False)
             elif end is not None and end.offset >= line.planned_to:
                 self._assignment.log_end(self._assignment.at(index), end.offset, is_read=False)
+
+    def _asks_a_task(self, index: int, line: PartitionTransactions) -> bool:
+        """Ask where a log was cut off that ends before what was planned; False: nobody knows.
+
+        It may have been cut off lower, and written anew, unread, up to its end. The broker tells
+        only a reader under the epoch of the last record, so a range is planned where one begins.
+        """
+        manager = self._assignment.at(index).manager
+        if manager is None or manager.position.leader_epoch is None:
+            return False
+        groups = self._attempts.groups
+        if line.may_begin and not manager.open_transactions and groups.may_plan:
+            groups.plan([Member(index, line, line.begin(line.planned_to + 1).txid)])
+        return True
 
     def _take_results(self, now: float) -> bool:
         moved = False

@@ -18,6 +18,7 @@ from partition.interfaces import Log
 from partition.records import Partition
 from partition.recovery import StartPolicy
 from service.errors import TaskError
+from service.spark_engine import planner
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
 from sinks.errors import SparkTimeout
 from tests.support.faulty_kafka import FaultyLog
@@ -178,6 +179,24 @@ def test_records_that_expired_before_they_ran_halt_the_partition_by_policy(tmp_p
         drives.executors.gate.set()
         with pytest.raises(SourceLost):
             drives.finish()
+
+
+def test_log_cut_off_and_partly_rewritten_is_read_from_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 12. Simulated seed 211: the log's end is not where the log was cut off."""
+    monkeypatch.setattr(planner, "_SHORT_SECONDS", 0.05)
+    apart = ApartSink()
+    skip = StartPolicy(on_data_loss="skip")
+    with Driving(tmp_path, sinks=[apart], start=skip) as drives:
+        drives.send(*values("a", 10))
+        drives.finish()
+        drives.log.truncate(ONE, 4)
+        drives.send(*values("b", 3))
+        drives.until(lambda: len(apart.rows) == 13)
+        assert sorted(apart.rows) == [*values("a", 10), *values("b", 3)]
+        drives.finish()
+        assert drives.stored_at(ONE) == 7
 
 
 def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_path: Path) -> None:
