@@ -10,7 +10,7 @@ from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.assignment import Moves
 from partition.records import Partition
-from service.engine import Apart, SinkStatistics
+from service.engine import Apart
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
 from service.pipeline.references import ReferenceStatistics
 from service.snapshot import Snapshot, SparkStatistics, TraceStatistics
@@ -52,12 +52,7 @@ def snapshot() -> Snapshot:
             taken_at=1.0,
             partitions=tuple(replace(each, **known) for each in test._bench.reader.statistics(0.0)),
             sinks=tuple(
-                SinkStatistics(
-                    outlet.step.name, outlet.rows_written, outlet.rows_rejected,
-                    outlet.rows_pending, outlet.batches_written, outlet.write_seconds,
-                    outlet.writer.retries, 0.5, "disk full", outlet.bytes_written,
-                    outlet.write_times.figures(),
-                )
+                replace(outlet.statistics(), failing_since=0.5, last_error="disk full")
                 for outlet in test._bench.pipeline.outlets
             ),
             acker=test._bench.pipeline.statistics().acker,
