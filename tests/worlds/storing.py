@@ -103,7 +103,11 @@ class ZooKeeperWorld:
         self.client.start()
 
     def store(self, topology_id: str = "shop-1", **options: Any) -> ZooKeeperStore:
-        settings = {"session_timeout_seconds": 8.0, "timeout_seconds": 3.0, **options}
+        settings = {
+            "session_timeout_seconds": min(30.0, seconds(8.0)),  # a busy server is long in starting
+            "timeout_seconds": 3.0,
+            **options,
+        }
         hosts = settings.pop("hosts", self.server.address)
         store = ZooKeeperStore(
             hosts, root=self.root, pipeline="shop", topology_id=topology_id, **settings
