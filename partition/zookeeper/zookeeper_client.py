@@ -130,9 +130,10 @@ class ZooKeeperSecurity:
 class ZooKeeperConnection:
     """One KazooClient. Requests come from one thread, states from kazoo's.
 
-    `timeout_seconds` bounds the wait for one reply. Once a session has ended, every request
-    raises SessionEnded until `acknowledge` is called. `last_contact` is when the newest request
-    was sent that was answered, on the monotonic clock: the session lived then.
+    `timeout_seconds` bounds `open`; the longer of it and a session bounds the wait for one reply.
+    Once a session has ended, every request raises SessionEnded until `acknowledge` is called.
+    `last_contact` is when the newest request was sent that was answered, on the monotonic clock:
+    the session lived then.
     """
 
     def __init__(
@@ -145,6 +146,9 @@ class ZooKeeperConnection:
     ) -> None:
         self._hosts = hosts
         self._timeout_seconds = timeout_seconds
+        # A request counts as kazoo's ping: one that is repeated before kazoo misses the answer
+        # of a ping, two thirds of a session, keeps a hung connection open for ever.
+        self._reply_seconds = max(timeout_seconds, session_timeout_seconds)
         self._changed = threading.Condition()
         self._ended = False
         self.sessions_ended = 0
@@ -295,7 +299,7 @@ class ZooKeeperConnection:
 
     def _receive(self, what: str, asked: Any, sent: float, end: float) -> Any:
         try:
-            answer = asked.get(timeout=max(0.01, min(self._timeout_seconds, end - sent)))
+            answer = asked.get(timeout=max(0.01, min(self._reply_seconds, end - sent)))
         except (NoNodeError, NodeExistsError):
             self.last_contact = sent  # that is an answer, too
             raise
