@@ -41,7 +41,7 @@ DEFAULTS: Mapping[str, Scalar] = {
     "check.crcs": True,  # without it a flipped bit on the broker's disk is delivered
     "queued.min.messages": 20_000,  # of all partitions; below that more are fetched
     "queued.max.messages.kbytes": 16_384,  # bounds the prefetch, over all partitions
-    "max.partition.fetch.bytes": 262_144,  # of each partition, beyond that bound
+    "max.partition.fetch.bytes": 524_288,  # of each partition, beyond that bound
     "fetch.queue.backoff.ms": 5,  # a drained queue is filled again at once
 }
 # librdkafka warns of each of these in a client that is no consumer.
