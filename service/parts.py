@@ -29,9 +29,16 @@ from service.config import Config
 from service.deadline import Deadline
 from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
-from service.gates import delivery_of, limits_of, policy_of
 from service.jars.resolver import resolve
 from service.membership import GroupMembership, copartitions_of
+from service.pipeline.build import (
+    PipelinePolicy,
+    Ports,
+    build_pipeline,
+    delivery_of,
+    limits_of,
+    policy_of,
+)
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.fences import EpochFencer
@@ -45,7 +52,6 @@ from service.spark_engine.wiring import (
     spark_engine,
 )
 from service.tuning import sizes_of
-from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
@@ -175,7 +181,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     if dead_letter_sink is None:  # validate() has seen to that
         raise AssertionError
     name = config.pipeline.name or topology.name
-    sinks = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    sinks = topology.sink_steps()
     at = failpoints(os.environ)
     kafka = dict(config.kafka)
     if config.pipeline.mirror_to_group:
@@ -285,7 +291,7 @@ def _tracing(config: Config, pipeline: str) -> "Tracing | None":
 def _for_one_host(topology: Topology, config: Config) -> str | None:
     """Return the reason for which only one replica may run, or None."""
     storage = config.storage.storage()
-    sinks = [step.sink for step in topology.steps() if isinstance(step, SinkStep)]
+    sinks = [step.sink for step in topology.sink_steps()]
     for sink in (each for outer in sinks for each in chain_of(outer)):
         if isinstance(sink, IcebergSink) and sink.is_for_one_host(storage):
             return (

@@ -209,6 +209,9 @@ class Topology:
     def bolts(self) -> Iterator[BoltStep]:
         return (step for step in self.steps() if isinstance(step, BoltStep))
 
+    def sink_steps(self) -> list[SinkStep]:
+        return [step for step in self.steps() if isinstance(step, SinkStep)]
+
     def validate(self) -> None:
         """Raise InvalidTopology, naming the step, unless the topology can run."""
         if not self.sources:

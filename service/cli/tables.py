@@ -106,7 +106,7 @@ def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
     Raises typer.BadParameter, naming those that are allowed: there is no such sink, it has no
     files, or no sink of the topology has.
     """
-    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    steps = topology.sink_steps()
     able = [step.name for step in steps if _has_files(step)]
     allowed = f"allowed: {', '.join(able) or 'none'}"
     if not able:

@@ -12,12 +12,12 @@ from partition.errors import OffsetOutOfRange
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from service import logs
 from service.loading import load_topology
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.staging import Staging, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskSettings, decode, encode
 from service.tuning import rare_collections
-from service.wiring import PipelinePolicy, Ports, build_pipeline
 from sinks.names import local_path
 from topology.errors import SinkError, SinkFailed
 from topology.masking import secrets_in
@@ -203,7 +203,7 @@ def process(
     used again if it is done. Of a task that is not, all that was staged is discarded. Raises
     LettersAway; any other error is a TaskFailed.
     """
-    sinks = sinks_of(task, [step for step in topology.steps() if isinstance(step, SinkStep)])
+    sinks = sinks_of(task, topology.sink_steps())
     try:
         return _run(task, fetcher, topology, letters, sinks)
     except Exception as error:

@@ -74,7 +74,7 @@ def spark_engine(
 ) -> SparkEngine:
     """Make the engine; `target` is where executors find the topology, "module:topology"."""
     results = ResultQueue()
-    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+    steps = topology.sink_steps()
     sinks = [with_places(step.sink, at) for step in steps]
     buffers = [
         RangeBuffer(step, writer_of(step, sink, results.put), sink)

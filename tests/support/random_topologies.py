@@ -33,9 +33,8 @@ from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Member
 from partition.retry import RetryPolicy
-from service.gates import delivery_of, policy_of
 from service.membership import GroupMembership, MembershipPolicy, copartitions_of
-from service.wiring import PipelinePolicy, Ports, build_pipeline
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
 from sinks.tries import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore

@@ -17,7 +17,7 @@ from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Member
 from service.membership import GroupMembership, MembershipPolicy, copartitions_of
-from service.wiring import PipelinePolicy, Ports, build_pipeline
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from topology.sink import DeadLetterSink

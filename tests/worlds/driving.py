@@ -232,7 +232,7 @@ class Driving:
         policy = ranges or RangePolicy(records=10, seconds=0.01)
         retries = WriteRetries(first_seconds=0, longest_seconds=0)
         results = ResultQueue()
-        steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
+        steps = topology.sink_steps()
         buffers = [
             RangeBuffer(step, writer_of(step, sink, results.put, retries=retries), sink)
             for step in steps
@@ -303,7 +303,7 @@ class Driving:
         return Parts(
             name="drives",
             config=load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}),
-            sinks=[step for step in self.topology.steps() if isinstance(step, SinkStep)],
+            sinks=self.topology.sink_steps(),
             dead_letter_sink=self.letters_sink,
             spark=None,
             references=References([], lambda reference: reference.unload()),

@@ -21,8 +21,7 @@ from partition.records import Partition
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere, with_places
-from service.gates import delivery_of, policy_of
-from service.wiring import PipelinePolicy, Ports, build_pipeline
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
 from sinks.tries import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore

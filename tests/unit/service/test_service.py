@@ -36,9 +36,9 @@ from partition.retry import RetryPolicy
 from service.app import Service
 from service.config import load
 from service.parts import Parts
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
-from service.wiring import PipelinePolicy, Ports, build_pipeline
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
@@ -145,7 +145,7 @@ class World:
         parts = Parts(
             name="numbers",
             config=load(None, CONFIG),
-            sinks=[s for s in topology.steps() if isinstance(s, SinkStep)],
+            sinks=topology.sink_steps(),
             dead_letter_sink=self.letters,
             spark=None,
             references=References([], lambda reference: reference.unload()),

@@ -6,13 +6,16 @@ Each part is given those that are above it here, so none knows who uses it.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from acker.acker import Acker
-from partition.records import partition_indexes_of
+from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
+from partition.interfaces import TopicName
+from partition.ledger import CommitProgress, Ledger
+from partition.records import Partition, Resumed, partition_indexes_of
 from partition.recovery import Loss
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import BatchCommitter, SinkCommitter, TransactionCommitter
@@ -34,6 +37,7 @@ from topology.steps import SinkStep
 from topology.topology import Topology
 from topology.workers.lifecycle import Lifecycle
 from topology.workers.pool import WorkerPool
+from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 
 OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], EpochFencer | None], Any]
 """Makes what reads, given what tells of a range that is skipped, and the fences if any."""
@@ -105,8 +109,7 @@ def build_pipeline(
 
 
 def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any]]]:
-    steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
-    return [(step, ports.sinks.get(step.name, step.sink)) for step in steps]
+    return [(step, ports.sinks.get(step.name, step.sink)) for step in topology.sink_steps()]
 
 
 def _guarantee_of(
@@ -130,3 +133,41 @@ def _guarantee_of(
         ), EpochFencer(topology.transactions, by_name)
     batches = [BatchBuffer(step, writer, context.on) for step, writer in writers]
     return (lambda consumer, trees: BatchCommitter(consumer, trees, batches, context.on)), None
+
+
+def policy_of(topology: Topology, policy: TransactionPolicy) -> TransactionPolicy:
+    """`policy`, but no more is planned at once than a batch takes: it is committed as a whole."""
+    rows = min(step.policy.batch_rows for step in topology.sink_steps())
+    return replace(policy, plan_records=min(policy.plan_records, rows))
+
+
+def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactory[Any]:
+    """What makes the mode of a partition; of one that is exactly once by `policy`.
+
+    Where a source has a rate, no more is put into a transaction than may be emitted while a
+    batch fills: else its commit would wait for the last of it.
+    """
+    if topology.reliability == "at-most-once":
+        return CommitBeforeEmit
+    if topology.reliability == "at-least-once":
+        return AtLeastOnce
+    seconds = min(step.policy.batch_seconds for step in topology.sink_steps())
+
+    def make(
+        partition: Partition, ledger: Ledger, progress: CommitProgress, resumed: Resumed | None
+    ) -> PartitionTransactions:
+        rate = topology.source_of(partition.topic).records_per_second
+        records = policy.records if rate is None else max(1, int(rate * seconds))
+        cut = replace(policy, records=min(policy.records, records))
+        return PartitionTransactions(partition, ledger, progress, resumed, cut)
+
+    return make
+
+
+def limits_of(topology: Topology) -> dict[TopicName, float]:
+    """The rate limits of a topology's sources."""
+    return {
+        source.topic: source.records_per_second
+        for source in topology.sources
+        if source.records_per_second is not None
+    }
