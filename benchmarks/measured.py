@@ -16,8 +16,8 @@ from partition.kafka.librdkafka import DEFAULTS
 from service import logs
 from service.app import Service
 from service.config import Config, load
-from service.parts import Parts, wire
 from service.snapshot import Snapshot
+from service.wiring import Parts, wire
 
 CONSUMER = {**DEFAULTS, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}
 AT_ONCE = 10_000  # as the peers were measured
@@ -142,7 +142,9 @@ def run_headrace(
     """
     if topology.dead_letters.sink is None:
         topology.dead_letters.into(MemoryDeadLetters())
-    opening = Opening(lambda: sum(part.read for part in parts.reader.statistics(0.0)), cpu)
+    opening = Opening(
+        lambda: sum(part.read for part in parts.pipeline.consumer.statistics(0.0)), cpu
+    )
     topology.hooks(opening)
     config = load(
         None,

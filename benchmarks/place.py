@@ -17,11 +17,11 @@ from benchmarks.children import TIMEOUT_SECONDS
 from benchmarks.job import Figures, Job
 from benchmarks.kinds import Kind
 from headrace import Topology
-from service import parts as service_parts
+from service import wiring as service_parts
 from service.config import Config
 from service.jars.resolver import resolve
-from service.parts import Parts, wire
 from service.storage_config import StorageConfig
+from service.wiring import Parts, wire
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET

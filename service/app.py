@@ -11,14 +11,13 @@ import structlog
 
 from partition.commits import CommitAges
 from service.config import Config
-from service.deadline import Deadline
 from service.health import HealthCheck
 from service.http import HttpServer
 from service.metrics import Metrics
 from service.page.status import StatusPage
-from service.parts import Parts, wire
 from service.snapshot import Account, Snapshot, SparkStatistics, TraceStatistics, snapshot_of
 from service.tuning import rare_collections
+from service.wiring import Deadline, Parts, wire
 from topology.errors import InvalidTopology
 from topology.topology import Topology
 
@@ -48,6 +47,7 @@ class Service:
         self._stopping = False  # a plain flag: a signal handler must not wait for a lock
         self._snapshot: Snapshot | None = None
         self._ages = CommitAges()
+        self._letter_limit = parts.config.dead_letters.limit()
         self._started = time.monotonic()
 
     @property
@@ -98,16 +98,15 @@ class Service:
         while not self._stopping:
             flush = False
             if until_caught_up:
-                if parts.reader.assignment.has_reached_goals:
+                if parts.pipeline.consumer.assignment.has_reached_goals:
                     return True
                 flush = parts.pipeline.has_last
             parts.references.poll()
             parts.membership.poll(time.monotonic())
-            leaves = bool(
-                parts.reader.assignment.leaving
-            )  # what leaves should not wait for a full batch
+            # What leaves should not wait for a full batch.
+            leaves = bool(parts.pipeline.consumer.assignment.leaving)
             parts.pipeline.step(flush=flush or leaves, drain=flush)
-            parts.letter_limit.look(parts.pipeline.tally)
+            self._letter_limit.look(parts.pipeline.tally)
             now = time.monotonic()
             if now >= publish_at:
                 publish_at = now + SNAPSHOT_SECONDS
@@ -132,10 +131,10 @@ class Service:
             log.warning("drain_deadline_passed", unresolved=left.unresolved)
 
     def _commit(self, deadline: Deadline) -> None:
-        reader, pipeline = self._parts.reader, self._parts.pipeline
-        while not reader.offsets.is_done and not deadline.is_over:
+        pipeline = self._parts.pipeline
+        while not pipeline.consumer.offsets.is_done and not deadline.is_over:
             pipeline.poll(time.monotonic(), opens=False)
-            reader.commit(time.monotonic(), force=True)
+            pipeline.consumer.commit(time.monotonic(), force=True)
             time.sleep(_COMMIT_POLL_SECONDS)
 
     def _commit_resolved(self, deadline: Deadline) -> None:
@@ -149,7 +148,7 @@ class Service:
         parts, spark = self._parts, self._parts.spark
         traces = None if parts.tracing is None else parts.tracing.traces
         return snapshot_of(
-            parts,
+            parts.pipeline,
             now,
             parts.references.statistics(now),
             ages=self._ages,
@@ -167,10 +166,13 @@ class Service:
     def _account(self, seconds: float, *, caught_up: bool) -> Account:
         parts = self._parts
         return self._figures(time.monotonic()).account(
-            {str(partition): end for partition, end in parts.reader.assignment.goals.items()},
+            {
+                str(partition): end
+                for partition, end in parts.pipeline.consumer.assignment.goals.items()
+            },
             seconds=seconds,
             table=parts.table,
-            dead_letters=parts.dead_letters,
+            dead_letters=parts.dead_letter_sink.name,
             caught_up=caught_up,
         )
 

@@ -1,7 +1,7 @@
 """The figures of a run at one moment, and the account: where every record is."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from partition.assigned_partition import Departed
 from partition.assignment import Moves
@@ -9,14 +9,11 @@ from partition.commits import CommitAges
 from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.engine import EngineStatistics
-from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.references import ReferenceStatistics
 
 if TYPE_CHECKING:  # Spark's side is imported only where it is used
-    from partition.consumer import Consumer
     from service.pipeline.loop import Pipeline
     from service.spark_engine.engine import SparkEngine
-    from service.spark_engine.range_owner import RangeOwner
 
 _HIDDEN = "(hidden by [http] show_errors)"
 
@@ -200,21 +197,8 @@ class Snapshot(EngineStatistics):
         )
 
 
-class Observed(Protocol):
-    """The parts that a snapshot is read off."""
-
-    @property
-    def reader(self) -> "Consumer | RangeOwner": ...
-
-    @property
-    def letters(self) -> DeadLetterSender: ...
-
-    @property
-    def pipeline(self) -> "Pipeline | SparkEngine": ...
-
-
 def snapshot_of(
-    parts: Observed,
+    pipeline: "Pipeline | SparkEngine",
     now: float,
     references: tuple[ReferenceStatistics, ...] = (),
     *,
@@ -227,19 +211,20 @@ def snapshot_of(
     `ages` remembers what the snapshots before have seen; without it no commit has an age.
     """
     ages = CommitAges() if ages is None else ages
-    engine, assignment = parts.pipeline.statistics(), parts.reader.assignment
+    engine, consumer, letters = pipeline.statistics(), pipeline.consumer, pipeline.dead_letters
+    assignment = consumer.assignment
     return Snapshot(
         **{each.name: getattr(engine, each.name) for each in fields(engine)},
-        **parts.reader.health(now)._asdict(),
+        **consumer.health(now)._asdict(),
         taken_at=now,
-        partitions=tuple(ages.of(parts.reader.statistics(now), now)),
+        partitions=tuple(ages.of(consumer.statistics(now), now)),
         halted=assignment.halted,
         settled=assignment.is_settled,
         departed=assignment.departed,
         moves=assignment.moves,
-        letters_pending=parts.letters.pending,
-        letters_waiting_seconds=parts.letters.waiting_seconds(now),
-        letters_refused=parts.letters.refused + engine.apart.letters_refused,
+        letters_pending=letters.pending,
+        letters_waiting_seconds=letters.waiting_seconds(now),
+        letters_refused=letters.refused + engine.apart.letters_refused,
         references=references,
         spark=spark,
         traces=traces,

@@ -33,7 +33,7 @@ def make(archive: Path) -> None:
     os.environ["JDK_JAVA_OPTIONS"] = LIGHT
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds=off"
     # Only now: PySpark may read the environment when it is imported.
-    from service.parts import jars_of  # noqa: PLC0415
+    from service.wiring import jars_of  # noqa: PLC0415
     from sinks.spark.driver import SparkDriver  # noqa: PLC0415
 
     folder = tempfile.mkdtemp()

@@ -72,7 +72,7 @@ class OpenPipeline:
 @contextmanager
 def opened_pipeline(topology: "Topology", settings: "Config") -> Iterator[OpenPipeline]:
     """Open a pipeline's catalogue and store. Raises KafkaError, StoreUnavailable."""
-    from service.parts import wire  # noqa: PLC0415 - see above
+    from service.wiring import wire  # noqa: PLC0415 - see above
 
     parts = wire(topology, settings)
     with ExitStack() as closing:

@@ -46,7 +46,7 @@ from service.dead_letters.planning import (
 from service.dead_letters.selection import Filters, parse_offsets, parse_place, parse_time
 from service.dead_letters.sending import Sender, Who
 from service.dead_letters.topic import LetterTopic
-from service.parts import wire
+from service.wiring import wire
 from sinks.kafka.client import Cluster, TransactionalProducer
 from sinks.kafka.dead_letters import KafkaDeadLetters
 from topology.sink import Scalar

@@ -19,7 +19,7 @@ from rich.table import Table
 from service.cli.common import answers, configured, describe, load_topology, print_json
 from service.cli.render import RunProgress
 from service.errors import SinksFailed
-from service.parts import Parts, spark_driver, wire
+from service.wiring import Parts, spark_driver, wire
 from topology.sink import Compaction, Maintained, Maintenance, Removal, innermost
 from topology.steps import SinkStep
 from topology.topology import Topology

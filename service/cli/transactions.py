@@ -258,7 +258,7 @@ def transactions_show(target: Target, config: ConfigPath = None, *, as_json: Jso
 
 def read_standings(topology: "Topology", config: "Config") -> Compared:
     """Read ZooKeeper and, if the topology is exactly-once, ask the sinks; some may fail."""
-    from service.parts import wire  # noqa: PLC0415 - see above
+    from service.wiring import wire  # noqa: PLC0415 - see above
 
     parts = wire(topology, config)
     kind = topology.transactions if topology.reliability == "exactly-once" else None

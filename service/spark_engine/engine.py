@@ -65,8 +65,8 @@ class SparkEngine:
 
         `at` is called at the points where a test may end the process.
         """
-        self.owner = owner
-        self.letters = letters
+        self.consumer = owner
+        self.dead_letters = letters
         self.outlets = buffers
         self._assignment = owner.assignment
         self._ends = owner.ends
@@ -103,7 +103,7 @@ class SparkEngine:
         now = self._clock()
         self.poll(now, opens=fetch)
         moved = self._take_results(now)
-        self.letters.poll(now)
+        self.dead_letters.poll(now)
         lines = self._look()
         if fetch:
             self._poll_ends(now, lines)
@@ -116,7 +116,7 @@ class SparkEngine:
         moved |= self._attempts.commit_next(now)
         if not moved:
             self._wait()
-        self.owner.commit(now)
+        self.consumer.commit(now)
         return moved
 
     @property

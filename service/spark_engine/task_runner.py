@@ -22,7 +22,6 @@ from sinks.names import local_path
 from topology.errors import SinkError, SinkFailed
 from topology.masking import secrets_in
 from topology.sink import DeadLetter, DeadLetterSink, Delivered, RangeNotice, SinkContext
-from topology.steps import SinkStep
 from topology.topology import Topology
 
 _CLOSE_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""The wiring of the spark engine, beside `service.parts`."""
+"""The wiring of the spark engine, beside `service.wiring`."""
 
 import random
 from collections.abc import Callable
@@ -28,7 +28,6 @@ from sinks.names import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.errors import InvalidTopology
-from topology.steps import SinkStep
 from topology.topology import Topology
 from transactions.groups import RangePolicy
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy

@@ -149,7 +149,7 @@ class TopologyTest:
         # Not above: whoever only tests needs no client of Prometheus.
         from service.metrics import figures  # noqa: PLC0415
 
-        return figures(snapshot_of(self._bench, self._bench.now))
+        return figures(snapshot_of(self._bench.pipeline, self._bench.now))
 
     def _topic(self, name: str | None) -> str:
         """Return the topic of this name, or the first source's. Raises ValueError."""

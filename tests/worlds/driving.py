@@ -18,7 +18,6 @@ from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
 from service.config import load
 from service.failpoints import with_places
-from service.parts import Parts
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import EpochFencer
@@ -33,6 +32,7 @@ from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.spark_engine.wiring import range_delivery
+from service.wiring import Parts
 from sinks.rows import rows_of
 from sinks.tries import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
@@ -41,7 +41,6 @@ from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
 from tests.worlds.tasking import SETTINGS
 from topology.sink import Batch, Share, Sink, Staged
-from topology.steps import SinkStep
 from transactions.groups import RangePolicy
 
 PATIENCE_SECONDS = seconds(20.0)
@@ -301,20 +300,14 @@ class Driving:
     def parts(self) -> Parts:
         """What a Service runs."""
         return Parts(
-            name="drives",
+            topology=self.topology,
             config=load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}),
-            sinks=self.topology.sink_steps(),
-            dead_letter_sink=self.letters_sink,
-            spark=None,
             references=References([], lambda reference: reference.unload()),
             fetcher=self.fetcher,
             store=self.store,
             catalogue=self.catalogue,
-            reader=self.reader,
             membership=alone(self.store, self.reader),
-            letters=self.letters_out,
             pipeline=self.engine,
-            exactly_once=True,
         )
 
     def another(self, **changes: Any) -> "Driving":

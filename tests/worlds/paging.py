@@ -28,4 +28,4 @@ def topology() -> Topology:
 
 
 def snapshot(test: TopologyTest, now: float = 100.0) -> Snapshot:
-    return snapshot_of(test._bench, now)
+    return snapshot_of(test._bench.pipeline, now)

@@ -89,7 +89,7 @@ class Plant(Works):
 
     def problems(self) -> tuple[str, ...]:
         """What /health/ready would say."""
-        taken = snapshot_of(self, time.monotonic())
+        taken = snapshot_of(self.pipeline, time.monotonic())
         return HealthCheck(lambda: taken, lambda: taken.taken_at).ready().problems
 
     def retried(self) -> int:

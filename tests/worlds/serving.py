@@ -15,8 +15,8 @@ from service.app import Service
 from service.config import load
 from service.health import HealthCheck
 from service.metrics import figures
-from service.parts import wire
 from service.snapshot import Account, Snapshot
+from service.wiring import wire
 from tests.support import patience
 from tests.support.patience import Limit, seconds, until
 from tests.worlds.fetching import BRISK

@@ -16,8 +16,8 @@ from service.app import Service
 from service.config import load
 from service.embedded.kafka import EmbeddedKafka
 from service.embedded.zookeeper import EmbeddedZooKeeper
-from service.parts import wire
 from service.snapshot import Account
+from service.wiring import wire
 from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration

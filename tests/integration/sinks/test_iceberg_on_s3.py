@@ -14,7 +14,7 @@ import pytest
 from headrace import reference
 from service.config import Config, load
 from service.embedded.postgres import EmbeddedPostgres
-from service.parts import spark_driver
+from service.wiring import spark_driver
 from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver

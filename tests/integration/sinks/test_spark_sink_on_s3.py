@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from service.config import load
-from service.parts import spark_for
+from service.wiring import spark_for
 from sinks import DeltaSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import LOG_STORE

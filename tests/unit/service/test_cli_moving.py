@@ -265,7 +265,7 @@ def headrace(world, tmp_path, monkeypatch, capsys):
     config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
     parts = SimpleNamespace(name="tables", catalogue=world.catalogue, store=world.store)
     monkeypatch.setattr(compacting, "topology", world.topology)
-    monkeypatch.setattr("service.parts.wire", lambda *_: parts)
+    monkeypatch.setattr("service.wiring.wire", lambda *_: parts)
     monkeypatch.setattr(module, "replica_nodes", world.nodes.opened)
     monkeypatch.setattr(module, "whoami", lambda: ME)
     monkeypatch.setattr(module, "now_ms", lambda: AT)

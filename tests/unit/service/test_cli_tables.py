@@ -11,7 +11,7 @@ import pytest
 
 from headrace.sinks import Batch, DeltaSink, DiscardSink, IcebergSink, PostgresSink, SinkContext
 from headrace.state import PostgresState, State, count
-from service import parts
+from service import wiring
 from service.cli import main as main_module
 from service.cli import tables
 from service.config import load
@@ -196,15 +196,15 @@ def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
         needs_spark = True
         needs_jars = ("both", "two")
 
-    monkeypatch.setattr(parts, "resolve", lambda name: [Path("shared.jar"), Path(f"{name}.jar")])
+    monkeypatch.setattr(wiring, "resolve", lambda name: [Path("shared.jar"), Path(f"{name}.jar")])
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-    driver = parts.spark_for([First(), Second()], "shop", config)
+    driver = wiring.spark_for([First(), Second()], "shop", config)
     assert driver._jars() == [Path(f"{name}.jar") for name in ("shared", "both", "one", "two")]
     assert not driver.running
     in_postgres = PostgresSink("host=db", "orders", schema=pa.schema({"id": pa.int64()}))
     state = State("words", key={"word": str}, into=PostgresState("host=db", "words"))
     without = [DiscardSink(), in_postgres, state.sink({"n": count()})]
-    assert parts.spark_for(without, "shop", config, [state]) is None
+    assert wiring.spark_for(without, "shop", config, [state]) is None
 
 
 def test_tables_of_both_formats_are_maintained_as_the_configuration_says(

@@ -13,7 +13,7 @@ from partition.errors import StoreCorrupt
 from partition.interfaces import StoredOffset
 from partition.memory import MemoryCatalogue
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
-from service import parts as parts_module
+from service import wiring
 from service.cli import main as main_module
 from service.cli import transactions
 from service.cli.transactions import Restart, compare, restart_of
@@ -147,7 +147,7 @@ def headrace(tmp_path, monkeypatch, capsys):
 
     def headrace(topology, offsets, *words):
         monkeypatch.setattr(compacting, "topology", topology)
-        found = parts_module.wire(topology, transactions.configured(config))
+        found = wiring.wire(topology, transactions.configured(config))
         store = SimpleNamespace(
             open=lambda: None, load=offsets.get, close=lambda: closed.append("store")
         )
@@ -156,7 +156,7 @@ def headrace(tmp_path, monkeypatch, capsys):
             sinks=found.sinks, context=found.context, spark=None,
         )  # fmt: skip
         with monkeypatch.context() as patched:
-            patched.setattr(parts_module, "wire", lambda *_: parts)
+            patched.setattr(wiring, "wire", lambda *_: parts)
             words = ["transactions", "show", TARGET, "--config", str(config), *words]
             patched.setattr(sys, "argv", ["headrace", *words])
             code = main_module.main()

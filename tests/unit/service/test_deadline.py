@@ -1,6 +1,6 @@
 """One deadline for all the steps of a shutdown."""
 
-from service.deadline import Deadline
+from service.wiring import Deadline
 
 
 def test_each_step_takes_what_is_left_and_never_less_than_nothing():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.config import Config, load
-from service.parts import spark_for
+from service.wiring import spark_for
 from sinks.spark.settings import check, settings
 
 SERVERS = """

@@ -213,7 +213,7 @@ def test_a_million_values_of_one_record_are_one_tree_and_hold_the_next_records_b
         works.turn(50)
         assert works.ledger.pending - works.ledger.waiting <= 50
         assert works.stored == 0
-        shown = figures(snapshot_of(works, works.now))
+        shown = figures(snapshot_of(works.pipeline, works.now))
         if not exactly_once:  # else there are as many transactions as there may be
             assert shown["headrace_service_held_back_state"] == 1
         assert shown[f'headrace_sinks_pending_rows{{sink="{sink.name}"}}'] >= MANY
@@ -221,4 +221,7 @@ def test_a_million_values_of_one_record_are_one_tree_and_hold_the_next_records_b
         works.finish()
         assert len(sink.rows) == MANY + 100
         assert sum(sink.rows) == MANY * (MANY - 1) // 2
-        assert figures(snapshot_of(works, works.now))["headrace_service_sunk_records_total"] == 101
+        assert (
+            figures(snapshot_of(works.pipeline, works.now))["headrace_service_sunk_records_total"]
+            == 101
+        )

@@ -8,7 +8,7 @@ import pyarrow as pa
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, SparkSink
 from service.config import load
-from service.parts import spark_for, wire
+from service.wiring import spark_for, wire
 from tests.support.front import Front
 
 NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}

@@ -35,15 +35,14 @@ from partition.recovery import Ways
 from partition.retry import RetryPolicy
 from service.app import Service
 from service.config import load
-from service.parts import Parts
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
+from service.wiring import Parts
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from tests.worlds.alone import alone
-from topology.steps import SinkStep
 
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
 
@@ -143,18 +142,13 @@ class World:
         pipeline = build_pipeline(topology, ports, PipelinePolicy())
         reader = pipeline.consumer
         parts = Parts(
-            name="numbers",
+            topology=topology,
             config=load(None, CONFIG),
-            sinks=topology.sink_steps(),
-            dead_letter_sink=self.letters,
-            spark=None,
             references=References([], lambda reference: reference.unload()),
             fetcher=fetcher,
             store=store,
             catalogue=catalogue,
-            reader=reader,
             membership=alone(store, reader),
-            letters=pipeline.dead_letters,
             pipeline=pipeline,
         )
         return Service(parts, drain_seconds=self.drain_seconds)

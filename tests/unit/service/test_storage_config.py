@@ -7,7 +7,7 @@ import pytest
 from headrace.sinks import DiscardSink
 from service.config import Config, load
 from service.errors import BadConfig
-from service.parts import wire
+from service.wiring import wire
 from sinks.storage import Storage
 from tests.worlds.compacting import topology_of
 

@@ -40,7 +40,7 @@ class Hangs:
 
 def health_of(works: Works, after_seconds: float) -> HealthCheck:
     """What would be said of these figures later, with a loop that turns."""
-    taken = snapshot_of(works, time.monotonic() + after_seconds)
+    taken = snapshot_of(works.pipeline, time.monotonic() + after_seconds)
     return HealthCheck(lambda: taken, lambda: taken.taken_at)
 
 
@@ -61,7 +61,7 @@ def test_calls_that_never_return_cost_their_workers_and_the_last_one_is_told(kin
             works.send(b"waits")
             works.until(lambda: any(line["event"] == "bolt_calls_never_end" for line in logs))
             works.until(lambda: works.pipeline.statistics().runners[step].waiting == 1)
-            shown = figures(snapshot_of(works, works.now))
+            shown = figures(snapshot_of(works.pipeline, works.now))
             assert shown[f'headrace_topology_abandoned_calls{{step="{step}"}}'] == 2
             assert shown[f'headrace_topology_timed_out_calls_total{{step="{step}"}}'] == 2
             said = (

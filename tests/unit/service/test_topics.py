@@ -79,7 +79,7 @@ def test_every_log_is_asked_for_before_the_first_is_waited_for(monkeypatch):
     store = SimpleNamespace(load=stored, open=nothing, close=nothing)
     monkeypatch.setattr(common, "ASK_SECONDS", 0.5)
     parts = SimpleNamespace(name="t", catalogue=catalogue, store=store)
-    monkeypatch.setattr("service.parts.wire", lambda *_: parts)
+    monkeypatch.setattr("service.wiring.wire", lambda *_: parts)
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
     with opened_pipeline(topology(), config) as pipeline:
         rows = read_offsets(pipeline, {})

@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace import Reference, reference
-from service import parts
+from service import wiring
 from service.config import load
 from sinks.references import needs_spark, read_reference
 from sinks.storage import Storage
@@ -53,7 +53,7 @@ def rows(made: Reference, warehouse: Path) -> list[dict[str, Any]]:
 def test_the_place_and_the_properties_say_who_reads(made: Reference, by_spark: bool):
     assert needs_spark(made, Storage("/warehouse")) is by_spark
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-    driver = parts.spark_for([], "shop", config, [made])
+    driver = wiring.spark_for([], "shop", config, [made])
     assert (driver is not None) is by_spark
 
 

@@ -16,7 +16,6 @@ from partition.records import Partition, Position
 from service.app import run_pipeline
 from service.config import load
 from service.errors import TaskError
-from service.parts import wire
 from service.pipeline.loop import Pipeline
 from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import Tally
@@ -25,6 +24,7 @@ from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, Tas
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
+from service.wiring import wire
 from sinks.errors import SparkDied, TaskRaised
 from tests.support.patience import seconds, until
 from tests.worlds.driving import text

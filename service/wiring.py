@@ -1,4 +1,4 @@
-"""The wiring: the only place where the rooms meet."""
+"""Wires a topology to its servers: the only module that knows all packages."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from partition.assignment import Assignment
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.interfaces import Catalogue, Fetcher, OffsetStore
 from partition.kafka.kafka_catalogue import KafkaCatalogue
@@ -26,7 +27,6 @@ from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Copartitions, Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config import Config
-from service.deadline import Deadline
 from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
 from service.jars.resolver import resolve
@@ -39,13 +39,10 @@ from service.pipeline.build import (
     limits_of,
     policy_of,
 )
-from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
 from service.spark_engine.engine import SparkEngine
-from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.wiring import (
     check_runs_on_spark,
     range_delivery,
@@ -68,7 +65,7 @@ from topology.state import State
 from topology.steps import SinkStep
 from topology.topology import Topology
 
-if TYPE_CHECKING:  # an extra
+if TYPE_CHECKING:
     from service.tracing.exporting import Tracing
 
 _TABLES = (SparkSink, TableSink)  # they have a path
@@ -77,31 +74,55 @@ _SPARK_SECONDS = 10.0
 _SPANS_SECONDS = 2.0
 
 
+class Deadline:
+    """A moment on the monotonic clock."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends = clock() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self._ends - self._clock())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return self.left == 0.0
+
+
 @dataclass(slots=True)
 class Parts:
-    """What a running pipeline is made of, in the order it is opened."""
+    """A pipeline and all that it is connected to."""
 
-    name: str
+    topology: Topology
     config: Config
-    sinks: list[SinkStep]
-    dead_letter_sink: DeadLetterSink
-    spark: SparkDriver | None
-    references: References
     fetcher: Fetcher
     store: OffsetStore
     catalogue: Catalogue
-    reader: Consumer | RangeOwner
+    references: References
     membership: GroupMembership
-    letters: DeadLetterSender
     pipeline: Pipeline | SparkEngine
-    exactly_once: bool = False
-    letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
+    spark: SparkDriver | None = None
     tracing: "Tracing | None" = None
 
-    def open(self) -> None:
-        """Open sinks, then the reader, then the bolts: what receives before what sends.
+    @property
+    def name(self) -> str:
+        return self.config.pipeline.name or self.topology.name
 
-        The fetcher's client comes first: it waits for nobody, and refuses wrong properties.
+    @property
+    def sinks(self) -> list[SinkStep]:
+        return self.topology.sink_steps()
+
+    @property
+    def dead_letter_sink(self) -> DeadLetterSink:
+        return _dead_letter_sink(self.topology)
+
+    def open(self) -> None:
+        """Open sinks, then the consumer, then the bolts: what receives before what sends.
+
+        The fetcher's client comes first: it waits for nobody, and rejects invalid properties.
         Then come the reference tables, which bolts may look into as soon as they open.
         """
         self.fetcher.open()
@@ -111,18 +132,18 @@ class Parts:
         for step in self.sinks:
             step.sink.open(self.context(step.name))
         self.dead_letter_sink.open(self.context("dead-letters"))
-        self.reader.open()
+        self.pipeline.consumer.open()
         self.pipeline.open()
 
     def context(self, sink: str) -> SinkContext:
-        """What a sink is opened with."""
+        """Return the context to open a sink with."""
         return SinkContext(
             pipeline=self.name,
             sink=sink,
             kafka=self.config.kafka,
             storage=self.config.storage.storage(),
             spark=self.spark,
-            exactly_once=self.exactly_once,
+            exactly_once=self.topology.reliability == "exactly-once",
         )
 
     def close(self, deadline: Deadline) -> None:
@@ -141,12 +162,12 @@ class Parts:
             for step in self.sinks:
                 closing.callback(step.sink.close)
             closing.callback(self.dead_letter_sink.close)
-            closing.callback(self.reader.close)
+            closing.callback(self.pipeline.consumer.close)
             closing.callback(lambda: self.pipeline.close(max(_MOMENT_SECONDS, deadline.left)))
 
     @property
     def table(self) -> str | None:
-        """Where the first table lies: a local path or a URI; None if there is no table."""
+        """The local path or URI of the first table; None if there is no table."""
         sinks = [innermost(step.sink) for step in self.sinks]
         paths = [sink.path for sink in sinks if isinstance(sink, _TABLES)]
         if not paths or paths[0] is None:
@@ -161,14 +182,9 @@ class Parts:
             isinstance(sink, _TABLES) for sink in sinks
         )
 
-    @property
-    def dead_letters(self) -> str:
-        """Where the dead letters go."""
-        return self.dead_letter_sink.name
-
 
 def wire(topology: Topology, config: Config, target: str | None = None) -> Parts:
-    """Put a pipeline together; nothing is opened. Raises InvalidTopology, SinkFailed.
+    """Make a pipeline and its connections; open nothing. Raises InvalidTopology, SinkFailed.
 
     `target` is where executors find the topology, "module:name"; only a run on the spark engine
     needs it.
@@ -177,11 +193,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     on_spark = config.pipeline.engine == "spark"
     if on_spark:
         check_runs_on_spark(topology)
-    dead_letter_sink = topology.dead_letters.sink
-    if dead_letter_sink is None:  # validate() has seen to that
-        raise AssertionError
     name = config.pipeline.name or topology.name
-    sinks = topology.sink_steps()
     at = failpoints(os.environ)
     kafka = dict(config.kafka)
     if config.pipeline.mirror_to_group:
@@ -213,20 +225,20 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     )
     topics = [source.topic for source in topology.sources]
 
-    def make_reader(notify: Callable[[Loss], Future[None]], fences: EpochFencer | None) -> Consumer:
+    def make_consumer(
+        notify: Callable[[Loss], Future[None]], fences: EpochFencer | None
+    ) -> Consumer:
         def make(store: OffsetStore) -> Consumer:
             ways = Ways(store, catalogue, notify, fences)
             return Consumer(fetcher, ways, topics, policy, random.SystemRandom())
 
         return consumer_with_places(make, store, at)
 
-    behind = [each for step in sinks for each in chain_of(step.sink)]
+    behind = [each for step in topology.sink_steps() for each in chain_of(step.sink)]
     spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
     tracing = _tracing(config, name)
-    pipeline: Pipeline | SparkEngine
-    reader: Consumer | RangeOwner
     if on_spark and spark is not None:
-        pipeline = engine = spark_engine(
+        pipeline: Pipeline | SparkEngine = spark_engine(
             topology,
             config,
             name=name,
@@ -238,46 +250,46 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
             policy=policy,
             at=at,
         )
-        reader, letters = engine.owner, engine.letters
     else:
         ports = Ports(
-            make_reader,
-            with_places(dead_letter_sink, at),
+            make_consumer,
+            with_places(_dead_letter_sink(topology), at),
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-            sinks={step.name: with_places(step.sink, at) for step in sinks},
+            sinks={step.name: with_places(step.sink, at) for step in topology.sink_steps()},
         )
         tracked = PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
-        pipeline = local = build_pipeline(
-            topology, ports, tracked, [] if tracing is None else [tracing.traces]
-        )
-        reader, letters = local.consumer, local.dead_letters
+        observers = [] if tracing is None else [tracing.traces]
+        pipeline = build_pipeline(topology, ports, tracked, observers)
+    references = References(
+        topology.references,
+        partial(_read_reference, spark, config, name),
+        before_change=pipeline.settle,
+        follows=not on_spark,  # there executors look up, in what was loaded
+    )
+    membership = _membership(config, store, name, pipeline.consumer.assignment, topology)
     return Parts(
-        name=name,
-        config=config,
-        sinks=sinks,
-        dead_letter_sink=dead_letter_sink,
-        spark=spark,
-        references=References(
-            topology.references,
-            partial(_read_reference, spark, config, name),
-            before_change=pipeline.settle,
-            follows=not on_spark,  # there executors look up, in what was loaded
-        ),
-        fetcher=fetcher,
-        store=store,
-        catalogue=catalogue,
-        reader=reader,
-        membership=_membership(config, store, name, reader, topology),
-        letters=letters,
-        pipeline=pipeline,
-        exactly_once=topology.reliability == "exactly-once",
-        letter_limit=config.dead_letters.limit(),
-        tracing=tracing,
+        topology,
+        config,
+        fetcher,
+        store,
+        catalogue,
+        references,
+        membership,
+        pipeline,
+        spark,
+        tracing,
     )
 
 
+def _dead_letter_sink(topology: Topology) -> DeadLetterSink:
+    sink = topology.dead_letters.sink
+    if sink is None:  # Topology.validate has rejected it
+        raise AssertionError
+    return sink
+
+
 def _tracing(config: Config, pipeline: str) -> "Tracing | None":
-    """What traces records; None if nothing does. Raises BadConfig without the extra."""
+    """Return the tracing of records, or None if it is off. Raises BadConfig without the extra."""
     if config.tracing.endpoint is None:
         return None
     try:
@@ -306,7 +318,7 @@ def _membership(
     config: Config,
     store: ZooKeeperStore,
     name: str,
-    reader: Consumer | RangeOwner,
+    assignment: Assignment,
     topology: Topology,
 ) -> GroupMembership:
     policy = replace(config.membership(), alone=_for_one_host(topology, config))
@@ -320,7 +332,7 @@ def _membership(
     on_spark = config.pipeline.engine == "spark"
     copartitions = Copartitions(all_to_one=True) if on_spark else copartitions_of(topology)
     heartbeats = Heartbeats(config.zookeeper.root, name, me, copartitions)
-    return GroupMembership(store, heartbeats, reader.assignment, policy, copartitions)
+    return GroupMembership(store, heartbeats, assignment, policy, copartitions)
 
 
 def _read_reference(
