@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, Producer
 
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 
 PARTITIONS = 4
 _AT_ONCE = 10_000

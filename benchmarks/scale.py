@@ -33,7 +33,7 @@ from benchmarks.scale_model import (
 from benchmarks.scale_replicas import SESSION_AND, Replicated, replicated
 from benchmarks.scale_weights import Cluster, Weights, weigh
 from partition.offsets.znode import MAX_BYTES
-from service.embedded.errors import EmbeddedError
+from service.devservers.java import DevServerError
 
 SEEDS = 3
 STEADY_SECONDS = 30
@@ -142,7 +142,7 @@ def run(bench: Bench) -> Result:
     why_not = ""
     try:
         real = on_zookeeper(partitions=1_000, members=8)
-    except EmbeddedError as error:
+    except DevServerError as error:
         why_not = f" Nothing was measured on a ZooKeeper: {error}."
     replicas: Replicated | None = None
     if real is not None:

@@ -27,7 +27,7 @@ from partition.replicas.heartbeat import Heartbeats, Report
 from partition.replicas.plan import Member
 from partition.retry import RetryPolicy
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
+from service.devservers.servers import EmbeddedZooKeeper, four_letters
 
 ROOT, PIPELINE = "/headrace", "scale"
 WAIT_SECONDS = 120.0
@@ -74,7 +74,7 @@ class OwnerThread:
 
 
 def on_zookeeper(partitions: int, members: int) -> OnZooKeeper:
-    """Measure on a ZooKeeper that starts for it. Raises EmbeddedError if there is none."""
+    """Measure on a ZooKeeper that starts for it. Raises DevServerError if there is none."""
     with ExitStack() as closing:
         folder = closing.enter_context(TemporaryDirectory(prefix="headrace-bench-"))
         server = EmbeddedZooKeeper(Path(folder), heap_mb=256)

@@ -19,7 +19,7 @@ from kazoo.exceptions import NoNodeError
 from benchmarks.publishing import Sender
 from partition.zookeeper.zookeeper_client import quiet_logger
 from service.cli.embedded import Servers
-from service.embedded.zookeeper import four_letters
+from service.devservers.servers import four_letters
 
 SESSION_SECONDS = 10.0  # the default
 COMMIT_SECONDS = 1.0  # as in the model

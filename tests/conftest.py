@@ -15,10 +15,9 @@ import pytest_timeout
 import structlog
 from hypothesis import Phase, settings
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
-from service.embedded.server import EmbeddedServer
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from examples.support.postgres_server import EmbeddedPostgres
+from service.devservers.server import EmbeddedServer
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
 from tests.support import patience

@@ -15,7 +15,7 @@ import psycopg
 
 from examples.postgres.pipeline import tracked
 from examples.running import Message, Outcome, Surroundings, arguments, run_example
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 
 PARCELS = 2_000
 FROM = datetime(2026, 5, 1, 6, tzinfo=UTC)

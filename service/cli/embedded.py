@@ -9,8 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.jars.resolver import Progress
 
 TOPIC_PARTITIONS = 4

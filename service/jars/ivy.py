@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from service.embedded.java import find_java, java_command, pyspark_jars
+from service.devservers.java import find_java, java_command, pyspark_jars
 from service.jars.errors import ResolutionFailed
 from service.jars.lock import Coordinate
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from tests.acceptance import processes
 from tests.acceptance.harness import Stage
 
 Breakable = tuple[EmbeddedKafka, EmbeddedZooKeeper]
@@ -54,4 +54,4 @@ def breakable_servers(_own_servers: Breakable) -> Iterator[Breakable]:
     yield _own_servers
     for server in _own_servers:
         if server.running:
-            server.thaw()
+            processes.thaw(server.pid)

@@ -12,8 +12,8 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+from examples.support.postgres_server import EmbeddedPostgres
 from service.config import EngineName
-from service.embedded.postgres import EmbeddedPostgres
 from service.failpoints import PLACES, VARIABLE
 from sinks.storage import Storage
 from tests.acceptance import evidence, processes, wanted

@@ -19,10 +19,9 @@ from typing import get_args
 
 import pytest
 
+from examples.support.postgres_server import EmbeddedPostgres
 from service.config import EngineName
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests import spark_classes
 from tests.acceptance.crashes import (
     FAILED_ONCE,

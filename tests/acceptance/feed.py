@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from tests.support.patience import seconds, until
 
 Part: TypeAlias = tuple[str, int]  # a topic and the number of a partition

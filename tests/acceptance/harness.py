@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import free_ports
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence, processes, stored
 from tests.support import patience
 from tests.support.patience import seconds, until

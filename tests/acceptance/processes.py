@@ -3,7 +3,10 @@
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
+
+from tests.support.patience import seconds
 
 MARK = "ACCEPTANCE_RUN"  # a variable that every process started under a run inherits
 _PROC = Path("/proc")
@@ -39,16 +42,16 @@ def lives(pid: int) -> bool:
     return folder.exists() and not _is_zombie(folder)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    stats = {int(folder.name): _stat(folder) for folder in _PROC.glob("[0-9]*")}
+    return [child for child, stat in stats.items() if stat and int(stat[1]) == pid]
+
+
 def java_children(pid: int) -> list[int]:
     """The JVMs that a process has started."""
-    found = []
-    for folder in _PROC.glob("[0-9]*"):
-        stat = _stat(folder)
-        if stat and int(stat[1]) == pid:
-            name = os.path.basename(_executable(folder))  # noqa: PTH119 - it may not exist
-            if name == "java":
-                found.append(int(folder.name))
-    return found
+    paths = {child: _executable(_PROC / str(child)) for child in children(pid)}
+    return [child for child, path in paths.items() if path.endswith("/java")]
 
 
 def ancestors(pid: int) -> list[int]:
@@ -62,8 +65,25 @@ def ancestors(pid: int) -> list[int]:
 
 
 def freeze(pid: int) -> None:
-    """Stop a process's clock."""
+    """Suspend a process, and return when it is stopped."""
     os.kill(pid, signal.SIGSTOP)
+    ends = time.monotonic() + seconds(10)
+    while (stat := _stat(_PROC / str(pid))) and stat[0] not in "TZX":
+        assert time.monotonic() < ends, f"process {pid} does not stop"
+        time.sleep(0.001)
+
+
+def freeze_tree(pid: int) -> None:
+    """Suspend a process, then its children."""
+    freeze(pid)
+    for child in children(pid):
+        freeze(child)
+
+
+def thaw_tree(pid: int) -> None:
+    """Resume a process and its children."""
+    for each in (*children(pid), pid):
+        thaw(each)
 
 
 def thaw(pid: int) -> None:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
+from service.devservers.servers import EmbeddedKafka
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files, wanted
 from tests.acceptance.evidence import Place

@@ -25,7 +25,7 @@ from headrace.sinks import (
     SparkSink,
 )
 from headrace.state import DeltaState, PostgresState, State, StateStore, count
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from sinks.storage import Storage
 from tests.acceptance import wanted
 from tests.acceptance.evidence import Place

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.faults.catalogue import crash_cases
 from tests.faults.crash import ACTIONS, play
 from tests.faults.servers import Servers

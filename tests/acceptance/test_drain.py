@@ -86,14 +86,14 @@ def test_servers_that_are_away_do_not_hold_the_drain_past_its_deadline(
     with stage.watch() as watch:
         run = stage.start()
         midway(run, watch, records.total)
-        stage.kafka.freeze()
-        stage.zookeeper.freeze()
+        processes.freeze(stage.kafka.pid)
+        processes.freeze(stage.zookeeper.pid)
         sent = time.monotonic()
         run.send(signal.SIGTERM)
         assert run.wait() == 0, run.tail()
         seconds = time.monotonic() - sent
-        stage.zookeeper.thaw()
-        stage.kafka.thaw()
+        processes.thaw(stage.zookeeper.pid)
+        processes.thaw(stage.kafka.pid)
     assert run.descendants() == {}
     nothing_committed_is_missing(stage, records)
     assert seconds < SHORT_DRAIN_SECONDS + slack(SLACK_SECONDS), f"it took {seconds:.1f} s"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import crashes
 from tests.acceptance.crashes import FAILED_ONCE, GOOD, MOST_CRASHES, TOPOLOGIES, Case, Lake, Play
 from tests.acceptance.every_crash import IN_LAKE

@@ -23,11 +23,11 @@ import pytest
 from examples.iceberg.__main__ import requests
 from examples.postgres.__main__ import scans
 from examples.spark_step.__main__ import customers, orders
+from examples.support.postgres_server import EmbeddedPostgres
 from examples.topic.__main__ import payments
 from examples.upserts.__main__ import changes
 from examples.word_count.__main__ import lines
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
+from service.devservers.servers import EmbeddedKafka
 from sinks.storage import Storage
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from examples.flights.publish import publish
-from tests.acceptance import evidence
+from tests.acceptance import evidence, processes
 from tests.acceptance.conftest import MakeStage
 from tests.acceptance.harness import SESSION_SECONDS, Run, Stage
 from tests.acceptance.stored import Watch
@@ -98,10 +98,10 @@ def test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits(make_stage: 
 
         waves.publish()
         waves.midway(watch)
-        zookeeper.freeze()
+        processes.freeze(zookeeper.pid)
         pause(SESSION_SECONDS * 2)
         assert stage.ready() == NOT_READY
-        zookeeper.thaw()
+        processes.thaw(zookeeper.pid)
         until("ready again", lambda: stage.ready() == READY, 15)
         waves.all_committed(watch)
 
@@ -140,10 +140,10 @@ def test_a_broker_stopped_frozen_or_killed_only_pauses_the_run(make_stage: MakeS
 
         waves.publish()
         waves.midway(watch)
-        broker.freeze()
+        processes.freeze(broker.pid)
         pause(FROZEN_SECONDS)
         assert watch.total < waves.total, "the outage came too late"
-        broker.thaw()
+        processes.thaw(broker.pid)
         waves.all_committed(watch)
         waves.end()
     assert watch.steps_back == []

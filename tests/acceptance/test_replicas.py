@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, TOPOLOGIES, Output, Replicas

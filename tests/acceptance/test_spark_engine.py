@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import crashes
 from tests.acceptance.crashes import GOOD, TOPOLOGIES, Play
 from tests.acceptance.stores import STORES

@@ -7,9 +7,8 @@ import pytest
 
 from deploy.chart import ROOT
 from examples.flights.publish import publish
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from examples.support.postgres_server import EmbeddedPostgres
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence
 from tests.acceptance.harness import Run
 from tests.support.without import SPARK, without

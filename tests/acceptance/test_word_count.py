@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from examples.support.postgres_server import EmbeddedPostgres
 from service.config import EngineName
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.postgres import EmbeddedPostgres
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import VARIABLE
 from tests.acceptance import evidence, sentences
 from tests.acceptance.crashes import CONFIG

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence, stored
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import HEADRACE, Launch, Run

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from tests.worlds.fetching import KafkaWorld, MemoryLogWorld
 
 BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]

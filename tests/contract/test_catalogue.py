@@ -19,6 +19,7 @@ from partition.kafka.librdkafka import FORCED
 from partition.manager import InFlightLimits, PartitionStatistics
 from partition.records import Partition
 from partition.recovery import Ways
+from tests.acceptance import processes
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit, slack
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
@@ -221,7 +222,7 @@ def test_a_frozen_broker_is_given_up_in_time(own: KafkaWorld) -> None:
     topic = own.topic()
     catalogue = own.catalogue(ask_seconds=1.5)
     assert catalogue.topic(topic).result(SECONDS).name == topic
-    own.kafka.freeze()
+    processes.freeze(own.kafka.pid)
     try:
         started = time.monotonic()
         one = Partition(topic, 0)
@@ -232,7 +233,7 @@ def test_a_frozen_broker_is_given_up_in_time(own: KafkaWorld) -> None:
                 answer.result(SECONDS)
         assert time.monotonic() - started < slack(10)
     finally:
-        own.kafka.thaw()
+        processes.thaw(own.kafka.pid)
     assert catalogue.topic(topic).result(SECONDS).name == topic
 
 

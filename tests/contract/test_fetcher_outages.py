@@ -5,6 +5,7 @@ import time
 import pytest
 
 from partition.records import Partition, Position
+from tests.acceptance import processes
 from tests.worlds.fetching import KafkaWorld, Reading, numbers
 
 pytestmark = pytest.mark.integration
@@ -70,11 +71,11 @@ def test_a_frozen_broker_is_noticed_though_the_client_says_nothing(own: KafkaWor
     reading = Reading(fetcher)
     reading.add({a: 0})
     reading.until(lambda: a in reading.ends)
-    own.kafka.freeze()
+    processes.freeze(own.kafka.pid)
     try:
         reading.until(lambda: not fetcher.available)
     finally:
-        own.kafka.thaw()
+        processes.thaw(own.kafka.pid)
     reading.until(lambda: fetcher.available)
     own.append(a, numbers(1))
     reading.until(lambda: reading.ends[a] == 4)

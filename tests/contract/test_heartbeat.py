@@ -23,6 +23,7 @@ from partition.replicas.heartbeat import (
     replica_path,
 )
 from partition.replicas.plan import Control, Member, Note, Plan
+from tests.acceptance import processes
 from tests.support.patience import until
 from tests.worlds.storing import (
     BOTH,
@@ -323,11 +324,17 @@ def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
     second = a.store.last_contact
     assert first < second
     is_real = not isinstance(fragile, MemoryNodesWorld)
-    (fragile.server.freeze if is_real else fragile.lose)()
+    if is_real:
+        processes.freeze(fragile.server.pid)
+    else:
+        fragile.lose()
     beat = a.begin(Report(NOTHING, 0, ALL))
     until("not a.store.available", lambda: not a.store.available, SECONDS)
     assert (beat.done(), a.store.last_contact) == (False, second)
-    (fragile.server.thaw if is_real else fragile.find)()
+    if is_real:
+        processes.thaw(fragile.server.pid)
+    else:
+        fragile.find()
     assert beat.result(SECONDS).leads
     assert a.store.last_contact > second
 

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, TopicPartition
 
 from partition.records import Partition
+from tests.acceptance import processes
 from tests.support.patience import Limit
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
@@ -177,7 +178,7 @@ def test_a_frozen_broker_is_told_by_nothing(own: KafkaWorld, connect: Connect) -
     client = connect(own, {"error_cb": errors.append})
     client.assign([place])
     assert read(client, 3) == [0, 1, 2]
-    own.kafka.freeze()
+    processes.freeze(own.kafka.pid)
     try:
         assert is_silent(client, 5.0)
         assert errors == []
@@ -185,7 +186,7 @@ def test_a_frozen_broker_is_told_by_nothing(own: KafkaWorld, connect: Connect) -
             client.get_watermark_offsets(place, timeout=0.5)
         assert unanswered.value.args[0].code() == KafkaError._TIMED_OUT
     finally:
-        own.kafka.thaw()
+        processes.thaw(own.kafka.pid)
     own.append(Partition(topic, 0), numbers(1))
     assert read(client, 1) == [3]
 
@@ -212,9 +213,9 @@ def test_only_a_member_of_a_group_waits_for_a_frozen_broker_when_it_closes(
     for client in reading():
         assert seconds_to_close(client) < 3
     assigned, subscribed = reading()
-    own.kafka.freeze()
+    processes.freeze(own.kafka.pid)
     try:
         assert seconds_to_close(assigned) < 3
         assert 3 < seconds_to_close(subscribed) < 12
     finally:
-        own.kafka.thaw()
+        processes.thaw(own.kafka.pid)

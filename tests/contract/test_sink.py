@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks import DeltaSink, IcebergSink, MemorySink, PostgresSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage

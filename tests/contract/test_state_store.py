@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks.postgres.state import PostgresState
 from sinks.state.delta import DeltaState
 from sinks.state.memory import MemoryState

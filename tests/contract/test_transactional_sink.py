@@ -17,7 +17,7 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
 from examples.own_sink.sink import SqliteOrders
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks import (
     DeltaSink,
     IcebergSink,

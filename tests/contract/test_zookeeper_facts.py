@@ -22,7 +22,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.patience import until
 from tests.worlds.storing import SECONDS, Proxy, expire
 

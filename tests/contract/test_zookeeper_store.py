@@ -14,7 +14,8 @@ from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
+from tests.acceptance import processes
 from tests.support.patience import slack, until
 from tests.worlds.storing import (
     SECONDS,
@@ -149,10 +150,10 @@ def test_a_frozen_server_delays_a_commit_and_fences_nobody(tmp_path: Path) -> No
     try:
         store = world.store(session_timeout_seconds=2.0)
         begin(store, A, 5)
-        server.freeze()
+        processes.freeze(server.pid)
         future = store.commit({A: Progress(Position(9))})
         until("not store.available", lambda: not store.available, SECONDS)
-        server.thaw()
+        processes.thaw(server.pid)
         refused = future.result(SECONDS)  # whether the session outlives it is the server's choice
         assert all(isinstance(error, OwnershipLost) for error in refused.values())
         assert claim(store, A).uninterrupted

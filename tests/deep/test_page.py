@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from service.embedded.ports import free_ports
+from service.devservers.server import free_ports
 from tests.support.patience import seconds, until
 from tests.worlds.browser import dom
 

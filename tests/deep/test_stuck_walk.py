@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import free_ports
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.reference import ROOT
 from tests.support.patience import seconds, until
 from tests.unit.deploy.test_alerts import RULES

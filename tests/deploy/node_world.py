@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient
 
 from deploy.chart import CHART, ROOT
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import free_ports
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.feed import Feed
 from tests.deploy.tools import tool
 from tests.support.patience import seconds, until

@@ -11,9 +11,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import HOST, free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import HOST, free_ports
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.patience import seconds
 
 _SECONDS = seconds(30.0)

@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from service.embedded.ports import HOST, connects
-from service.embedded.server import EmbeddedServer
+from service.devservers.server import HOST, EmbeddedServer, connects
 from sinks.storage import Storage
 
 _ACCOUNT, _CONTAINER = "devstoreaccount1", "lake"
@@ -27,12 +26,12 @@ class EmbeddedAzurite(EmbeddedServer):
         )
 
     def _prepare(self) -> None:
-        (self._state_dir / "data").mkdir(exist_ok=True)
+        (self.state_dir / "data").mkdir(exist_ok=True)
 
     def _command(self) -> list[str]:
         return [
             str(_TOOLS / "bin" / "azurite-blob"),
-            f"--location={self._state_dir / 'data'}",
+            f"--location={self.state_dir / 'data'}",
             f"--blobHost={HOST}",
             f"--blobPort={self.port}",
             "--silent",

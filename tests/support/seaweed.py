@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pyarrow.fs import FileType
 
-from service.embedded.ports import HOST, connects
-from service.embedded.server import EmbeddedServer
+from service.devservers.server import HOST, EmbeddedServer, connects
 from sinks.storage import Storage
 from tests.support.patience import seconds
 
@@ -102,11 +101,11 @@ class EmbeddedSeaweed(EmbeddedServer):
         allowed = [f"{action}:{PUBLIC}" for action in ("Read", "Write", "List")]
         identities.append({"name": "anonymous", "actions": allowed})
         self._config.write_text(json.dumps({"identities": identities}), encoding="utf-8")
-        (self._state_dir / "data").mkdir(exist_ok=True)
+        (self.state_dir / "data").mkdir(exist_ok=True)
 
     @property
     def _config(self) -> Path:
-        return self._state_dir / "s3.json"
+        return self.state_dir / "s3.json"
 
     def _command(self) -> list[str]:
         s3, iceberg, https, master, volume, filer, admin, *grpc = self._ports
@@ -119,7 +118,7 @@ class EmbeddedSeaweed(EmbeddedServer):
         return [
             str(WEED),
             "mini",
-            f"-dir={self._state_dir / 'data'}",
+            f"-dir={self.state_dir / 'data'}",
             f"-ip={HOST}",
             f"-ip.bind={HOST}",
             *(f"-{name}.port={port}" for name, port in http_ports.items()),
@@ -133,7 +132,7 @@ class EmbeddedSeaweed(EmbeddedServer):
             "-webdav=false",
             "-admin.ui=false",
             "-master.telemetry=false",
-            f"-filer.localSocket={self._state_dir / 'filer.sock'}",
+            f"-filer.localSocket={self.state_dir / 'filer.sock'}",
         ]
 
     def _answers(self) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from benchmarks import place
-from service.embedded.java import find_java
+from service.devservers.java import find_java
 from tests import spark_classes
 from tests.support.patience import seconds
 

@@ -15,7 +15,7 @@ from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Chunk, Partition, Position
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import Limit, seconds, until
 

@@ -14,8 +14,8 @@ import confluent_kafka.admin as kafka_admin
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import HOST, free_ports
+from service.devservers.server import HOST, free_ports
+from service.devservers.servers import EmbeddedKafka
 from tests.support.patience import seconds
 
 SECONDS = seconds(30.0)

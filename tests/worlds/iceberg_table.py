@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table as Theirs
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage

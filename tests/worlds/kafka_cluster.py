@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka, new_cluster_id
-from service.embedded.ports import HOST, free_ports
+from service.devservers.server import HOST, free_ports
+from service.devservers.servers import EmbeddedKafka, new_cluster_id
 from tests.support.patience import Limit, seconds
 
 SECONDS = seconds(60.0)

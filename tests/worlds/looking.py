@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from service.embedded.ports import free_ports
+from service.devservers.server import free_ports
 from tests.support.patience import seconds
 
 _ANSWER_SECONDS = seconds(5.0)

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from sinks.storage import Storage
 from topology.sink import Batch, Share, SinkContext

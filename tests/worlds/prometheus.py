@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from service.embedded.ports import free_ports
+from service.devservers.server import free_ports
 from tests.support.patience import seconds, until
 
 DEBIAN = "prometheus=2.42.*"  # its libraries are linked into it

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from service.embedded.ports import HOST
-from service.embedded.server import EmbeddedServer
+from service.devservers.server import HOST, EmbeddedServer
 from tests.support.patience import seconds
 
 _ANSWER_SECONDS = seconds(2.0)
@@ -21,7 +20,7 @@ class _SparkDaemon(EmbeddedServer):
 
     @property
     def _properties_path(self) -> Path:
-        return self._state_dir / f"{self.name}.conf"
+        return self.state_dir / f"{self.name}.conf"
 
     def _prepare(self) -> None:
         self._properties_path.write_text("spark.master.rest.enabled false\n", encoding="utf-8")
@@ -90,7 +89,7 @@ class SparkWorker(_SparkDaemon):
         self._cores = cores
 
     def _arguments(self) -> list[str]:
-        folder = str(self._state_dir / "work")
+        folder = str(self.state_dir / "work")
         return ["--cores", str(self._cores), "--memory", "1g", "--work-dir", folder,
                 self._master.url]  # fmt: skip
 

@@ -23,7 +23,7 @@ from partition.records import (
     Transactions,
 )
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.embedded.ports import HOST, free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
+from service.devservers.server import HOST, free_ports
+from service.devservers.servers import EmbeddedZooKeeper, four_letters
 from tests.support.patience import until
 
 SERVERS = (1, 2, 3)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.worlds.fetching import KafkaWorld
 from tests.worlds.serving import Serving
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks.spark.driver import SparkDriver
 from sinks.tables.delta import DeltaLog
 from sinks.tables.iceberg_log import IcebergLog

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from partition.records import Partition
+from tests.acceptance import processes
 from tests.integration.faults.conftest import MakeServing
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.serving import Running
@@ -60,7 +61,7 @@ def test_a_frozen_broker_is_noticed_and_waited_for_beyond_every_time_out_of_the_
         own.append(a, numbers(100))
         running.committed(topic, {0: 100})
         running.until("ready", lambda: not running.problems)
-        own.kafka.freeze()
+        processes.freeze(own.kafka.pid)
         frozen = time.monotonic()
         running.until("it is noticed", lambda: is_away(running), NOTICED_SECONDS)
         running.until(
@@ -68,7 +69,7 @@ def test_a_frozen_broker_is_noticed_and_waited_for_beyond_every_time_out_of_the_
             lambda: time.monotonic() - frozen > 40 or own.kafka.pid == 0,
         )
         assert is_away(running), "a connection that is made is no answer"
-        own.kafka.thaw()
+        processes.thaw(own.kafka.pid)
         running.until("ready", lambda: not running.problems)
         own.append(a, numbers(100, 100))
         running.committed(topic, {0: 200})

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from partition.records import Partition
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import stored
 from tests.worlds.fetching import SECONDS, numbers
 from tests.worlds.kafka_cluster import KafkaCluster

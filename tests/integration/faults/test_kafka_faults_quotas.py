@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from partition.records import Partition
-from service.embedded.java import find_java, java_command
+from service.devservers.java import find_java, java_command
 from service.jars.resolver import resolve
 from tests.integration.faults.conftest import MakeServing
 from tests.support.patience import seconds

@@ -11,9 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from partition.errors import KafkaFailed
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import HOST, free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import HOST, free_ports
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 from tests.worlds.serving import Serving
 

@@ -11,9 +11,8 @@ from typing import Self
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import free_ports
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.trial import Trial, places, rows_of
 from tests.support.patience import seconds
 

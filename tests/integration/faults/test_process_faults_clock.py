@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.health import STALLED_SECONDS
 from tests.acceptance import replicas as sharing
 from tests.acceptance import trial as alone

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.replicas import TOPOLOGIES, Break, Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.support.patience import until

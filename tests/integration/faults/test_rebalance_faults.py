@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial, places, rows_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from tests.support.patience import seconds, until
 from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.sink import Committed, Fence

@@ -7,7 +7,7 @@ import pytest
 
 from partition.errors import StoreUnavailable
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.serving import Serving
 from tests.worlds.zookeeper_ensemble import ZooKeeperEnsemble, read_only

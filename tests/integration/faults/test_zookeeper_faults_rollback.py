@@ -10,8 +10,7 @@ from kazoo.exceptions import NoNodeError
 
 from partition.errors import PartitionError, SinkAhead, StoreBehind
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import stored
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.serving import Serving

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.relay import Relay
 from tests.worlds.serving import Running, Serving

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.ports import HOST, free_ports
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.server import HOST, free_ports
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.patience import seconds
 
 STORE_PASSWORD = "of-the-keystore"  # noqa: S105

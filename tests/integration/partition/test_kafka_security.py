@@ -18,7 +18,7 @@ from partition.kafka.kafka_catalogue import KafkaCatalogue
 from service.app import run_pipeline
 from service.cli.app import app
 from service.config import load
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from sinks.storage import Storage
 from tests.integration.partition.conftest import STORE_PASSWORD, Authority
 from tests.support.patience import seconds

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import stored
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds, until

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import VARIABLE
 from tests.support.patience import seconds
 

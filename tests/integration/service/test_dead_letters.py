@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from service.cli.app import app
 from service.dead_letters.errors import AnotherAtWork, NoSuchLetter, NotDealtWith
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from sinks.kafka.client import (
     Cluster,
     NotAccepted,

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial

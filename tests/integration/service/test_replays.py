@@ -17,8 +17,7 @@ from headrace.sinks import KafkaDeadLetters, MemorySink, Staged
 from partition.errors import ReplayDiffers
 from service.app import Service
 from service.config import load
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.snapshot import Account
 from service.wiring import wire
 from tests.support.patience import Limit, seconds

@@ -14,8 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from service.config import load
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds
 

@@ -25,8 +25,7 @@ from headrace.sinks import (
     SparkSink,
 )
 from partition.records import Partition
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.support.patience import seconds, until

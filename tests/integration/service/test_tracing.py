@@ -14,8 +14,7 @@ from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from service.app import run_pipeline
 from service.config import load
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from partition.records import Partition, Position
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from service.spark_engine.task import SpoolStager, Task, TaskDone, TaskFailed, TaskRange, read_lines
 from tests.support.patience import seconds
 from tests.worlds.fetching import KafkaWorld, numbers

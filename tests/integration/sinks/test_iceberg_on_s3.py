@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from examples.support.postgres_server import EmbeddedPostgres
 from headrace import reference
 from service.config import Config, load
-from service.embedded.postgres import EmbeddedPostgres
 from service.wiring import spark_driver
 from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 from tests.worlds import every_type

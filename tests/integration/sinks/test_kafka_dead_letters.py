@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from sinks import KafkaDeadLetters
 from sinks.storage import Storage
 from tests.support.patience import Limit, seconds

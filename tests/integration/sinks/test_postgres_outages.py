@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from sinks.postgres.database import Database
+from tests.acceptance import processes
 from tests.support.patience import seconds
 from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.errors import SinkBusy, SinkFenced
@@ -156,12 +157,12 @@ def test_a_server_that_stands_still_is_not_waited_for_without_end(
 ) -> None:
     staged = sink.stage(group(1, 1))
     monkeypatch.setattr("sinks.postgres.database.TRANSACTION_SECONDS", 1.0)
-    server.freeze()
+    processes.freeze_tree(server.pid)
     try:
         with pytest.raises(psycopg.Error):
             sink.commit(staged)
     finally:
-        server.thaw()
+        processes.thaw_tree(server.pid)
     monkeypatch.undo()
     assert sink.committed([LINE]) == [Committed(LINE, 1, 0)]
     sink.commit(staged)

@@ -11,8 +11,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from examples.support.postgres_server import EmbeddedPostgres
 from headrace.state import PostgresState, State, combiner, count, least, most, total
-from service.embedded.postgres import EmbeddedPostgres
 from tests.support.patience import seconds
 from tests.worlds.postgres_table import PostgresTable
 from topology.errors import SinkFailed, SinkFenced

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from service.embedded.postgres import EmbeddedPostgres
+from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from tests.support.patience import seconds
 from tests.worlds.postgres_table import LINE, SCHEMA, PostgresTable, connected, group, rows, write

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from examples.support.postgres_server import EmbeddedPostgres
 from headrace import Reference, reference
-from service.embedded.postgres import EmbeddedPostgres
 from sinks.reference_files import Csv
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver

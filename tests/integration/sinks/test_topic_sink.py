@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from service.embedded.kafka import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka
 from sinks import KafkaTopicSink
 from sinks.kafka import client
 from sinks.storage import Storage

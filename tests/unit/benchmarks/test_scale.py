@@ -9,7 +9,7 @@ from benchmarks import scale
 from benchmarks.scale_measured import OnZooKeeper, memory, owner_thread
 from benchmarks.scale_model import AS_BUILT, SPLIT
 from benchmarks.scale_weights import Cluster, weigh
-from service.embedded.errors import EmbeddedError
+from service.devservers.java import DevServerError
 
 SMALL = Cluster(80, 8)
 
@@ -48,7 +48,7 @@ def test_a_takeover_and_its_claims_are_held_to_the_promise(weights):
 
 def test_without_a_server_the_model_still_runs_and_it_is_said(monkeypatch, fake_bench):
     def no_java(**_options):
-        raise EmbeddedError("there is no Java")
+        raise DevServerError("there is no Java")
 
     monkeypatch.setattr(scale, "CASES", [scale.Case("small", SMALL, AS_BUILT)])
     monkeypatch.setattr(scale, "on_zookeeper", no_java)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import OWN, PLACES, VARIABLE, failpoints
 from tests.faults.__main__ import Results
 from tests.faults.catalogue import IN_DELTA, catalogue, chosen, crash_cases

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.zookeeper import EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.faults import rows
 from tests.faults.outcome import Outcome
 from tests.faults.row import Row

@@ -7,18 +7,15 @@ import pwd
 import select
 import shutil
 import signal
-import subprocess
 import tarfile
 import tempfile
-import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from service.embedded.errors import PostgresMissing, ServerFailed
-from service.embedded.ports import HOST, connects
-from service.embedded.server import EmbeddedServer
+from service.devservers.java import DevServerError
+from service.devservers.server import HOST, EmbeddedServer, connects
 from service.jars.resolver import default_cache, resolve
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -27,9 +24,17 @@ _SETS = {"x86_64": "postgres-server-amd64", "aarch64": "postgres-server-arm64"}
 _PROC = Path("/proc")
 _INIT_SECONDS = 60.0
 _END_SECONDS = 10.0
-_POLL_SECONDS = 0.001
 _TRAVERSABLE = 0o711
 _READY_LINE = 7  # of postmaster.pid
+
+
+class PostgresMissing(DevServerError):
+    """PostgreSQL's server is not available on this machine."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"PostgreSQL's server is needed: {found}. Install it: Debian's package is 'postgresql'"
+        )
 
 
 class EmbeddedPostgres(EmbeddedServer):
@@ -70,41 +75,21 @@ class EmbeddedPostgres(EmbeddedServer):
     def close(self) -> None:
         """Stop the server; what it has not finished is undone. Idempotent."""
         if self.running:
-            children = self._children()
+            children = self.children()
             os.kill(self.pid, signal.SIGINT)  # SIGTERM alone would wait for the clients to go
             for pid in children:
-                _signal(pid, signal.SIGCONT)
+                _signal(pid, signal.SIGCONT)  # a frozen one could not end
         super().close()
 
     def kill(self) -> None:
         """End the server and its clients' processes at once, as a crash would."""
-        super().freeze()  # else it may start another one that nobody knows of
-        children = self._children()
+        os.kill(self.pid, signal.SIGSTOP)  # or it may start a child that is not listed below
+        children = self.children()
         super().kill()
         for pid in children:
             _signal(pid, signal.SIGKILL)
         for pid in children:
             _await_end(pid)
-
-    def freeze(self) -> None:
-        """Stop the server's clock, and its clients' processes'."""
-        super().freeze()
-        children = self._children()
-        for pid in children:
-            _signal(pid, signal.SIGSTOP)
-        for pid in children:
-            deadline = time.monotonic() + _END_SECONDS
-            # One may just have ended, and nobody reaps it now.
-            while _status(_PROC / str(pid))[:1] not in ([], ["T"], ["Z"]):
-                if time.monotonic() > deadline:
-                    raise ServerFailed(self.name, "does not freeze", self.log_path, self._tail())
-                time.sleep(_POLL_SECONDS)
-
-    def thaw(self) -> None:
-        """Let a frozen server go on."""
-        for pid in self._children():
-            _signal(pid, signal.SIGCONT)
-        super().thaw()
 
     def remove_data(self) -> None:
         """Remove the data of a closed server."""
@@ -113,8 +98,8 @@ class EmbeddedPostgres(EmbeddedServer):
     @property
     def _data_dir(self) -> Path:
         if os.geteuid() != 0:
-            return self._state_dir / "postgres" / "data"
-        name = hashlib.sha256(os.fsencode(self._state_dir)).hexdigest()[:16]
+            return self.state_dir / "postgres" / "data"
+        name = hashlib.sha256(os.fsencode(self.state_dir)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"headrace-postgres-{name}" / "data"
 
     def _prepare(self) -> None:
@@ -142,20 +127,11 @@ class EmbeddedPostgres(EmbeddedServer):
             "--locale=C",
             "--no-sync",
         ]
-        with self.log_path.open("ab") as log:
-            self._log_start = log.tell()
-            done = subprocess.run(
-                self._as_other_user("initdb", f"--pgdata={self._data_dir}", *options),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-                timeout=_INIT_SECONDS,
-            )
-        secret.unlink()
-        if done.returncode != 0:
-            what = "could not make its database"
-            raise ServerFailed(self.name, what, self.log_path, self._tail())
+        initdb = self._as_other_user("initdb", f"--pgdata={self._data_dir}", *options)
+        try:
+            self._run_once(initdb, "could not create its database", _INIT_SECONDS)
+        finally:
+            secret.unlink()
 
     def _command(self) -> list[str]:
         settings = {
@@ -168,7 +144,6 @@ class EmbeddedPostgres(EmbeddedServer):
             "max_connections": "60",
             "log_min_messages": "warning",
             "log_min_error_statement": "panic",  # what a test provokes fills the log
-            "headrace.state": str(self.log_path),  # by this the process is known to be ours
             **self._properties,
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
@@ -195,7 +170,7 @@ class EmbeddedPostgres(EmbeddedServer):
         is_ready = len(lines) > _READY_LINE and lines[_READY_LINE].strip() == "ready"
         return is_ours and is_ready and connects(self.port)
 
-    def _children(self) -> list[int]:
+    def children(self) -> list[int]:
         """The processes that the server has started: one for each client, and its own."""
         pid = self.pid
         return [int(each.name) for each in _PROC.glob("[0-9]*") if _parent(each) == pid]
@@ -264,17 +239,11 @@ def _version(name: str) -> tuple[int, ...]:
 
 
 def _parent(process: Path) -> int | None:
-    status = _status(process)
-    return int(status[1]) if status else None
-
-
-def _status(process: Path) -> list[str]:
-    """A process's state, its parent and more; nothing: it is gone."""
     try:
         status = (process / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
-    return status.rpartition(")")[2].split()
+        return None
+    return int(status.rpartition(")")[2].split()[1])
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

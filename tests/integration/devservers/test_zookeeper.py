@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from service.embedded.errors import NotRunning, PortTaken, ServerFailed, StateDirInUse
-from service.embedded.ports import HOST, connects
-from service.embedded.zookeeper import EmbeddedZooKeeper, four_letters
+from service.devservers.server import (
+    HOST,
+    NotRunning,
+    PortTaken,
+    ServerFailed,
+    StateDirInUse,
+    connects,
+)
+from service.devservers.servers import EmbeddedZooKeeper, four_letters
+from tests.acceptance import processes
 from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
@@ -69,15 +76,15 @@ def test_data_and_port_outlive_a_close_and_a_kill(server):
 
 
 def test_a_frozen_server_answers_only_when_thawed_and_can_still_be_closed(server):
-    server.freeze()
+    processes.freeze(server.pid)
     with socket.create_connection((HOST, server.port), timeout=0.3) as connection:
         connection.sendall(b"ruok")
         with pytest.raises(TimeoutError):
             connection.recv(4)
-        server.thaw()
+        processes.thaw(server.pid)
         connection.settimeout(10)
         assert connection.recv(4) == b"imok"
-    server.freeze()
+    processes.freeze(server.pid)
     pid = server.pid
     server.close()
     assert not lives(pid)
@@ -97,7 +104,7 @@ def test_a_server_that_ends_at_start_is_an_error_with_the_end_of_its_log(tmp_pat
 
 
 def test_a_taken_port_is_an_error_that_names_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("service.embedded.server._PORT_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("service.devservers.server._PORT_PATIENCE_SECONDS", 0.1)
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
@@ -112,8 +119,8 @@ def test_a_port_lost_between_choice_and_use_is_chosen_again(tmp_path, monkeypatc
         other.listen()
         taken = other.getsockname()[1]
         real = iter([(taken,), (free := _free_port(),)])
-        monkeypatch.setattr("service.embedded.server.free_ports", lambda count: next(real))
-        monkeypatch.setattr("service.embedded.server.is_free", lambda port: True)
+        monkeypatch.setattr("service.devservers.server.free_ports", lambda count: next(real))
+        monkeypatch.setattr("service.devservers.server.is_free", lambda port: True)
         server = EmbeddedZooKeeper(tmp_path)
         server.open()
         server.close()
@@ -129,7 +136,6 @@ def _free_port():
 LEAVES_ONE_BEHIND = """
 import os, sys
 from pathlib import Path
-from service.embedded.zookeeper import EmbeddedZooKeeper
 server = EmbeddedZooKeeper(Path(sys.argv[1]))
 server.open()
 print("pid:", server.pid, flush=True)

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded import postgres
-from service.embedded.errors import PostgresMissing
-from service.embedded.ports import connects
-from service.embedded.postgres import EmbeddedPostgres, find_binaries, unpacked
+from examples.support import postgres_server as postgres
+from examples.support.postgres_server import (
+    EmbeddedPostgres,
+    PostgresMissing,
+    find_binaries,
+    unpacked,
+)
+from service.devservers.server import connects
+from tests.acceptance import processes
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
 
 
 def of_children(server: EmbeddedPostgres) -> set[int]:
-    return set(server._children())
+    return set(server.children())
 
 
 def lives(pid: int) -> bool:
@@ -53,9 +58,9 @@ def test_it_runs_as_another_user_freezes_as_a_whole_and_outlives_a_kill(
     marker.touch()
     children = of_children(server)
     assert children
-    server.freeze()
+    processes.freeze_tree(server.pid)
     assert states({server.pid, *children}) <= {"T", "Z"}
-    server.thaw()
+    processes.thaw_tree(server.pid)
     assert "T" not in states({server.pid, *children})
     server.kill()
     assert not connects(server.port)
@@ -65,7 +70,7 @@ def test_it_runs_as_another_user_freezes_as_a_whole_and_outlives_a_kill(
     try:
         assert again.address == address
         assert marker.exists()
-        again.freeze()
+        processes.freeze_tree(again.pid)
     finally:
         again.close()
     again.remove_data()

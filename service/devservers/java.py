@@ -1,4 +1,4 @@
-"""Java: finding it, finding PySpark's jars, and building command lines."""
+"""Find Java and PySpark's jars, and build command lines of JVMs."""
 
 import functools
 import importlib.util
@@ -9,47 +9,53 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from service.embedded.errors import JavaMissing, SparkJarsMissing
 from topology.errors import missing_extra
 
 NEEDED_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_QUESTION_SECONDS = 30.0
+_ANSWER_SECONDS = 30.0
+
+
+class DevServerError(Exception):
+    """A server on this machine cannot be started."""
+
+
+class JavaMissing(DevServerError):
+    """No Java of a usable version was found."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"no usable Java: {found}, expected Java {NEEDED_VERSION} or newer. "
+            "Install it, or set JAVA_HOME to an installation."
+        )
+
+
+class SparkJarsMissing(DevServerError):
+    """A jar of PySpark's was not found."""
 
 
 def find_java() -> Path:
-    """Return the `java` to use: JAVA_HOME's when that is set (as Spark does), else PATH's.
-
-    Raises JavaMissing when there is none, or one older than Java 17.
-    """
+    """Return JAVA_HOME's `java` if that is set (as Spark does), else PATH's. Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
-    if home:
-        java = Path(home) / "bin" / "java"
-        if not os.access(java, os.X_OK):
-            raise JavaMissing(NEEDED_VERSION, f"JAVA_HOME is {home}, which has no bin/java")
-        origin = "JAVA_HOME"
-    else:
-        named = shutil.which("java")
-        if named is None:
-            raise JavaMissing(NEEDED_VERSION, "JAVA_HOME is not set and PATH has no java")
-        java = Path(named)
-        origin = "PATH"
+    named = f"{home}/bin/java" if home else shutil.which("java")
+    if named is None:
+        raise JavaMissing("JAVA_HOME is not set and PATH has no java")
+    if not os.access(named, os.X_OK):
+        raise JavaMissing(f"JAVA_HOME is {home}, which has no bin/java")
+    java = Path(named)
     version = _version_of(java)
     if version is None or version < NEEDED_VERSION:
-        said = "does not tell its version" if version is None else f"is version {version}"
-        raise JavaMissing(NEEDED_VERSION, f"{java} (from {origin}) {said}")
+        found = "without a version" if version is None else f"version {version}"
+        raise JavaMissing(f"{java} (from {'JAVA_HOME' if home else 'PATH'}) is {found}")
     return java
 
 
 @functools.lru_cache
 def _version_of(java: Path) -> int | None:
+    command = [str(java), "-version"]
     try:
         answer = subprocess.run(
-            [str(java), "-version"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_QUESTION_SECONDS,
+            command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -60,7 +66,7 @@ def _version_of(java: Path) -> int | None:
 def pyspark_jars(*names: str) -> list[Path]:
     """Return PySpark's jars of these artifacts, in any version, without importing PySpark.
 
-    Raises SparkJarsMissing when PySpark or one of the jars is not there.
+    Raises SparkJarsMissing when PySpark or one of the jars is missing.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -87,8 +93,7 @@ def java_command(
 ) -> list[str]:
     """Return the command line of a small JVM that runs one class.
 
-    The serial collector starts quickest and has the least threads and memory, which is
-    what a server of one machine shared with others wants.
+    The serial collector starts fastest, with the fewest threads and the least memory.
     """
     return [
         str(java),
@@ -99,7 +104,7 @@ def java_command(
         "-Djava.awt.headless=true",
         *flags,
         "-cp",
-        os.pathsep.join(str(path) for path in classpath),
+        os.pathsep.join(map(str, classpath)),
         main,
         *arguments,
     ]

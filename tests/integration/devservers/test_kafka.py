@@ -3,9 +3,9 @@ import threading
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from service.embedded.errors import ServerFailed
-from service.embedded.kafka import EmbeddedKafka
-from service.embedded.ports import connects
+from service.devservers.server import ServerFailed, connects
+from service.devservers.servers import EmbeddedKafka
+from tests.acceptance import processes
 from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration
@@ -79,12 +79,12 @@ def test_data_and_ports_outlive_a_close_and_a_kill_beside_another_broker(kafka, 
 
 
 def test_a_topic_is_created_by_a_later_try_when_the_first_got_no_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("service.embedded.kafka._TRY_SECONDS", 1.0)
+    monkeypatch.setattr("service.devservers.servers._ATTEMPT_SECONDS", 1.0)
     server = EmbeddedKafka(tmp_path)
     server.open()
     try:
-        server.freeze()
-        thawing = threading.Timer(2.5, server.thaw)
+        processes.freeze(server.pid)
+        thawing = threading.Timer(2.5, processes.thaw, [server.pid])
         thawing.start()
         server.create_topic("late")
         thawing.join()

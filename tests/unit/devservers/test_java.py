@@ -1,7 +1,12 @@
 import pytest
 
-from service.embedded.errors import JavaMissing, SparkJarsMissing
-from service.embedded.java import find_java, java_command, pyspark_jars
+from service.devservers.java import (
+    JavaMissing,
+    SparkJarsMissing,
+    find_java,
+    java_command,
+    pyspark_jars,
+)
 
 
 def fake_java(home, version):

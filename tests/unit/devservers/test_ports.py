@@ -1,7 +1,7 @@
 import socket
 
-from service.embedded import ports
-from service.embedded.ports import HOST, connects, free_ports, is_free
+from service.devservers import server as ports
+from service.devservers.server import HOST, connects, free_ports, is_free
 
 
 def test_free_ports_differ_and_lie_below_those_of_outgoing_connections():

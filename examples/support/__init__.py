@@ -1,0 +1,1 @@
+"""Servers that examples and tests start beside those of `headrace dev up`."""

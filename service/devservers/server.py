@@ -1,0 +1,394 @@
+"""A development server as a child process with a state directory, and its ports on 127.0.0.1."""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from service.devservers.java import DevServerError
+
+_log = structlog.get_logger()
+
+HOST = "127.0.0.1"
+
+_LOWEST_PORT = 10_240
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_EPHEMERAL_START = 32_768
+_PORT_DRAWS = 200
+_PORT_ATTEMPTS = 5
+_PORT_PATIENCE_SECONDS = 5.0
+_BIND_ERRORS = ("Address already in use", "BindException")
+_CONNECT_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+_TAIL_BYTES = 4000
+_TAIL_LINES = 15
+
+_LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c)%n%ex{12}
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class NotRunning(DevServerError):
+    """The server is not running; open it first."""
+
+
+class PortTaken(DevServerError):
+    """A port that a server must use belongs to another process."""
+
+
+class StateDirInUse(DevServerError):
+    """Another living process runs a server in this state directory."""
+
+
+class ServerFailed(DevServerError):
+    """A server ended, or did not answer, while it was being started."""
+
+    def __init__(self, server: str, what: str, log: Path, tail: str) -> None:
+        super().__init__(f"{server} {what}; the end of {log}:\n{tail or '(nothing)'}")
+        self.tail = tail
+
+
+class EmbeddedServer(ABC):
+    """One server on 127.0.0.1 that keeps its data and its ports in `state_dir`.
+
+    The thread that opens it owns it. The server is a session of its own, so a Ctrl-C in the
+    terminal reaches this process only, which can drain before it stops its servers. Its output
+    goes to `<state_dir>/<name>.log`.
+    """
+
+    name: str
+    port_count = 1
+    start_seconds = 60.0
+    stop_seconds = 20.0
+
+    def __init__(self, state_dir: Path, port: int | None = None) -> None:
+        self.state_dir = state_dir.absolute()
+        self._port = port
+        self._ports: tuple[int, ...] = ()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_lock: IO[bytes] | None = None
+        self._owner_pid = 0
+        self._log_start = 0
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Write the configuration for `self._ports`, and format the storage if it is new."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Return the command line."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether this very server answers a request."""
+
+    @property
+    def log_path(self) -> Path:
+        """The file with the server's output."""
+        return self._file("log")
+
+    @property
+    def port(self) -> int:
+        """The port for clients. Raises NotRunning before the first `open`."""
+        if not self._ports:
+            raise NotRunning(f"{self.name} is not running; open it first")
+        return self._ports[0]
+
+    @property
+    def address(self) -> str:
+        """`127.0.0.1:port`. Raises NotRunning before the first `open`."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id. Raises NotRunning."""
+        return self._live_process().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives (a frozen one does)."""
+        return self._process is not None and self._process.poll() is None
+
+    def open(self) -> None:
+        """Start the server and return when it answers; do nothing if it runs already.
+
+        Data and ports of an earlier run in the same directory are kept. A server left behind
+        there by a process that has died is stopped first. Raises StateDirInUse, PortTaken,
+        ServerFailed, JavaMissing, and a JarError where jars must be fetched.
+        """
+        if self.running:
+            return
+        started = time.monotonic()
+        (self.state_dir / "tmp").mkdir(parents=True, exist_ok=True)
+        (self.state_dir / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+        self._take_over()
+        try:
+            if ports := self._stored_ports():
+                self._start_on(ports)
+            else:
+                self._start_on_free_ports()
+        except BaseException:
+            if self.running:
+                self.kill()
+            self.close()
+            raise
+        _log.info(
+            "embedded_server_started",
+            server=self.name,
+            address=self.address,
+            pid=self.pid,
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def close(self) -> None:
+        """Stop the server: SIGTERM, and SIGKILL after `stop_seconds`. Idempotent."""
+        process, self._process = self._process, None
+        atexit.unregister(self._at_exit)
+        if process is not None:
+            if process.poll() is None:
+                process.terminate()
+                process.send_signal(signal.SIGCONT)  # a frozen one could not end
+                try:
+                    process.wait(self.stop_seconds)
+                except subprocess.TimeoutExpired:
+                    _log.warning("embedded_server_killed", server=self.name, pid=process.pid)
+                    process.kill()
+            process.wait()
+            self._file("pid").unlink(missing_ok=True)
+        self._let_go()
+
+    def kill(self) -> None:
+        """End the server at once with SIGKILL, as a crash would; `open` starts it again."""
+        process = self._live_process()
+        process.kill()
+        process.wait()
+        self._let_go()
+
+    def jvm_flags(self) -> tuple[str, ...]:
+        """Return the flags that keep a JVM's own files inside the state directory."""
+        return (
+            f"-Djava.io.tmpdir={self.state_dir / 'tmp'}",
+            f"-Dlog4j2.configurationFile={self.state_dir / 'log4j2.properties'}",
+            "-Djava.net.preferIPv4Stack=true",
+        )
+
+    def _file(self, suffix: str) -> Path:
+        return self.state_dir / f"{self.name}.{suffix}"
+
+    def _live_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise NotRunning(f"{self.name} is not running; open it first")
+        return self._process
+
+    def _take_over(self) -> None:
+        """Own the directory, and end a server whose owner has died. Raises StateDirInUse.
+
+        A process that owns the directory has a lock on `.owner`, a server that runs in it one on
+        `.pid`: both end with their process, however it ends.
+        """
+        if self._owner_lock is None:
+            lock = self._file("owner").open("ab")
+            if not _is_locked_by_us(lock):
+                lock.close()
+                raise StateDirInUse(
+                    f"{self.state_dir} belongs to a running {self.name} of process "
+                    f"{self._noted('owner')}. Stop that one, or use another directory."
+                )
+            self._owner_lock = lock
+        self._file("owner").write_text(f"{os.getpid()}\n", encoding="ascii")
+        with self._file("pid").open("ab") as lock:
+            ends = time.monotonic() + self.stop_seconds
+            pid, number = self._noted("pid"), signal.SIGTERM
+            if not _is_locked_by_us(lock):
+                _log.warning("embedded_server_left_behind_stopped", server=self.name, pid=pid)
+            while pid and not _is_locked_by_us(lock):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                    os.kill(pid, signal.SIGCONT)  # a frozen one could not end
+                if time.monotonic() > ends:
+                    number = signal.SIGKILL
+                time.sleep(_POLL_SECONDS)
+
+    def _let_go(self) -> None:
+        if self._owner_lock is not None:
+            self._owner_lock.close()
+            self._owner_lock = None
+
+    def _noted(self, suffix: str) -> int:
+        return int(self._file(suffix).read_text(encoding="ascii") or 0)
+
+    def _stored_ports(self) -> tuple[int, ...]:
+        try:
+            text = self._file("ports").read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ()
+        ports = tuple(int(word) for word in text.split())
+        return ports if self._port in (None, ports[0]) else ()
+
+    def _start_on_free_ports(self) -> None:
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            if self._port is None:
+                ports = free_ports(self.port_count)
+            else:
+                ports = (self._port, *free_ports(self.port_count - 1))
+            try:
+                self._start_on(ports)
+            except PortTaken:
+                if attempt == _PORT_ATTEMPTS or self._port is not None:
+                    raise
+            else:
+                return
+
+    def _start_on(self, ports: tuple[int, ...]) -> None:
+        deadline = time.monotonic() + _PORT_PATIENCE_SECONDS
+        while not all(map(is_free, ports)):
+            if time.monotonic() > deadline:
+                raise self._port_taken(ports)
+            time.sleep(_POLL_SECONDS)
+        self._ports = ports
+        self._file("ports").write_text(" ".join(map(str, ports)) + "\n", encoding="ascii")
+        self._prepare()
+        with self.log_path.open("ab") as log, self._file("pid").open("wb") as lock:
+            self._log_start = log.tell()
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the last process that inherits it has ended
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.state_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[lock.fileno()],
+            )
+            lock.write(f"{self._process.pid}\n".encode())
+        self._owner_pid = os.getpid()
+        atexit.register(self._at_exit)  # an orderly exit without close() leaves no server behind
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + self.start_seconds
+        while self.running:
+            if self._answers() and self.running:
+                return
+            if time.monotonic() > deadline:
+                what = f"did not answer within {self.start_seconds:g} s"
+                raise ServerFailed(self.name, what, self.log_path, self._tail())
+            time.sleep(_POLL_SECONDS)
+        tail = self._tail()
+        if any(each in tail for each in _BIND_ERRORS):
+            raise self._port_taken(self._ports)
+        status = self._process and self._process.returncode
+        what = f"ended with status {status} while starting"
+        raise ServerFailed(self.name, what, self.log_path, tail)
+
+    def _port_taken(self, ports: tuple[int, ...]) -> PortTaken:
+        listed = ", ".join(map(str, ports))
+        return PortTaken(
+            f"{self.name} needs port(s) {listed} on {HOST}, which are taken; see {self.log_path}"
+        )
+
+    def _at_exit(self) -> None:
+        if self._owner_pid == os.getpid():  # not in a forked copy of this process
+            self.close()
+
+    def _run_once(self, command: list[str], what: str, timeout_seconds: float) -> None:
+        """Run a program that prepares the storage. Raises ServerFailed: the server `what`."""
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            done = subprocess.run(
+                command,
+                cwd=self.state_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=timeout_seconds,
+            )
+        if done.returncode != 0:
+            raise ServerFailed(self.name, what, self.log_path, self._tail())
+
+    def _tail(self) -> str:
+        with contextlib.suppress(OSError), self.log_path.open("rb") as log:
+            end = log.seek(0, 2)
+            log.seek(max(self._log_start, end - _TAIL_BYTES))
+            text = log.read().decode("utf-8", "replace")
+            return "\n".join(text.splitlines()[-_TAIL_LINES:])
+        return ""
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Return different ports that nobody listens on now.
+
+    They lie below the range that the system hands out to outgoing connections. A port
+    of that range could be taken by a client while its server is down, even by a client
+    that tries to reach that very server and so connects to itself.
+    """
+    highest, rng = _ephemeral_start() - 1, random.SystemRandom()
+    chosen: list[int] = []
+    for _ in range(_PORT_DRAWS):
+        if len(chosen) == count:
+            return tuple(chosen)
+        port = rng.randint(_LOWEST_PORT, highest) if highest > _LOWEST_PORT else 0
+        with contextlib.suppress(OSError):
+            bound = _bind(port)
+            if bound not in chosen:
+                chosen.append(bound)
+    raise OSError(f"no {count} free ports found between {_LOWEST_PORT} and {highest}")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port now."""
+    try:
+        _bind(port)
+    except OSError:
+        return False
+    return True
+
+
+def connects(port: int) -> bool:
+    """Whether somebody listens on this port."""
+    try:
+        with socket.create_connection((HOST, port), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _bind(port: int) -> int:
+    with socket.socket() as probe:
+        # As Java's servers do: a port whose last connections linger is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, port))
+        return int(probe.getsockname()[1])
+
+
+def _ephemeral_start() -> int:
+    try:
+        return int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return _USUAL_EPHEMERAL_START
+
+
+def _is_locked_by_us(file: IO[bytes]) -> bool:
+    """Lock a file unless another process has it locked; return whether it is ours."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
