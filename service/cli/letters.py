@@ -31,21 +31,23 @@ from service.cli.letters_shown import (
     show_letters,
     show_rows,
 )
-from service.dead_letters.errors import NoLetterTopic, NotDealtWith
-from service.dead_letters.judging import Row, Wish
-from service.dead_letters.letter import Letter, Place
-from service.dead_letters.planning import (
-    Passed,
+from service.dead_letters.commands import (
+    DeadLetterResult,
+    Filters,
+    Operator,
+    ReplayRequest,
     Selection,
-    View,
-    content_to_send,
-    look,
-    plan_drop,
-    plan_replay,
+    Skipped,
+    parse_id,
+    parse_offsets,
+    parse_time,
+    select,
 )
-from service.dead_letters.selection import Filters, parse_offsets, parse_place, parse_time
-from service.dead_letters.sending import Sender, Who
-from service.dead_letters.topic import LetterTopic
+from service.dead_letters.commands import drop as drop_dead_letters
+from service.dead_letters.commands import replay as replay_dead_letters
+from service.dead_letters.messages import DeadLetterId, StoredDeadLetter
+from service.dead_letters.topic import DeadLetterTopic
+from service.errors import ServiceError
 from service.wiring import wire
 from sinks.kafka.client import Cluster, TransactionalProducer
 from sinks.kafka.dead_letters import KafkaDeadLetters
@@ -59,30 +61,51 @@ _LARGEST_BYTES = 100_000_000  # the broker, which knows the topics' limits, judg
 _OPEN_SECONDS = 20  # consumers of the topics wait behind an open transaction
 
 
+class NoDeadLetterTopic(ServiceError):
+    """The topology's dead letters go to no Kafka topic."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"the topology's dead letters go into a {kind}; these commands need a "
+            "KafkaDeadLetters, whose topic can be read from outside"
+        )
+
+
+class DeadLettersNotDone(ServiceError):
+    """Some dead letters were refused, or could not be replayed or marked."""
+
+    def __init__(self, what: str, not_done: int, letters: int, done: int, reason: str) -> None:
+        """`reason` is the first one's."""
+        super().__init__(
+            f"{not_done} of {letters} dead letters were not {what}, {done} were: {reason}"
+        )
+
+
 class Room(NamedTuple):
     """The dead-letter topic of a topology."""
 
     pipeline: str
-    topic: LetterTopic
+    topic: DeadLetterTopic
     properties: dict[str, Scalar]  # librdkafka's
 
-    def producer(self) -> TransactionalProducer:
-        """Whoever opens one of the same topic later fences it."""
+    @contextmanager
+    def producer(self) -> Iterator[TransactionalProducer]:
+        """Open a producer, which fences those of the same topic."""
         cluster = Cluster(self.properties, "topic_broker_error", self.topic.name)
         name = f"headrace.dead-letters.{self.topic.name}"
-        return TransactionalProducer(cluster, name, _LARGEST_BYTES, _OPEN_SECONDS)
+        producer = TransactionalProducer(cluster, name, _LARGEST_BYTES, _OPEN_SECONDS)
+        producer.open()
+        try:
+            yield producer
+        finally:
+            producer.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """Which letters are meant."""
 
-    places: tuple[Place, ...]
+    ids: tuple[DeadLetterId, ...]
     filters: Filters
-
-    def selection(self, pipeline: str, *, dealt_with: bool) -> Selection:
-        """The same for a pipeline; `dealt_with` ones too, if asked for."""
-        return Selection(pipeline, self.filters, self.places, dealt_with)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +123,9 @@ class Order:
     per_second: float | None = None
 
     @property
-    def wish(self) -> Wish:
-        """How records are to be sent again."""
-        return Wish(self.max_replays, self.again, self.to)
+    def operator(self) -> Operator:
+        """The author of the marks."""
+        return Operator(whoami(), now_ms(), self.why)
 
 
 def filters_of(
@@ -131,7 +154,7 @@ def filters_of(
 
 def chosen(places: Sequence[str] | None, filters: Filters, *, every: bool) -> Chosen:
     """Letters by their places, or by filters, or all of them. Raises typer.BadParameter."""
-    found = tuple(_read(_LETTER, parse_place, each) for each in places or ())
+    found = tuple(_read(_LETTER, parse_id, each) for each in places or ())
     if found and (filters.any or every):
         message = "either letters or filters are needed, not both"
         raise typer.BadParameter(message, param_hint=_LETTER)
@@ -148,8 +171,8 @@ def show_list(
 ) -> None:
     """Print the newest letters, and how many there are."""
     with _room(target, config) as room:
-        view = look(room.topic)
-        listed = _listed(view, Selection(room.pipeline, filters, all=every), limit)
+        room.topic.refresh()
+        listed = _listed(room.topic, Selection(room.pipeline, filters, all=every), limit)
     if as_json:
         print_json({"topic": room.topic.name, "pipeline": room.pipeline, **listed.as_json()})
     else:
@@ -165,21 +188,22 @@ def show_one(
     value_only: bool,
     as_json: bool,
 ) -> None:
-    """Print one letter. Raises NoSuchLetter."""
-    place = _read(_LETTER, parse_place, text)
+    """Print one letter. Raises NoSuchDeadLetter."""
+    place = _read(_LETTER, parse_id, text)
     if value_only and sys.stdout.isatty():
         message = "it writes bytes as they are, which a terminal may obey: > FILE or | COMMAND"
         raise typer.BadParameter(message, param_hint="--value-only")
     with _room(target, config) as room:
-        topic, extent = room.topic, room.topic.extent()
-        letter = next(topic.some(extent, [place]), None)
+        topic = room.topic
+        topic.refresh(after=place)
+        letter = next(topic.some([place]), None)
         if letter is None:
-            topic.explain(extent, place)
-        content = content_to_send(topic, letter)
-        marks = topic.marks(extent, behind=place).of(place)
+            topic.explain(place)
+        content = topic.content(letter)
+        marks = topic.marks.get(place, ())
     if value_only:
         if isinstance(content, str):
-            raise NotDealtWith("written", 1, 1, 0, content)
+            raise DeadLettersNotDone("written", 1, 1, 0, content)
         sys.stdout.buffer.write(content.value or b"")
         sys.stdout.buffer.flush()
     elif as_json:
@@ -189,50 +213,44 @@ def show_one(
 
 
 def replay(target: str, config: Path | None, order: Order) -> None:
-    """Send records again. Raises NotDealtWith, NoSuchLetter, AnotherAtWork."""
+    """Send records again. Raises DeadLettersNotDone, NoSuchDeadLetter, ConcurrentOperator."""
+    request = ReplayRequest(order.max_replays, order.again, order.to, order.per_second)
     with _room(target, config) as room:
-
-        def plan(view: View, meant: Chosen) -> list[Row]:
-            selection = meant.selection(room.pipeline, dealt_with=order.again)
-            return plan_replay(view, selection, order.wish)
-
-        rows = plan(look(room.topic), order.chosen)
-        if _agreed(rows, order, "to_replay", "replay"):
-            with _sending(room) as producer:
-                view = look(room.topic)
-                rows = _anew(rows, plan(view, _places(rows, "to_replay")))
-                sender = Sender(view, producer, _who(order), per_second=order.per_second)
-                rows = sender.replay(rows)
-    _tell(room, order, rows, "replayed")
+        results = replay_dead_letters(
+            room.topic,
+            Selection(room.pipeline, order.chosen.filters, order.chosen.ids, order.again),
+            request,
+            order.operator,
+            lambda results: _agreed(results, order, "to_replay", "replay"),
+            room.producer,
+        )
+    _tell(room, order, results, "replayed")
 
 
 def drop(target: str, config: Path | None, order: Order) -> None:
-    """Mark letters as dropped. Raises NotDealtWith, NoSuchLetter, AnotherAtWork."""
+    """Mark letters as dropped. Raises as `replay`."""
     with _room(target, config) as room:
-
-        def plan(view: View, meant: Chosen) -> list[Row]:
-            return plan_drop(view, meant.selection(room.pipeline, dealt_with=False))
-
-        rows = plan(look(room.topic), order.chosen)
-        if _agreed(rows, order, "to_drop", "drop"):
-            with _sending(room) as producer:
-                view = look(room.topic)
-                rows = _anew(rows, plan(view, _places(rows, "to_drop")))
-                rows = Sender(view, producer, _who(order)).drop(rows)
-    _tell(room, order, rows, "dropped")
+        results = drop_dead_letters(
+            room.topic,
+            Selection(room.pipeline, order.chosen.filters, order.chosen.ids),
+            order.operator,
+            lambda results: _agreed(results, order, "to_drop", "drop"),
+            room.producer,
+        )
+    _tell(room, order, results, "dropped")
 
 
 @contextmanager
 def _room(target: str, config: Path | None) -> Iterator[Room]:
-    """The topology's dead-letter topic, open. Raises NoLetterTopic."""
+    """The topology's dead-letter topic, open. Raises NoDeadLetterTopic."""
     topology = load_topology(target)
     settings = configured(config)
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):
-        raise NoLetterTopic(type(sink).__name__)
+        raise NoDeadLetterTopic(type(sink).__name__)
     pipeline = wire(topology, settings).name
     properties = sink.client_properties(settings.kafka)
-    topic = LetterTopic(sink.topic, properties)
+    topic = DeadLetterTopic(sink.topic, properties)
     topic.open()
     try:
         yield Room(pipeline, topic, properties)
@@ -240,31 +258,21 @@ def _room(target: str, config: Path | None) -> Iterator[Room]:
         topic.close()
 
 
-@contextmanager
-def _sending(room: Room) -> Iterator[TransactionalProducer]:
-    producer = room.producer()
-    producer.open()
-    try:
-        yield producer
-    finally:
-        producer.close()
-
-
-def _listed(view: View, selection: Selection, limit: int) -> Listed:
+def _listed(topic: DeadLetterTopic, selection: Selection, limit: int) -> Listed:
     """The newest letters, in memory for so many; the others are counted."""
-    passed, by_error = Passed(), Counter[tuple[str, str]]()
+    skipped, by_error = Skipped(), Counter[tuple[str, str]]()
 
-    def counted() -> Iterator[tuple[int, Place, Letter]]:
-        for letter, _ in view.selected(selection, passed):
+    def counted() -> Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]:
+        for letter in select(topic, selection, skipped):
             by_error[letter.step, letter.error_class] += 1
-            yield letter.failed_at_ms, letter.place, letter.bare()
+            yield letter.failed_at_ms, letter.id, letter.bare()
 
     newest = [each[-1] for each in heapq.nlargest(limit, counted(), key=lambda each: each[:2])]
-    marked = [(letter, view.marks.of(letter.place)) for letter in newest]
-    return Listed(marked, by_error, passed)
+    marked = [(letter, topic.marks.get(letter.id, ())) for letter in newest]
+    return Listed(marked, by_error, skipped)
 
 
-def _agreed(rows: Sequence[Row], order: Order, outcome: str, verb: str) -> bool:
+def _agreed(rows: Sequence[DeadLetterResult], order: Order, outcome: str, verb: str) -> bool:
     """Whether there is something to do, and the operator wants it done."""
     count = sum(row.outcome == outcome for row in rows)
     if not count or order.dry_run:
@@ -278,24 +286,8 @@ def _agreed(rows: Sequence[Row], order: Order, outcome: str, verb: str) -> bool:
     return typer.confirm(f"{verb} {count} letters?", err=True)
 
 
-def _places(rows: Sequence[Row], outcome: str) -> Chosen:
-    wanted = [row for row in rows if row.outcome == outcome]
-    places = [place for row in wanted for place in (row.letter.place, *row.twins)]
-    return Chosen(tuple(places), Filters())
-
-
-def _anew(rows: Sequence[Row], judged: Sequence[Row]) -> list[Row]:
-    """What was refused at first, and how the others are judged now."""
-    kept = [row for row in rows if row.outcome not in ("to_replay", "to_drop")]
-    return sorted([*kept, *judged], key=lambda row: row.letter.place)
-
-
-def _who(order: Order) -> Who:
-    return Who(whoami(), now_ms(), order.why)
-
-
-def _tell(room: Room, order: Order, rows: Sequence[Row], done: str) -> None:
-    """Print what became of every letter. Raises NotDealtWith if one was not dealt with."""
+def _tell(room: Room, order: Order, rows: Sequence[DeadLetterResult], done: str) -> None:
+    """Print what became of every letter. Raises DeadLettersNotDone if one was not dealt with."""
     count = sum(row.outcome == done for row in rows)
     not_done = [row for row in rows if row.outcome in ("refused", "failed")]
     if order.as_json:
@@ -307,13 +299,13 @@ def _tell(room: Room, order: Order, rows: Sequence[Row], done: str) -> None:
                 "why": order.why,
                 done: count,
                 "refused": len(not_done),
-                "letters": {str(row.letter.place): row.as_json() for row in rows},
+                "letters": {str(row.letter.id): row.as_json() for row in rows},
             }
         )
     else:
         show_rows(answers(), rows)
     if not_done:
-        raise NotDealtWith(done, len(not_done), len(rows), count, not_done[0].note)
+        raise DeadLettersNotDone(done, len(not_done), len(rows), count, not_done[0].note)
 
 
 def _read(hint: str, parse: Callable[Words, T], *words: Words.args, **more: Words.kwargs) -> T:

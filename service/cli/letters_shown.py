@@ -11,11 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from service.dead_letters.judging import Row, in_words, moment
-from service.dead_letters.letter import Content, Letter
-from service.dead_letters.marks import Mark
-from service.dead_letters.planning import Passed
-from service.dead_letters.words import cut, header_text, value_lines
+from service.dead_letters.commands import DeadLetterResult, Skipped
+from service.dead_letters.format import cut, header_text, value_lines
+from service.dead_letters.messages import Mark, RecordContent, StoredDeadLetter, utc_text
 from service.printing import escaped
 
 _REASON = 60  # characters in a table
@@ -27,9 +25,9 @@ _WORDS = {"to_replay": "would be replayed", "to_drop": "would be dropped"}
 class Listed:
     """The letters that are shown, the newest first, and how many there are."""
 
-    letters: Sequence[tuple[Letter, Sequence[Mark]]]
+    letters: Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]
     by_error: Counter[tuple[str, str]]  # step and error class
-    passed: Passed
+    skipped: Skipped
 
     @property
     def total(self) -> int:
@@ -45,7 +43,7 @@ class Listed:
         return {
             "total": self.total,
             "by_error": groups,
-            "passed_over": asdict(self.passed),
+            "passed_over": asdict(self.skipped),
             "letters": [_facts(letter, marks) for letter, marks in self.letters],
         }
 
@@ -57,8 +55,8 @@ def show_letters(console: Console, topic: str, listed: Listed) -> None:
         table.add_column(name, no_wrap=name == "letter")
     for letter, marks in listed.letters:
         cells = (
-            str(letter.place),
-            moment(letter.failed_at_ms),
+            str(letter.id),
+            utc_text(letter.failed_at_ms),
             escaped(str(letter.read)),
             escaped(letter.step),
             escaped(letter.error_class),
@@ -73,18 +71,22 @@ def show_letters(console: Console, topic: str, listed: Listed) -> None:
 
 
 def show_letter(
-    console: Console, letter: Letter, content: Content | str, marks: Sequence[Mark], most: int
+    console: Console,
+    letter: StoredDeadLetter,
+    content: RecordContent | str,
+    marks: Sequence[Mark],
+    most: int,
 ) -> None:
     """Print all that is known of one letter."""
     facts = {
-        "letter": str(letter.place),
-        "failed (UTC)": moment(letter.failed_at_ms),
+        "letter": str(letter.id),
+        "failed (UTC)": utc_text(letter.failed_at_ms),
         "pipeline": escaped(letter.pipeline or "(not told)"),
         "step": escaped(letter.step),
         "attempts": f"{letter.attempts}",
         "error": escaped(letter.error_class),
         "record": escaped(str(letter.read)),
-        "its time (UTC)": moment(letter.read.timestamp_ms),
+        "its time (UTC)": utc_text(letter.read.timestamp_ms),
     }
     if letter.replays:
         facts["came first from"] = escaped(str(letter.origin))
@@ -92,7 +94,7 @@ def show_letter(
     for name, fact in facts.items():
         _say(console, f"{name + ':':<17}{fact}")
     for mark in marks:
-        _say(console, f"{'state:':<17}{escaped(in_words(mark))}")
+        _say(console, f"{'state:':<17}{escaped(str(mark))}")
     if not marks:
         _say(console, f"{'state:':<17}open")
     _part(console, "reason", [escaped(line) for line in letter.reason.split("\n")])
@@ -109,21 +111,21 @@ def show_letter(
     _part(console, "value" if value is None else f"value ({len(value):,} bytes)", shown)
 
 
-def show_rows(console: Console, rows: Sequence[Row]) -> None:
+def show_rows(console: Console, rows: Sequence[DeadLetterResult]) -> None:
     """Print what becomes of letters, and a line for each that needs more words."""
     table = Table()
     for name in ("letter", "record", "what happens", "to"):
         table.add_column(name)
     for row in rows:
         is_sent = row.outcome in ("to_replay", "replayed")
-        to = row.to or (str(row.target) if is_sent and row.target else "")
-        places = ", ".join(str(each) for each in (row.letter.place, *row.twins))
+        to = row.to or (row.target if is_sent else "")
+        places = ", ".join(map(str, row.ids))
         cells = (places, str(row.letter.read), _WORDS.get(row.outcome, row.outcome), to)
         table.add_row(*(escape(escaped(each)) for each in cells))
     if rows:
         console.print(table)
     counts = Counter(_WORDS.get(row.outcome, row.outcome) for row in rows)
-    said = [f"{row.letter.place}: {escaped(row.note)}" for row in rows if row.note]
+    said = [f"{row.letter.id}: {escaped(row.note)}" for row in rows if row.note]
     said.append(", ".join(f"{count} {word}" for word, count in counts.items()) or "no open letter")
     if not any(row.outcome in ("replayed", "dropped") for row in rows):
         said.append("nothing was sent or marked")
@@ -131,7 +133,9 @@ def show_rows(console: Console, rows: Sequence[Row]) -> None:
         _say(console, line)
 
 
-def letter_facts(letter: Letter, content: Content | str, marks: Sequence[Mark]) -> dict[str, Any]:
+def letter_facts(
+    letter: StoredDeadLetter, content: RecordContent | str, marks: Sequence[Mark]
+) -> dict[str, Any]:
     """A letter and its record as JSON takes it; bytes are base64."""
     if isinstance(content, str):
         return {**_facts(letter, marks), "content": None, "content_missing": content}
@@ -140,9 +144,9 @@ def letter_facts(letter: Letter, content: Content | str, marks: Sequence[Mark]) 
     return {**_facts(letter, marks), "content": record}
 
 
-def _facts(letter: Letter, marks: Sequence[Mark]) -> dict[str, Any]:
+def _facts(letter: StoredDeadLetter, marks: Sequence[Mark]) -> dict[str, Any]:
     return {
-        "letter": str(letter.place),
+        "letter": str(letter.id),
         "record": letter.read._asdict(),
         "origin": letter.origin._asdict(),
         "replays": letter.replays,
@@ -153,8 +157,8 @@ def _facts(letter: Letter, marks: Sequence[Mark]) -> dict[str, Any]:
         "reason": letter.reason,
         "failed_at_ms": letter.failed_at_ms,
         "headers_error": letter.headers_error,
-        "key_bytes": letter.key_reference.size if letter.key_reference else None,
-        "value_bytes": letter.reference.size if letter.reference else letter.value_bytes,
+        "key_bytes": letter.key_digest.size if letter.key_digest else None,
+        "value_bytes": letter.value_digest.size if letter.value_digest else letter.value_bytes,
         "state": marks[-1].kind if marks else "open",
         "marks": [msgspec.to_builtins(mark) for mark in marks],
     }
@@ -166,7 +170,7 @@ def _summary(topic: str, listed: Listed) -> list[str]:
         lines.append(f"{count:>7,}  {escaped(step)}: {escaped(error)}")
     shown = len(listed.letters)
     lines.append(f"{listed.total:,} letters in '{topic}'" + _newest(shown, listed.total))
-    passed = listed.passed
+    passed = listed.skipped
     for count, what in (
         (passed.dealt_with, "were replayed or dropped; --all lists them"),
         (passed.of_others, "are of other pipelines; --pipeline NAME lists them"),

@@ -1,156 +1,167 @@
-"""The dead-letter topic, read from outside the service: letters, and the marks that concern them.
+"""The dead-letter topic, read from outside the service."""
 
-It is read twice, marks first: they stand behind their letters, and are few and small.
-"""
-
+import hashlib
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
-from typing import NoReturn, TypeAlias, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 from partition.errors import KafkaUnavailable, OffsetOutOfRange, TopicMissing
-from partition.interfaces import Log, Topic
+from partition.interfaces import Log
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Partition, Position
-from service.dead_letters.errors import NoSuchLetter
-from service.dead_letters.letter import (
-    Content,
-    Found,
-    Letter,
-    Origin,
-    Other,
-    Place,
+from service.dead_letters.messages import (
+    ContentDigest,
+    DeadLetterId,
+    ForeignMessage,
+    Marks,
+    RecordContent,
+    RecordOrigin,
+    StoredDeadLetter,
+    StoredMessage,
+    collect_marks,
     content_of,
+    is_mark,
     read_message,
 )
-from service.dead_letters.marks import Marks, is_mark
+from service.errors import ServiceError
 from topology.record import Message
 from topology.sink import Scalar
 
 T = TypeVar("T")
-Extent: TypeAlias = Mapping[int, Log]  # of each partition, as far as it is read
 
-_ASK_SECONDS = 20.0  # above what Kafka's client takes itself
-_AT_ONCE = 1_000  # messages
+_ASK_SECONDS = 20.0  # above the time-out of Kafka's client
+_FETCH_MESSAGES = 1_000
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 30.0
-_HELD_BACK_MS = 50  # by the broker, until it tells the end of a partition
+_FETCH_WAIT_MS = 50  # the broker's answer at the end of a partition takes as long
 
 
-class LetterTopic:
-    """Reads the topic, and the records of which its letters tell. One thread.
+class NoSuchDeadLetter(ServiceError):
+    """No dead letter stands at a position that was named; nothing was done."""
 
-    `properties` are librdkafka's. All of it raises as the catalogue does: KafkaUnavailable,
-    KafkaFailed, TopicMissing.
+    def __init__(self, place: DeadLetterId, found: str) -> None:
+        super().__init__(f"there is no dead letter at {place}: {found}; nothing was done")
+
+
+class DeadLetterTopic:
+    """Reads the topic as it was at the last `refresh`, and the records behind its dead letters.
+
+    One thread. `properties` are librdkafka's. Every method raises as the catalogue does:
+    KafkaUnavailable, KafkaFailed, TopicMissing.
     """
 
     def __init__(self, name: str, properties: Mapping[str, Scalar]) -> None:
         self.name = name
-        # Its ends must be those of committed messages, since these are what is read.
+        self.marks: Marks = {}
+        self._ends: dict[int, Log] = {}
+        # The log's end must be the committed one, since only committed messages are read.
         plain = {key: value for key, value in properties.items() if key != "isolation.level"}
         self._catalogue = KafkaCatalogue(plain)
-        self._fetcher = KafkaFetcher({**plain, "fetch.wait.max.ms": _HELD_BACK_MS})
+        self._fetcher = KafkaFetcher({**plain, "fetch.wait.max.ms": _FETCH_WAIT_MS})
 
     def open(self) -> None:
-        """Make the clients; brokers are contacted in the background. Raises KafkaMisconfigured."""
+        """Create the clients without waiting for a broker. Raises KafkaMisconfigured."""
         self._catalogue.open()
         self._fetcher.open()
 
     def close(self) -> None:
-        """Let go of the clients. Idempotent."""
+        """Drop the clients. Idempotent."""
         self._fetcher.close()
         self._catalogue.close()
 
-    def extent(self) -> Extent:
-        """How far the topic reaches now: what is written later is not read."""
-        numbers = self.topic(self.name).partitions
+    def refresh(self, after: DeadLetterId | None = None) -> None:
+        """Fix the topic's end as it is now, and read the marks; only those `after` one if given."""
+        numbers = _answer(self._catalogue.topic(self.name)).partitions
         asked = {each: self._catalogue.log(Partition(self.name, each)) for each in numbers}
-        return {number: _answer(log) for number, log in asked.items()}
-
-    def topic(self, name: str) -> Topic:
-        """A topic of the cluster. Raises TopicMissing."""
-        return _answer(self._catalogue.topic(name))
+        self._ends = {number: _answer(log) for number, log in asked.items()}
+        read = self._ends
+        if after is not None:
+            log = read.get(after.partition, Log(0, 0))
+            read = {after.partition: Log(max(log.start, after.offset + 1), log.end)}
+        self.marks = collect_marks(self._messages(read))
 
     def partitions(self, name: str) -> tuple[int, ...]:
-        """The partitions of a topic; none if there is no such topic."""
+        """Return the partitions of any topic; none if the topic does not exist."""
         try:
-            return self.topic(name).partitions
+            return _answer(self._catalogue.topic(name)).partitions
         except TopicMissing:
             return ()
 
-    def marks(self, extent: Extent, behind: Place | None = None) -> Marks:
-        """What was done with letters; `behind` one, only that of its partition is complete."""
-        found = Marks()
-        for message in self._messages(extent, behind):
-            found.take(message)
-        return found
-
-    def read(self, extent: Extent) -> Iterator[Found]:
-        """Everything but marks, partition by partition, the oldest first."""
-        for message in self._messages(extent):
+    def read(self) -> Iterator[StoredMessage]:
+        """Yield everything but marks, partition by partition, the oldest first."""
+        for message in self._messages(self._ends):
             if not is_mark(message):
                 yield read_message(message)
 
-    def some(self, extent: Extent, places: Collection[Place]) -> Iterator[Letter]:
-        """The letters at these places, in order; where there is none, nothing comes."""
-        wanted = set(places)
-        for number in sorted({place.partition for place in wanted}):
-            offsets = [place.offset for place in wanted if place.partition == number]
-            span = _within(extent.get(number), min(offsets), max(offsets))
+    def some(self, ids: Collection[DeadLetterId]) -> Iterator[StoredDeadLetter]:
+        """Yield the dead letters at these positions, in order; skip those that do not exist."""
+        wanted = set(ids)
+        for number in sorted({each.partition for each in wanted}):
+            offsets = [each.offset for each in wanted if each.partition == number]
+            span = _within(self._ends.get(number), min(offsets), max(offsets))
             for message in self._messages({number: span}):
                 if (number, message.offset()) not in wanted or is_mark(message):
                     continue
                 found = read_message(message)
-                if isinstance(found, Letter):
+                if isinstance(found, StoredDeadLetter):
                     yield found
 
-    def message(self, extent: Extent, place: Place) -> Message:
-        """Whatever stands at a place. Raises NoSuchLetter."""
-        log = extent.get(place.partition)
+    def explain(self, place: DeadLetterId) -> NoReturn:
+        """Raise NoSuchDeadLetter with what stands at a position instead."""
+        log = self._ends.get(place.partition)
         if log is None:
-            raise NoSuchLetter(place, f"'{self.name}' has partitions {sorted(extent)}")
-        for message in self._messages({place.partition: _within(log, place.offset, place.offset)}):
-            return message
-        partition = Partition(self.name, place.partition)
-        raise NoSuchLetter(place, _held(partition, log))
-
-    def explain(self, extent: Extent, place: Place) -> NoReturn:
-        """Raise NoSuchLetter with what there is instead."""
-        message = self.message(extent, place)
+            raise NoSuchDeadLetter(place, f"'{self.name}' has partitions {sorted(self._ends)}")
+        span = _within(log, place.offset, place.offset)
+        message = next(self._messages({place.partition: span}), None)
+        if message is None:
+            raise NoSuchDeadLetter(place, _extent_text(Partition(self.name, place.partition), log))
         if is_mark(message):
-            raise NoSuchLetter(place, "it is a mark, which says what became of another letter")
+            raise NoSuchDeadLetter(place, "it is a mark, which says what became of another one")
         found = read_message(message)
-        if isinstance(found, Other):
-            raise NoSuchLetter(place, found.reason)
-        reason = "it is a notice of records that were lost, and there is no record to replay"
-        raise NoSuchLetter(place, reason)
+        if isinstance(found, ForeignMessage):
+            raise NoSuchDeadLetter(place, found.reason)
+        raise NoSuchDeadLetter(place, "it is a notice of lost records, with nothing to replay")
 
-    def record(self, origin: Origin) -> Content | str:
-        """A record as its own topic has it, or why it is not to be had."""
+    def content(self, letter: StoredDeadLetter) -> RecordContent | str:
+        """Return what a replay of a dead letter sends, or the reason why it cannot be had.
+
+        A value that was left out is read from the record's own topic, and its SHA-256 checked.
+        """
+        value, key = letter.value_digest, letter.key_digest
+        if value is None:
+            if letter.content is None:
+                raise AssertionError(letter.id)
+            return letter.content
+        left_out = f"its key ({key.size:,} bytes) and value" if key else "its value"
+        without = f"the dead letter lacks {left_out}, {value.size:,} bytes of {letter.read}"
+        found = self._record(letter.read)
+        if isinstance(found, str):
+            return f"{without}; {found}"
+        if not _matches(value, found.value) or (key and not _matches(key, found.key)):
+            return f"{without}; another record stands there now"
+        return found
+
+    def _record(self, origin: RecordOrigin) -> RecordContent | str:
         partition = Partition(origin.topic, origin.partition)
         if origin.partition not in self.partitions(origin.topic):
-            return f"{partition} does not exist any more"
+            return f"{partition} no longer exists"
         log = _answer(self._catalogue.log(partition))
         span = _within(log, origin.offset, origin.offset)
         for message in self._read(partition, span.start, span.end):
             return content_of(message)
-        return f"{_held(partition, log)}, and not this one"
+        return f"{_extent_text(partition, log)}, and not this one"
 
-    def _messages(self, extent: Extent, behind: Place | None = None) -> Iterator[Message]:
+    def _messages(self, extent: Mapping[int, Log]) -> Iterator[Message]:
         for number, log in sorted(extent.items()):
-            start = log.start
-            if behind is not None:
-                if number != behind.partition:
-                    continue
-                start = max(start, behind.offset + 1)
-            yield from self._read(Partition(self.name, number), start, log.end)
+            yield from self._read(Partition(self.name, number), log.start, log.end)
 
     def _read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
         """Read committed messages from `start` up to before `end`, in order.
 
-        `end` is one that the log has reached. Offsets without a message are skipped, also where
-        they have expired. Raises KafkaUnavailable after 30 s without any progress.
+        The log has reached `end`. Offsets without a message are skipped, also where they have
+        expired. Raises KafkaUnavailable after 30 s without any progress.
         """
         if start >= end:
             return
@@ -158,7 +169,7 @@ class LetterTopic:
         heard_at = time.monotonic()
         try:
             while start < end:
-                fetched = self._fetcher.fetch(_AT_ONCE, _POLL_SECONDS)
+                fetched = self._fetcher.fetch(_FETCH_MESSAGES, _POLL_SECONDS)
                 for chunk in fetched.chunks:
                     for offset, message in zip(chunk.offsets.tolist(), chunk.messages, strict=True):
                         if offset < end:
@@ -181,16 +192,17 @@ class LetterTopic:
 
 
 def _within(log: Log | None, first: int, last: int) -> Log:
-    """Those of the offsets that a log holds."""
-    if log is None:
-        return Log(0, 0)
-    return Log(max(log.start, first), min(log.end, last + 1))
+    return Log(0, 0) if log is None else Log(max(log.start, first), min(log.end, last + 1))
 
 
-def _held(partition: Partition, log: Log) -> str:
+def _extent_text(partition: Partition, log: Log) -> str:
     if log.start == log.end:
         return f"{partition} is empty"
     return f"{partition} holds offsets {log.start} to {log.end - 1}"
+
+
+def _matches(digest: ContentDigest, content: bytes | None) -> bool:
+    return hashlib.sha256(content or b"").hexdigest() == digest.sha256
 
 
 def _answer(asked: "Future[T]") -> T:

@@ -14,7 +14,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from service.cli.app import app
-from service.dead_letters.errors import AnotherAtWork, NoSuchLetter, NotDealtWith
+from service.cli.letters import DeadLettersNotDone
+from service.dead_letters.commands import ConcurrentOperator
+from service.dead_letters.topic import NoSuchDeadLetter
 from service.devservers.servers import EmbeddedKafka
 from sinks.kafka.client import (
     Cluster,
@@ -185,7 +187,7 @@ def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
     assert {each["replays"] for each in listed["letters"]} == {1}
     assert {each["origin"]["offset"] for each in listed["letters"]} == {1, 3}
     refused = place.headrace("replay", "--step", "parse", *WHY, "--yes")
-    assert isinstance(refused.error, NotDealtWith)
+    assert isinstance(refused.error, DeadLettersNotDone)
     assert "--max-replays 2 replays it once more" in str(refused.error)
     assert len(place.records(place.name)) == 6
 
@@ -242,10 +244,10 @@ def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):
     ):
         assert said in " ".join(place.headrace(*words, as_json=False).out.split()), words
     missing = place.headrace("replay", "0:99", *WHY, "--yes")
-    assert isinstance(missing.error, NoSuchLetter)
+    assert isinstance(missing.error, NoSuchDeadLetter)
     assert place.headrace("list").facts["total"] == 1
     elsewhere = place.headrace("replay", "--every", *WHY, "--yes", "--to", f"{place.name}.gone")
-    assert isinstance(elsewhere.error, NotDealtWith)
+    assert isinstance(elsewhere.error, DeadLettersNotDone)
     assert "does not exist" in str(elsewhere.error)
 
 
@@ -285,7 +287,7 @@ def test_whoever_begins_later_stops_the_one_that_is_at_it(place, monkeypatch):
     monkeypatch.setattr(TransactionalProducer, "open", open_and_be_superseded)
     late = place.headrace("replay", "--every", *WHY, "--yes")
     # It has found the other's mark, or it is fenced: sent once in any case.
-    assert isinstance(late.error, (NotDealtWith, AnotherAtWork)), late
+    assert isinstance(late.error, (DeadLettersNotDone, ConcurrentOperator)), late
     assert [each.value() for each in place.records(place.name)] == [b"bad", b"bad"]
 
 

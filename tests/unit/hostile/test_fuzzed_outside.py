@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 
 from service.cli.common import describe
 from service.config import Config, load
-from service.dead_letters.letter import Letter, Notice, Other, read_message
-from service.dead_letters.marks import MARK, Marks
-from service.dead_letters.words import header_text, value_lines
+from service.dead_letters.format import header_text, value_lines
+from service.dead_letters.messages import (
+    MARK,
+    ForeignMessage,
+    StoredDeadLetter,
+    StoredNotice,
+    collect_marks,
+    read_message,
+)
 from service.errors import BadConfig
 from service.health import Health
 from service.http import HttpServer
 from service.tracing.traces import parents_in
 from sinks.kafka.dead_letters import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
 from tests.support.patience import seconds
-from tests.worlds.letters import Written
+from tests.worlds.stored_dead_letters import StoredMessage
 
 NAMES = [
     TOPIC, "headrace.partition", "headrace.offset", "headrace.timestamp_ms", "headrace.attempts",
@@ -48,9 +54,9 @@ WHOLE = [(name, b"5") for name in NAMES if name != "headrace.noticed_at_ms"]
 def test_a_message_of_the_dead_letter_topic_is_a_letter_or_something_else(
     headers: Any, value: bytes | None
 ) -> None:
-    message: Any = Written(headers, content=value)
-    assert isinstance(read_message(message), Letter | Notice | Other)
-    Marks().take(message)
+    message: Any = StoredMessage(headers, content=value)
+    assert isinstance(read_message(message), StoredDeadLetter | StoredNotice | ForeignMessage)
+    collect_marks([message])
 
 
 @given(st.lists(st.one_of(st.none(), HEADERS), max_size=5))

@@ -14,8 +14,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from opentelemetry.trace import INVALID_SPAN
 
 from partition.records import Chunk, Partition
-from service.dead_letters.letter import content_of, read_message
-from service.dead_letters.marks import Marks
+from service.dead_letters.messages import collect_marks, content_of, read_message
 from service.tracing.traces import Traces
 from sinks.kafka.dead_letters import _content, _Form
 from sinks.spark.records import fit_records
@@ -127,7 +126,7 @@ def test_headers_of_any_bytes_are_given_or_refused_by_name(broker: Broker) -> No
                     _ = each.headers
         read_message(message)
         content_of(message)
-        Marks().take(message)
+        collect_marks([message])
         for form in _Form:
             assert _content(letter_of(record), "p", form)["headers"]
     assert refused > 100

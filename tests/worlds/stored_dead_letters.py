@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.dead_letters.letter import Letter, read_message
+from service.dead_letters.messages import StoredDeadLetter, read_message
 from sinks.kafka.dead_letters import Header
 
 
 @dataclass(frozen=True)
-class Written:
+class StoredMessage:
     """A message as it is read from a topic."""
 
     own: Sequence[Header] | None
@@ -39,7 +39,7 @@ class Written:
 
 
 def facts(**more: object) -> list[Header]:
-    """What the sink says of a record that failed, behind the record's own headers."""
+    """Return the headers that the sink appends to the record's own."""
     said: dict[str, object] = {
         "topic": "orders",
         "partition": 3,
@@ -55,8 +55,10 @@ def facts(**more: object) -> list[Header]:
     return [(f"headrace.{name}", str(each).encode()) for name, each in (said | more).items()]
 
 
-def letter(own: Sequence[Header] = (), at: int = 17, number: int = 2, **more: object) -> Letter:
-    """A letter as it is read."""
-    found = read_message(Written([*own, *facts(**more)], at=at, number=number))
-    assert isinstance(found, Letter), found
+def dead_letter(
+    own: Sequence[Header] = (), at: int = 17, number: int = 2, **more: object
+) -> StoredDeadLetter:
+    """Return a dead letter as it is read."""
+    found = read_message(StoredMessage([*own, *facts(**more)], at=at, number=number))
+    assert isinstance(found, StoredDeadLetter), found
     return found

@@ -1,0 +1,292 @@
+"""Messages of the dead-letter topic: dead letters, notices, and the marks of operators. Pure.
+
+Nothing that a record brings is trusted. A dead letter's facts are the headers from the last
+`headrace.topic` on, which the sink wrote behind the record's own. A mark says what became of a
+dead letter and stands behind it in the same partition; its last header is `headrace.mark`, which
+a dead letter's last header never is.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from sinks.kafka.dead_letters import (
+    HEADERS_ERROR,
+    KEY_SHA256,
+    KEY_SIZE,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TIMESTAMP_MS,
+    ORIGIN_TOPIC,
+    REPLAYED_AT_MS,
+    REPLAYED_FROM,
+    REPLAYS,
+    TOPIC,
+    VALUE_SHA256,
+    VALUE_SIZE,
+    Header,
+    replay_headers,
+    without_replay_headers,
+)
+from topology.record import HeadersUnreadable, Message, headers_of
+
+MarkKind: TypeAlias = Literal["replayed", "dropped"]
+
+MARK = "headrace.mark"
+
+_NUMBER = re.compile(r"-?\d{1,18}")
+_NO_TIME = -1  # Kafka's own value
+_LONGEST_MARK = 16_384  # bytes; ours are far below it
+
+
+class DeadLetterId(NamedTuple):
+    """The position of a message in the dead-letter topic."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"
+
+
+class RecordOrigin(NamedTuple):
+    """The position of a record in its topic, and the record's timestamp."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int = _NO_TIME
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+class RecordContent(NamedTuple):
+    """The part of a record that a replay sends. `headers` are none of ours."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class ContentDigest(NamedTuple):
+    """Size and SHA-256 of a value or key that the dead letter leaves out."""
+
+    size: int
+    sha256: str
+
+
+class StoredDeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter as its topic has it."""
+
+    id: DeadLetterId
+    read: RecordOrigin  # the record that the pipeline read
+    origin: RecordOrigin  # where that was before its first replay; else the same
+    replays: int  # before it failed
+    reason: str
+    step: str
+    attempts: int
+    error_class: str
+    failed_at_ms: int
+    pipeline: str | None  # None in dead letters that older versions wrote
+    value_digest: ContentDigest | None  # if the value was left out
+    key_digest: ContentDigest | None  # if the key was left out, too
+    content: RecordContent | None  # None after `bare`
+    value_bytes: int | None  # None: no value
+    headers_error: str | None = None  # the reason why the record's headers were left out
+
+    def bare(self) -> "StoredDeadLetter":
+        """Return a copy without its content, which takes little memory."""
+        return msgspec.structs.replace(self, content=None)
+
+
+class StoredNotice(NamedTuple):
+    """A range of offsets that was skipped: there is no record to replay."""
+
+    id: DeadLetterId
+
+
+class ForeignMessage(NamedTuple):
+    """A message that Headrace did not write, and the reason."""
+
+    id: DeadLetterId
+    reason: str
+
+
+StoredMessage: TypeAlias = StoredDeadLetter | StoredNotice | ForeignMessage
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operator's action on one dead letter of the mark's own partition."""
+
+    letter: int  # its offset
+    kind: MarkKind
+    at_ms: int
+    by: str
+    why: str = ""
+    to: str = ""  # the replayed record: orders[0]@991
+
+    def __str__(self) -> str:
+        where = f" as {self.to}" if self.to else ""
+        why = f": {self.why}" if self.why else ""
+        return f"{self.kind}{where} on {utc_text(self.at_ms)} by {self.by}{why}"
+
+
+Marks: TypeAlias = Mapping[DeadLetterId, Sequence[Mark]]  # in order; none for an open dead letter
+
+
+class _NotANumber(Exception):
+    """A header that should hold a number does not."""
+
+
+def read_message(message: Message) -> StoredMessage:
+    """Parse any message but a mark; never raises for its content."""
+    place = DeadLetterId(message.partition(), message.offset())
+    headers = _headers_in(message)
+    first = max((i for i, (name, _) in enumerate(headers) if name == TOPIC), default=None)
+    if first is None:
+        return ForeignMessage(place, f"it has no header '{TOPIC}'")
+    facts = dict(headers[first:])
+    if "headrace.noticed_at_ms" in facts:
+        return StoredNotice(place)
+    try:
+        return _dead_letter(message, place, facts, headers[:first])
+    except _NotANumber as error:
+        return ForeignMessage(place, str(error))
+
+
+def content_of(message: Message) -> RecordContent:
+    """Return the part of a record that a replay sends, from the record's own topic."""
+    own = tuple(without_replay_headers(_headers_in(message)))
+    return RecordContent(message.key(), message.value(), own)
+
+
+def headers_to_send(
+    letter: StoredDeadLetter, content: RecordContent, *, earlier: int, source: str, at_ms: int
+) -> list[Header]:
+    """Return a replay's headers: the record's own, then its first origin.
+
+    `source` is the dead-letter topic, `earlier` counts the replays before this one.
+    """
+    origin = letter.origin
+    ours = {
+        ORIGIN_TOPIC: origin.topic,
+        ORIGIN_PARTITION: origin.partition,
+        ORIGIN_OFFSET: origin.offset,
+        ORIGIN_TIMESTAMP_MS: origin.timestamp_ms,
+        REPLAYS: earlier + 1,
+        REPLAYED_FROM: f"{source}:{letter.id}",
+        REPLAYED_AT_MS: at_ms,
+    }
+    return [*content.headers, *((name, str(fact).encode()) for name, fact in ours.items())]
+
+
+def is_mark(message: Message) -> bool:
+    """Whether a message is a mark."""
+    headers = _headers_in(message)
+    return len(headers) > 0 and headers[-1][0] == MARK
+
+
+def encode_mark(mark: Mark) -> tuple[bytes, list[Header]]:
+    """Return a mark's value and headers."""
+    return msgspec.json.encode(mark), [(MARK, mark.kind.encode())]
+
+
+def collect_marks(messages: Iterable[Message]) -> Marks:
+    """Return the marks among the messages; ignore those that are invalid or mark nothing."""
+    found: dict[DeadLetterId, list[Mark]] = {}
+    for message in filter(is_mark, messages):
+        mark = _decode_mark(message.value())
+        if mark is not None and mark.letter < message.offset():
+            found.setdefault(DeadLetterId(message.partition(), mark.letter), []).append(mark)
+    return found
+
+
+def utc_text(at_ms: int) -> str:
+    """Return a time in UTC for a person; headers may hold any number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+def _headers_in(message: Message) -> Sequence[Header]:
+    """Return a message's headers; none if they are unreadable, since ours are readable."""
+    try:
+        return headers_of(message) or ()
+    except HeadersUnreadable:
+        return ()
+
+
+def _dead_letter(
+    message: Message, place: DeadLetterId, facts: Mapping[str, bytes | None], own: Sequence[Header]
+) -> StoredDeadLetter:
+    read = RecordOrigin(
+        _text(facts[TOPIC]),
+        _number(facts, "headrace.partition"),
+        _number(facts, "headrace.offset"),
+        _number(facts, "headrace.timestamp_ms", least=_NO_TIME),
+    )
+    origin, replays = _history(own, read)
+    value = message.value()
+    pipeline = facts.get("headrace.pipeline")
+    return StoredDeadLetter(
+        id=place,
+        read=read,
+        origin=origin,
+        replays=replays,
+        reason=_text(facts.get("headrace.reason")),
+        step=_text(facts.get("headrace.step")),
+        attempts=_number(facts, "headrace.attempts"),
+        error_class=_text(facts.get("headrace.error_class")),
+        failed_at_ms=_number(facts, "headrace.failed_at_ms"),
+        pipeline=None if pipeline is None else _text(pipeline),
+        value_digest=_digest(facts, VALUE_SIZE, VALUE_SHA256),
+        key_digest=_digest(facts, KEY_SIZE, KEY_SHA256),
+        content=RecordContent(message.key(), value, tuple(without_replay_headers(own))),
+        value_bytes=None if value is None else len(value),
+        headers_error=_text(facts[HEADERS_ERROR]) if HEADERS_ERROR in facts else None,
+    )
+
+
+def _digest(facts: Mapping[str, bytes | None], size: str, sha256: str) -> ContentDigest | None:
+    return ContentDigest(_number(facts, size), _text(facts[sha256])) if sha256 in facts else None
+
+
+def _history(own: Sequence[Header], read: RecordOrigin) -> tuple[RecordOrigin, int]:
+    """Return a record's first origin and its replays; an incomplete history is not ours."""
+    ours = dict(replay_headers(own))
+    try:
+        origin = RecordOrigin(
+            _text(ours[ORIGIN_TOPIC]),
+            _number(ours, ORIGIN_PARTITION),
+            _number(ours, ORIGIN_OFFSET),
+            _number(ours, ORIGIN_TIMESTAMP_MS, least=_NO_TIME),
+        )
+        return origin, _number(ours, REPLAYS)
+    except (KeyError, _NotANumber):
+        return read, 0
+
+
+def _number(facts: Mapping[str, bytes | None], name: str, least: int = 0) -> int:
+    text = _text(facts.get(name))
+    if not _NUMBER.fullmatch(text) or int(text) < least:
+        found = f"'{text[:50]}'" if name in facts else "nothing"
+        raise _NotANumber(f"header '{name}': found {found}, expected an integer >= {least}")
+    return int(text)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="backslashreplace")
+
+
+def _decode_mark(value: bytes | None) -> Mark | None:
+    if value is None or len(value) > _LONGEST_MARK:
+        return None
+    try:
+        return msgspec.json.decode(value, type=Mark)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,289 @@
+"""Selection, replay and drop over a topic in memory; a real broker is used in integration/."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from service.dead_letters.commands import (
+    ConcurrentOperator,
+    Filters,
+    Operator,
+    ReplayRequest,
+    Selection,
+    Skipped,
+    drop,
+    parse_id,
+    parse_offsets,
+    parse_time,
+    replay,
+    select,
+)
+from service.dead_letters.messages import (
+    Mark,
+    RecordContent,
+    collect_marks,
+    encode_mark,
+    headers_to_send,
+    is_mark,
+    read_message,
+)
+from service.dead_letters.topic import DeadLetterTopic
+from sinks.kafka.client import NotAccepted, OutcomeUnknown, ProducerFenced, RecordMetadata
+from tests.worlds.stored_dead_letters import StoredMessage, dead_letter, facts
+
+NOW = 1_700_000_100_000
+OPERATOR = Operator("me@host", 1_700_000_000_000, "rubbish")
+DROPPED = Mark(1, "dropped", 1_700_000_000_000, "me@host", "rubbish")
+REPLAYED = Mark(1, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
+
+
+class MemoryTopic(DeadLetterTopic):
+    """Messages in one partition, and a producer that appends to them or fails as told."""
+
+    def __init__(self, *messages: StoredMessage, sources: dict[str, tuple[int, ...]]) -> None:
+        self.name = "orders.dead"
+        self.messages = list(messages)
+        self.sources = sources
+        self.records: dict[int, RecordContent] = {}
+        self.errors: list[Exception | None] = []
+        self.sent: list[list[str]] = []
+        self.opened: Callable[[], object] = lambda: None
+        self.refresh()
+
+    def refresh(self, after=None):
+        self.marks = collect_marks(self.messages)
+
+    def partitions(self, name):
+        return self.sources.get(name, ())
+
+    def _record(self, origin):
+        return self.records.get(origin.offset, "it has expired")
+
+    def read(self):
+        return (read_message(each) for each in self.messages if not is_mark(each))
+
+    def some(self, ids):
+        wanted = set(ids)
+        return (each for each in self.read() if each.id in wanted)
+
+    @contextmanager
+    def producer(self) -> Iterator["MemoryTopic"]:
+        self.opened()
+        yield self
+
+    def commit(self, messages, then) -> None:
+        stored = [RecordMetadata(each.partition or 0, 100 + i) for i, each in enumerate(messages)]
+        marks = then(stored)
+        self.sent.append([f"{each.topic}:{each.partition}" for each in messages])
+        if self.errors and (error := self.errors.pop(0)):
+            raise error
+        self.messages += [StoredMessage(each.headers, each.value, 1000) for each in marks]
+
+
+def topic_of(*letters: StoredMessage) -> MemoryTopic:
+    return MemoryTopic(*letters, sources={"orders": (0, 1, 2, 3), "small": (0, 1), "new": (0,)})
+
+
+def stored(at: int = 1, offset: int = 42, own=(), **more) -> StoredMessage:
+    return StoredMessage([*own, *facts(offset=offset, **more)], at=at)
+
+
+def mark(of: Mark, at: int = 900) -> StoredMessage:
+    value, headers = encode_mark(of)
+    return StoredMessage(headers, value, at)
+
+
+def replayed(topic: MemoryTopic, **request):
+    return replay(
+        topic,
+        Selection("orders", all=request.get("again", False)),
+        ReplayRequest(**request),
+        OPERATOR,
+        lambda _: True,
+        topic.producer,
+    )
+
+
+def dropped(topic: MemoryTopic):
+    return drop(topic, Selection("orders"), OPERATOR, lambda _: True, topic.producer)
+
+
+@pytest.mark.parametrize(
+    ("matching", "others"),
+    [
+        (Filters(), Filters(topic="others")),
+        (Filters(topic="orders", partition=3, offsets=(40, 42)), Filters(partition=2)),
+        (Filters(offsets=(42, 42)), Filters(offsets=(43, 50))),
+        (Filters(step="parse"), Filters(step="pars")),
+        (Filters(error="ValueError"), Filters(error="Value")),
+        (Filters(error="NOT json"), Filters(error="YAML")),
+        (Filters(since_ms=1_700_000_009_999), Filters(since_ms=1_700_000_010_000)),
+        (Filters(until_ms=1_700_000_010_000), Filters(until_ms=1_700_000_009_999)),
+        (Filters(pipeline="orders"), Filters(pipeline="others")),
+    ],
+)
+def test_filters_match(matching, others):
+    assert matching.match(dead_letter())
+    assert not others.match(dead_letter())
+
+
+def test_options_are_parsed():
+    assert parse_id("0:17") == (0, 17)
+    assert (parse_offsets("40-90"), parse_offsets("40")) == ((40, 90), (40, 40))
+    assert parse_time("2h", NOW) == NOW - 7_200_000
+    for text in ("1700000000000", "2023-11-14T22:13:20", "2023-11-14T23:13:20+01:00"):
+        assert parse_time(text, NOW) == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("parse", "texts", "expected"),
+    [
+        (parse_id, ["", "17", "0:", "-1:2", "0:1:2", "a:b"], "PARTITION:OFFSET"),
+        (parse_offsets, ["", "9-3", "a-b", "1-", "-1"], "expected A-B"),
+        (lambda t: parse_time(t, NOW), ["", "yesterday", "2w", "2023-13-01"], "expected an age"),
+    ],
+)
+def test_invalid_option_says_what_is_expected(parse, texts, expected):
+    for text in texts:
+        with pytest.raises(ValueError, match=expected):
+            parse(text)
+
+
+def test_selection_counts_what_it_skips():
+    notice = StoredMessage(facts(noticed_at_ms=7), content=None, at=4)
+    foreign, others = StoredMessage(None, at=5), stored(3, pipeline="others")
+    topic = topic_of(stored(1), stored(2, 43), others, notice, foreign, mark(DROPPED))
+    skipped = Skipped()
+    assert [each.id.offset for each in select(topic, Selection("orders"), skipped)] == [2]
+    assert skipped == Skipped(dealt_with=1, of_others=1, notices=1, unreadable=1)
+
+
+def test_record_returns_to_its_partition():
+    topic = topic_of(stored(), stored(2, 43))
+    results = replayed(topic)
+    assert [each.outcome for each in results] == ["replayed", "replayed"]
+    assert [each.to for each in results] == ["orders[3]@100", "orders[3]@101"]
+    assert results[0].letter.content is None
+    assert topic.sent == [["orders:3", "orders:3"]]
+
+
+def test_other_topic_is_partitioned_by_key():
+    topic = topic_of(stored())
+    (result,) = replayed(topic, to="new")
+    assert (result.to, topic.sent) == ("new[0]@100", [["new:None"]])
+
+
+def test_lost_headers_are_noted():
+    (result,) = replayed(topic_of(stored(headers_error="no UTF-8")))
+    assert (result.outcome, result.note) == ("replayed", "without its headers: no UTF-8")
+
+
+@pytest.mark.parametrize("of", [DROPPED, REPLAYED])
+def test_marked_dead_letter_is_refused(of):
+    topic = topic_of(stored(), mark(of))
+    chosen = Selection("orders", ids=(dead_letter(at=1).id,))
+    for results in (
+        replay(topic, chosen, ReplayRequest(), OPERATOR, lambda _: True, topic.producer),
+        drop(topic, chosen, OPERATOR, lambda _: True, topic.producer),
+    ):
+        assert results[0].outcome == "refused"
+        assert results[0].note.startswith(str(of))
+    assert topic.sent == []
+
+
+def test_mark_of_another_operator_is_read_after_fencing():
+    topic = topic_of(stored())
+    topic.opened = lambda: topic.messages.append(mark(DROPPED))
+    (result,) = replayed(topic)
+    assert (result.outcome, topic.sent) == ("refused", [])
+
+
+def test_dropped_dead_letter_is_replayed_on_request():
+    (result,) = replayed(topic_of(stored(), mark(DROPPED)), again=True)
+    assert result.outcome == "replayed"
+
+
+def test_replays_are_bounded():
+    first = dead_letter()
+    own = headers_to_send(first, first.content, earlier=0, source="d", at_ms=1)
+    (result,) = replayed(topic_of(stored(own=own)))
+    assert result.outcome == "refused"
+    assert "was replayed once already, and --max-replays is 1" in result.note
+    assert "--max-replays 2 replays it once more" in result.note
+    (result,) = replayed(topic_of(stored(own=own)), max_replays=2)
+    assert (result.outcome, result.earlier) == ("replayed", 1)
+    marks = [mark(REPLAYED), mark(REPLAYED)]
+    (result,) = replayed(topic_of(stored(), *marks), max_replays=2, again=True)
+    assert "was replayed 2 times already" in result.note
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("gone", "topic 'gone' does not exist"), ("small", "small[3] does not exist; the topic has")],
+)
+def test_missing_partition_is_refused(source, said):
+    (result,) = replayed(topic_of(stored(topic=source)))
+    assert result.outcome == "refused"
+    assert said in result.note
+    assert "--to" in result.note
+
+
+def test_twins_are_sent_once_and_all_marked():
+    topic = topic_of(stored(1), stored(2), stored(3, 43))
+    first, _ = replayed(topic)
+    assert [each.offset for each in first.ids] == [1, 2]
+    assert topic.sent == [["orders:3", "orders:3"]]
+    topic.refresh()
+    assert {each.offset for each in topic.marks} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (RecordContent(b"k", b"value", ()), ""),
+        (RecordContent(b"k", b"another", ()), "another record stands there now"),
+        (None, "it has expired"),
+    ],
+)
+def test_omitted_value_is_read_from_its_topic(record, said):
+    digest = hashlib.sha256(b"value").hexdigest()
+    topic = topic_of(stored(value_size=5, value_sha256=digest))
+    topic.records = {} if record is None else {42: record}
+    (result,) = replayed(topic)
+    assert (result.outcome, said in result.note) == ("refused" if said else "replayed", True)
+
+
+def test_large_batches_are_split_and_throttled():
+    topic = topic_of(*(stored(at, at) for at in range(1, 602)))
+    assert {each.outcome for each in dropped(topic)} == {"dropped"}
+    assert len(topic.sent) == 2
+    topic = topic_of(*(stored(at, at) for at in range(1, 5)))
+    assert {each.outcome for each in replayed(topic, per_second=50)} == {"replayed"}
+
+
+def test_rejected_batch_is_retried_one_by_one():
+    topic = topic_of(stored(1), stored(2, 43), stored(3, 44))
+    topic.errors = [NotAccepted("too large"), None, NotAccepted("too large"), None]
+    results = dropped(topic)
+    assert [each.outcome for each in results] == ["dropped", "failed", "dropped"]
+    assert results[1].note == "Kafka rejects it: too large"
+    assert topic.messages[-1].content == (
+        b'{"letter":3,"kind":"dropped","at_ms":1700000000000,"by":"me@host","why":"rubbish"}'
+    )
+
+
+def test_unknown_outcome_ends_the_command():
+    topic = topic_of(stored())
+    topic.errors = [OutcomeUnknown("timed out")]
+    (result,) = dropped(topic)
+    assert result.outcome == "failed"
+    assert "whether it was done, `headrace dead-letters list --all` says" in result.note
+
+
+def test_fenced_operator_stops():
+    topic = topic_of(stored())
+    topic.errors = [ProducerFenced("fenced")]
+    with pytest.raises(ConcurrentOperator, match="which has done 0"):
+        dropped(topic)
