@@ -154,13 +154,14 @@ def filters_of(
 
 def chosen(places: Sequence[str] | None, filters: Filters, *, every: bool) -> Chosen:
     """Letters by their places, or by filters, or all of them. Raises typer.BadParameter."""
+    is_filtered = filters != Filters()
     found = tuple(_read(_LETTER, parse_id, each) for each in places or ())
-    if found and (filters.any or every):
+    if found and (is_filtered or every):
         message = "either letters or filters are needed, not both"
         raise typer.BadParameter(message, param_hint=_LETTER)
-    if every and filters.any:
+    if every and is_filtered:
         raise typer.BadParameter("it goes with no filter", param_hint="--every")
-    if not (found or filters.any or every):
+    if not (found or is_filtered or every):
         message = "which letters? PARTITION:OFFSET of some, a filter, or --every is needed"
         raise typer.BadParameter(message, param_hint=_LETTER)
     return Chosen(found, filters)

@@ -144,7 +144,7 @@ class EmbeddedServer(ABC):
             else:
                 self._start_on_free_ports()
         except BaseException:
-            if self.running:
+            with contextlib.suppress(NotRunning):
                 self.kill()
             self.close()
             raise

@@ -136,6 +136,7 @@ def _free_port():
 LEAVES_ONE_BEHIND = """
 import os, sys
 from pathlib import Path
+from service.devservers.servers import EmbeddedZooKeeper
 server = EmbeddedZooKeeper(Path(sys.argv[1]))
 server.open()
 print("pid:", server.pid, flush=True)

@@ -239,7 +239,7 @@ def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):
         (("replay", *WHY, "--yes"), "PARTITION:OFFSET of some, a filter, or --every is needed"),
         (("replay", "0:0", "--every", *WHY), "either letters or filters are needed"),
         (("replay", "--every", *WHY), "nobody can be asked here: give --yes"),
-        (("list", "--since", "yesterday"), "allowed: an age"),
+        (("list", "--since", "yesterday"), "expected an age"),
         (("show", "0"), "PARTITION:OFFSET"),
     ):
         assert said in " ".join(place.headrace(*words, as_json=False).out.split()), words
