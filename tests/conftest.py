@@ -8,7 +8,9 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import pytest_timeout
@@ -20,12 +22,15 @@ from service.devservers.server import EmbeddedServer
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
-from tests.support import patience
+from tests.support import patience, servers
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.shared_spark import SharedSpark
 from topology.masking import mask
 
 MakeTopic = Callable[..., str]
+ShareServer = Callable[..., Any]
+S = TypeVar("S", bound=EmbeddedServer)
+SERVERS = pytest.StashKey[ExitStack]()
 
 # No test lasts until a JVM's best compiler has paid: without it, Spark's start costs a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
@@ -71,48 +76,55 @@ def own_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A running broker, shared by every test; use topics of your own."""
-    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
-    server.open()
-    try:
-        yield server
-    finally:
-        server.close()
+def shared_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Callable[[Path], S]], S]:
+    """`shared_server(name, make)`: one server for all workers of the run.
+
+    Servers are closed at the end of the session, not in a fixture: whoever started one may wait
+    for the other workers, which a test's time limit must not count.
+    """
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def shared(name: str, make: Callable[[Path], S]) -> S:
+        made = servers.shared_by_workers(run / f"shared-{name}", make)
+        return request.config.stash[SERVERS].enter_context(made)
+
+    return shared
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SERVERS] = ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.stash[SERVERS].close()
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """A running ZooKeeper, shared by every test; use a root path of your own."""
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    server.open()
-    try:
-        yield server
-    finally:
-        server.close()
+def kafka(shared_server: ShareServer) -> EmbeddedKafka:
+    """A broker shared by every test; use topics of your own."""
+    return shared_server("kafka", EmbeddedKafka)
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """A running PostgreSQL, shared by every test; use a schema of your own."""
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
-    server.open()
-    try:
-        yield server
-    finally:
-        server.close()
-        server.remove_data()
+def zookeeper(shared_server: ShareServer) -> EmbeddedZooKeeper:
+    """A ZooKeeper shared by every test; use a root path of your own."""
+    return shared_server("zookeeper", EmbeddedZooKeeper)
 
 
 @pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSeaweed]:
-    """A running object store, shared by every test; use a folder of your own in its bucket."""
-    server = EmbeddedSeaweed(tmp_path_factory.mktemp("seaweed"))
-    server.open()
-    try:
-        yield server
-    finally:
-        server.close()
+def postgres(shared_server: ShareServer) -> EmbeddedPostgres:
+    """A PostgreSQL shared by every test; use a schema of your own."""
+    return shared_server("postgres", EmbeddedPostgres)
+
+
+@pytest.fixture(scope="session")
+def seaweed(shared_server: ShareServer) -> EmbeddedSeaweed:
+    """An object store shared by every test; use a folder of your own in its bucket."""
+    return shared_server("seaweed", EmbeddedSeaweed)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,11 @@ def payload(id_: str) -> int:
     return crc32(id_.encode())
 
 
+def is_refused(offset: int) -> bool:
+    """Whether the fault topologies send a record to the dead letters."""
+    return offset % 10 == 7
+
+
 def row(part: Part, offset: int) -> str:
     """The row that a record becomes, as text."""
     id_ = _id(part, offset)

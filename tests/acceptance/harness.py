@@ -18,7 +18,7 @@ import pytest
 from service.devservers.server import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence, processes, stored
-from tests.support import patience
+from tests.support import fork_server, patience
 from tests.support.patience import seconds, until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -170,8 +170,12 @@ class Run:
         command: list[str],
         output: Path,
         environment: dict[str, str],
-        launch: Launch = subprocess.Popen,
+        launch: Launch | None = None,
     ) -> None:
+        """`launch` starts the process: by default a fork server if it is `headrace` itself."""
+        if launch is None:
+            is_headrace = command[0] == str(HEADRACE)
+            launch = fork_server.shared().launch if is_headrace else subprocess.Popen
         self.mark = uuid.uuid4().hex
         marks = {processes.MARK: self.mark, "PYTHONFAULTHANDLER": "1"}
         self._stdout = output.with_suffix(".out")

@@ -4,7 +4,6 @@
 """
 
 import json
-import subprocess
 import time
 import uuid
 from collections import Counter
@@ -45,7 +44,7 @@ class Trial:
     topologies: str = TOPOLOGIES
     name: str = field(default_factory=lambda: f"trial-{uuid.uuid4().hex[:8]}")
     runs: list[Run] = field(default_factory=list)
-    launch: Launch = subprocess.Popen
+    launch: Launch | None = None
 
     @property
     def environment(self) -> dict[str, str]:

@@ -14,12 +14,10 @@ from typing import cast
 
 import pytest
 
-from tests.acceptance.harness import Launch
 from tests.acceptance.replicas import Output, Replicas
 from tests.chaos.chaos import SESSION_SECONDS, Chaos
-from tests.chaos.nursery import Nursery
 from tests.chaos.soak import Soak
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome
 from tests.faults.servers import Servers, started
 
 TOPOLOGIES = "tests.faults.topologies"
@@ -70,9 +68,7 @@ def played(
     as its memory is what is asked for.
     """
     with ExitStack() as stack:
-        launch: Launch = subprocess.Popen
-        if not soak:
-            launch = stack.enter_context(Nursery()).launch
+        launch = subprocess.Popen if soak else None
         trial = stack.enter_context(servers.trial(TOPOLOGIES, launch))
         replicas = Replicas(trial, output, session_seconds=SESSION_SECONDS, topics=TOPICS)
         play: Chaos | Soak = Chaos(replicas, Random(f"{seed} {output}"), seconds)

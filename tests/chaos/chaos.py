@@ -17,8 +17,7 @@ from tests.acceptance.replica_nodes import Stored
 from tests.acceptance.replicas import Break, Replicas
 from tests.chaos.drawing import KINDS, MOST_HURT, NAMES, State, Step, draw
 from tests.chaos.memory import resident_mb
-from tests.faults.judge import found_of, judge
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome, found_of, judge
 from tests.faults.points import Guarantee
 from tests.support.patience import until
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import Replicas
 from tests.chaos.memory import resident_mb
-from tests.faults.judge import found_of, judge
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome, found_of, judge
 
 MOST_GROWTH = 1.05  # the last third to the one before
 _EVERY_SECONDS = 2.0

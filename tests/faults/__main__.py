@@ -16,7 +16,7 @@ from pathlib import Path
 from tests import spark_classes
 from tests.faults import report
 from tests.faults.catalogue import Play, catalogue, chosen, crash_cases, what_of
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome
 from tests.faults.servers import Servers, started
 
 _MINUTES = 180.0

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from tests.acceptance.replicas import Output
 from tests.faults import rows
 from tests.faults.crash import ACTIONS, Case, play
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome
 from tests.faults.points import POINTS, Guarantee
 from tests.faults.servers import Servers
 

@@ -19,8 +19,7 @@ from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replica_nodes import Stored
 from tests.acceptance.replicas import Break, Output, Replicas
-from tests.faults.judge import found_of, judge
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome, found_of, judge
 from tests.faults.points import POINTS, Guarantee
 from tests.faults.servers import Servers
 from tests.support.patience import until

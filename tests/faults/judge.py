@@ -14,12 +14,30 @@ from typing import TypeAlias
 from tests.acceptance import feed
 from tests.acceptance.feed import Ends, Part
 from tests.acceptance.replicas import Break, Replicas
-from tests.faults.outcome import Outcome
 from tests.faults.points import Guarantee
-from tests.faults.wanted import is_refused
 
 Place: TypeAlias = tuple[Part, int]
 _SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a case lost and repeated, as an oracle counted it, and what else was not as promised.
+
+    `unexplained_duplicates` are those outside the window that was not committed, and every one
+    of an exactly-once case.
+    """
+
+    lost: int = 0
+    duplicates: int = 0
+    unexplained_duplicates: int = 0
+    recovery_seconds: float | None = None
+    said: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the case went as promised."""
+        return not (self.lost or self.unexplained_duplicates or self.said)
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ def judge(
     rows, letters = Counter[str](), Counter[Place]()
     for part, end in ends.items():
         for offset in range(end):
-            if is_refused(offset):
+            if feed.is_refused(offset):
                 letters[part, offset] += 1
             else:
                 rows[feed.row(part, offset)] += 1

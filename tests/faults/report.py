@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from tests.faults import rows
 from tests.faults.crash import ACTIONS, SESSION_SECONDS, Case
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome
 from tests.faults.points import POINTS
 
 _BLOCK = re.compile(r"(<!-- faults -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -1,24 +1,24 @@
-"""The rows of the fault matrix: one table for each area, and pytest to play them."""
+"""The rows of the fault matrix (matrix.toml), and pytest to play them."""
 
-import importlib
+import functools
 import os
-import pkgutil
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
-import tests.faults
-from tests.faults.outcome import Outcome
-from tests.faults.row import Row
+from tests.faults.judge import Outcome
 from tests.faults.servers import Servers
 from tests.support.patience import seconds
 
 ROOT = Path(__file__).parents[2]
-TABLES = "rows_"  # so begin the modules that have one, as ROWS
+MATRIX = Path(__file__).with_name("matrix.toml")
+_TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 _SECONDS = seconds(900.0)
 _SHOWN_LINES = 15
 
@@ -27,39 +27,52 @@ _playing: "dict[tuple[str, ...], threading.Lock]" = {}
 _lock = threading.Lock()
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault: the expected outcome, the signal an operator sees, and pytest's node ids."""
+
+    expected: str
+    signal: str
+    tests: tuple[str, ...]
+
+
+@functools.cache
 def every_row() -> dict[str, Row]:
-    """The rows of all tables that there are, in order. A row that is in two is refused."""
-    found: dict[str, Row] = {}
-    for module in pkgutil.iter_modules(tests.faults.__path__):
-        if not module.name.startswith(TABLES):
-            continue
-        table: dict[str, Row] = importlib.import_module(f"tests.faults.{module.name}").ROWS
-        twice = found.keys() & table.keys()
-        if twice:
-            raise ValueError(f"{module.name}: {', '.join(sorted(twice))} are in another table too")
-        found |= table
-    return dict(sorted(found.items()))
+    """Load the matrix. Raises ValueError for a test that does not exist, or exists twice."""
+    nodes = _nodes()
+    table = tomllib.loads(MATRIX.read_text(encoding="utf-8"))
+    rows = {}
+    for name, facts in table.items():
+        found = [nodes.get(test, []) for test in facts["tests"]]
+        wrong = [test for test, each in zip(facts["tests"], found, strict=True) if len(each) != 1]
+        if wrong:
+            raise ValueError(f"row {name}: expected one test of each name, not of {wrong}")
+        tests = tuple(each for [each] in found)
+        rows[name] = Row(facts["expected"], facts["signal"], tests)
+    return rows
+
+
+def _nodes() -> dict[str, list[str]]:
+    """Map names of tests, with and without their file's, to node ids."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for test in _TEST.findall(path.read_text(encoding="utf-8")):
+            for name in (test, f"{path.name}::{test}"):
+                found.setdefault(name, []).append(f"{path.relative_to(ROOT)}::{test}")
+    return found
 
 
 def play(name: str, row: Row, servers: Servers) -> Outcome:
-    """Run a row's tests, once however many rows they are of; good if all ran and passed."""
+    """Run a row's tests, once if several rows share them; good if all ran and passed."""
     del servers  # tests start their own
     if not row.tests:
-        return Outcome(said=(f"{name}: no test plays it",))
+        return Outcome(said=(f"row {name} has no test",))
     with _lock:
         once = _playing.setdefault(row.tests, threading.Lock())
     with once:
         if row.tests not in _played:
             _played[row.tests] = _run(row.tests)
         return _played[row.tests]
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What pytest has counted."""
-
-    run: int
-    skipped: int
 
 
 def _run(nodes: tuple[str, ...]) -> Outcome:
@@ -82,14 +95,14 @@ def _run(nodes: tuple[str, ...]) -> Outcome:
         told = "\n".join(ended.stdout.splitlines()[-_SHOWN_LINES:])
         if ended.returncode or not report.exists():
             return Outcome(said=(f"pytest ends with {ended.returncode}:\n{told}",))
-        counts = counted(report.read_text(encoding="utf-8"))
-    if counts.skipped or not counts.run:
-        return Outcome(said=(f"{counts.run} tests ran, {counts.skipped} were skipped:\n{told}",))
+        run, skipped = counted(report.read_text(encoding="utf-8"))
+    if skipped or not run:
+        return Outcome(said=(f"{run} tests ran, {skipped} were skipped:\n{told}",))
     return Outcome()
 
 
-def counted(report: str) -> Counts:
-    """How many tests a JUnit report has, but for those that were skipped, and how many of these."""
+def counted(report: str) -> tuple[int, int]:
+    """Return the numbers of tests that ran and that were skipped, by a JUnit report."""
     suites = list(ET.fromstring(report).iter("testsuite"))  # noqa: S314 - pytest wrote it
     skipped = sum(int(each.get("skipped", 0)) for each in suites)
-    return Counts(sum(int(each.get("tests", 0)) for each in suites) - skipped, skipped)
+    return sum(int(each.get("tests", 0)) for each in suites) - skipped, skipped

@@ -1,6 +1,5 @@
 """What all cases share."""
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ class Servers:
     keep: Path | None = None  # where the folders of failed cases go
 
     @contextmanager
-    def trial(self, topologies: str, launch: Launch = subprocess.Popen) -> Iterator[Trial]:
+    def trial(self, topologies: str, launch: Launch | None = None) -> Iterator[Trial]:
         """A pipeline of its own, of which nothing is left behind."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             trial = Trial(

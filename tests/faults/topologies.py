@@ -14,9 +14,8 @@ from typing import Any
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DeltaSink, KafkaDeadLetters, KafkaTopicSink
 from service.failpoints import failpoints
-from tests.acceptance.feed import payload
+from tests.acceptance.feed import is_refused, payload
 from tests.acceptance.traces import FOLDER, TOPIC, Lines, note, text
-from tests.faults.wanted import is_refused
 from topology.sink import Sink, Staged
 from topology.stream import Stream
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.support import fork_server
 from tests.support.patience import Limit, seconds, slack
 
 pytestmark = pytest.mark.integration
@@ -72,12 +73,8 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
 
 def headrace(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Run a command to its end; exit code, standard output, standard error."""
-    with start(folder, *arguments, **environment) as process:
-        try:
-            out, err = process.communicate(timeout=_SECONDS)
-        finally:
-            process.kill()
-    return process.returncode, out, err
+    ran = fork_server.headrace(*arguments, cwd=folder, env=environment)
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 def publish(address: str, topic: str, *values: bytes) -> None:

@@ -1,9 +1,6 @@
 """What an operator sees of transactions, and does with files, around a crash: on real servers."""
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -15,6 +12,7 @@ from confluent_kafka import Producer
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import VARIABLE
+from tests.support import fork_server
 from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
@@ -63,17 +61,13 @@ plan_records = 100
 
     def headrace(self, *words: str, failpoint: str = "") -> tuple[int, dict[str, Any]]:
         """Run a command on the pipeline; its exit code, and its facts."""
-        environment = {**os.environ, "NUMBERS": self.topic}
+        environment = {"NUMBERS": self.topic}
         if failpoint:
             environment[VARIABLE] = failpoint
         group = words[:2] if words[0] in ("tables", "transactions") else words[:1]
         rest = words[len(group) :]
-        command = [sys.executable, "-m", "headrace", *group, TOPOLOGY, *rest]
-        ran = subprocess.run(
-            [*command, "--config", str(self.config), "--json"],
-            cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
-            timeout=SECONDS,
-        )  # fmt: skip
+        words = (*group, TOPOLOGY, *rest, "--config", str(self.config), "--json")
+        ran = fork_server.headrace(*words, cwd=REPOSITORY, env=environment)
         print(ran.stderr[-3_000:])  # noqa: T201 - pytest shows it when the test fails
         lines = ran.stdout.splitlines()
         return ran.returncode, json.loads(lines[-1]) if lines else {}

@@ -2,8 +2,6 @@
 
 import base64
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -28,6 +26,7 @@ from sinks.kafka.client import (
 from sinks.kafka.dead_letters import KafkaDeadLetters
 from sinks.kafka.messages import Message
 from sinks.storage import Storage
+from tests.support import fork_server
 from tests.support.patience import seconds
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import Record
@@ -78,15 +77,8 @@ class Place:
     def run(self) -> None:
         """Let the pipeline read all that is there."""
         words = ["run", "flow:topology", "--config", "service.toml", "--until-caught-up"]
-        ran = subprocess.run(
-            [sys.executable, "-m", "headrace", *words],
-            cwd=self.folder,
-            env={**os.environ, "TOPIC": self.name},
-            capture_output=True,
-            timeout=seconds(120),
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr.decode()
+        ran = fork_server.headrace(*words, cwd=self.folder, env={"TOPIC": self.name})
+        assert ran.returncode == 0, ran.stderr
 
     def fail(self, *values: bytes) -> None:
         """Publish records, and write letters of them as a run would."""

@@ -21,9 +21,9 @@ import pytest
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from tests.chaos.nursery import Nursery
 from tests.docs.blocks import commands, name_of
 from tests.docs.ledger import is_played, played_pages
+from tests.support import fork_server
 from tests.support.patience import seconds, until
 from tests.worlds.following import SECONDS, Follower
 
@@ -66,7 +66,7 @@ STATUS = "headrace status orders:topology --config service.toml --json"
 
 
 @pytest.fixture(scope="module")
-def follower(kafka, zookeeper, tmp_path_factory) -> Iterator[Follower]:
+def follower(kafka, zookeeper, tmp_path_factory) -> Follower:
     folder = tmp_path_factory.mktemp("follower")
     kafka.create_topic("orders", PARTITIONS)
     producer = Producer({
@@ -82,8 +82,7 @@ def follower(kafka, zookeeper, tmp_path_factory) -> Iterator[Follower]:
         (folder / f"{name}.py").write_text(TOPOLOGY.format(name=name), encoding="utf-8")
     config = CONFIG.format(kafka=kafka.address, zookeeper=zookeeper.address)
     (folder / "service.toml").write_text(config, encoding="utf-8")
-    with Nursery() as nursery:
-        yield Follower(folder, nursery.launch)
+    return Follower(folder, fork_server.shared().launch)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """`headrace offsets import-storm` with real servers: all layouts, then the pipeline goes on."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 import uuid
 from typing import Any, NamedTuple
@@ -13,6 +10,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 
+from tests.support import fork_server
 from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
@@ -60,11 +58,9 @@ class Place:
         )
 
     def command(self, *arguments: str) -> Done:
-        ran = subprocess.run(
-            [sys.executable, "-m", "headrace", *arguments, "--config", "service.toml"],
-            cwd=self.folder, capture_output=True, text=True, timeout=seconds(120), check=False,
-            env={**os.environ, "TOPIC": self.name},
-        )  # fmt: skip
+        ran = fork_server.headrace(
+            *arguments, "--config", "service.toml", cwd=self.folder, env={"TOPIC": self.name}
+        )
         last = ran.stdout.splitlines()[-1] if ran.stdout else ""
         facts = json.loads(last) if last.startswith("{") else {}
         return Done(ran.returncode, facts, ran.stdout, ran.stderr)

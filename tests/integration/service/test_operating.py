@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from partition.records import Partition
 from partition.replicas.heartbeat import encode_member, replica_path
 from partition.replicas.plan import Member
+from tests.support import fork_server
 from tests.support.patience import Limit, seconds
 
 pytestmark = pytest.mark.integration
@@ -71,8 +72,9 @@ class Place:
         }
 
     def headrace(self, *words: str) -> Done:
-        ran = subprocess.run(
-            **self.arguments(*words), capture_output=True, timeout=seconds(120), check=False
+        environment = {"TOPIC": self.name, "COLUMNS": "160"}
+        ran = fork_server.headrace(
+            *words, "--config", "service.toml", cwd=self.folder, env=environment
         )
         last = ran.stdout.splitlines()[-1] if ran.stdout else ""
         facts = json.loads(last) if last.startswith("{") else {}

@@ -11,7 +11,7 @@ from service.failpoints import OWN, PLACES, VARIABLE, failpoints
 from tests.faults.__main__ import Results
 from tests.faults.catalogue import IN_DELTA, catalogue, chosen, crash_cases
 from tests.faults.crash import ACTIONS
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome
 from tests.faults.points import POINTS
 from tests.faults.servers import Servers
 

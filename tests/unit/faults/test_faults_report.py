@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults import rows
 from tests.faults.catalogue import crash_cases
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Outcome
 from tests.faults.report import written_into
 
 EVERY = rows.every_row()

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from tests.acceptance import feed
+from tests.acceptance.feed import is_refused
 from tests.acceptance.replica_nodes import Stored
 from tests.acceptance.replicas import Break
-from tests.faults.judge import Found, judge
-from tests.faults.outcome import Outcome
+from tests.faults.judge import Found, Outcome, judge
 from tests.faults.points import Guarantee
-from tests.faults.wanted import is_refused
 
 PART = ("t.in-a", 0)
 ENDS = {PART: 20}

@@ -1,11 +1,14 @@
-"""Processes of the service that are forked from one that has imported all they need.
+"""A fork server for service processes: each start is a fork of one that has imported the service.
 
-A new interpreter takes seconds of a processor before it is a replica, most of them to import;
-a fork takes a fraction of one. So replicas can come and go every half second on two cores. What
-is forked is a process like any other: it has its own pid, session, files and end.
+A new interpreter spends seconds of processor time on imports before it is a replica; a fork spends
+a fraction of one. A forked process is a process like any other: it has its own pid, session, files
+and end. `/proc/<pid>/environ` and `cmdline` are those of the server.
 """
 
+import atexit
 import faulthandler
+import functools
+import gc
 import importlib
 import json
 import os
@@ -13,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,16 +36,22 @@ MODULES = (
     "kazoo.client",
     "uvloop",
     "pyarrow.parquet",
+    "pyarrow.dataset",
+    "sinks.tables.delta",
+    "pyiceberg.catalog.sql",
+    "psycopg",
+    "pyspark.sql",
 )
 _REPOSITORY = Path(__file__).parents[2]
-_LOOK_SECONDS = 0.01  # how often those that have ended are looked for
 _ANSWER_SECONDS = seconds(60.0)
-# So that numpy and pyarrow start no threads when they are imported: a fork would lack them.
-_ALONE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# Keep numpy and pyarrow from starting threads on import: a fork would lack them.
+_SINGLE_THREADED = {
+    "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}  # fmt: skip
 
 
 class Forked:
-    """A process that the nursery has forked, as `subprocess.Popen` would show it."""
+    """A forked process with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -49,36 +59,30 @@ class Forked:
         self._ended = threading.Event()
 
     def poll(self) -> int | None:
-        """The exit code, or the signal as a negative number; None while it lives."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end. Raises subprocess.TimeoutExpired."""
         if not self._ended.wait(timeout) or self.returncode is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Signal it, if it lives."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Tell it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it by `kill -9`."""
         self.send_signal(signal.SIGKILL)
 
     def end(self, code: int) -> None:
-        """Take note of the end."""
         self.returncode = code
         self._ended.set()
 
 
-class Nursery:
-    """The one that is forked from; `launch` is used instead of `subprocess.Popen`."""
+class ForkServer:
+    """The client of a fork server; `launch` replaces `subprocess.Popen`."""
 
     def __init__(self) -> None:
         self._living: dict[int, Forked] = {}
@@ -87,13 +91,14 @@ class Nursery:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.nursery"],
+            [sys.executable, "-m", "tests.support.fork_server"],
             cwd=_REPOSITORY,
-            env={**os.environ, **_ALONE},
+            env={**os.environ, **_SINGLE_THREADED},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, name="nursery", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="fork-server", daemon=True)
         self._reader.start()
         return self
 
@@ -120,7 +125,7 @@ class Nursery:
         stderr: IO[bytes],
         **_always: Any,
     ) -> Forked:
-        """Have a process forked that runs the `headrace` command with these arguments."""
+        """Fork a process that runs the `headrace` command with these arguments."""
         asked = {
             "command": list(command),
             "cwd": str(cwd),
@@ -133,7 +138,7 @@ class Nursery:
             self._process.stdin.flush()
             forked = self._answers.get(timeout=_ANSWER_SECONDS)
         if forked is None:
-            raise RuntimeError("the nursery has ended")
+            raise RuntimeError("the fork server has ended")
         return forked
 
     def _read(self) -> None:
@@ -148,31 +153,72 @@ class Nursery:
         self._answers.put(None)
 
 
+@functools.cache
+def shared() -> ForkServer:
+    """Return the fork server of this test process; it ends with the process."""
+    server = ForkServer().__enter__()
+    atexit.register(server.__exit__, None, None, None)
+    return server
+
+
+def headrace(
+    *words: str, cwd: Path, env: Mapping[str, str], timeout: float = 120.0
+) -> "subprocess.CompletedProcess[str]":
+    """Run a `headrace` command to its end in a forked process. `env` extends this process's."""
+    command = ["headrace", *words]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("out", "err")]
+        with paths[0].open("wb") as stdout, paths[1].open("wb") as stderr:
+            process = shared().launch(
+                command, cwd=cwd, env={**os.environ, **env}, stdout=stdout, stderr=stderr
+            )
+        try:
+            code = process.wait(seconds(timeout))
+        finally:
+            process.kill()
+        out, err = (path.read_text(encoding="utf-8") for path in paths)
+    return subprocess.CompletedProcess(command, code, out, err)
+
+
 def main() -> None:
     """Import, then fork what standard input asks for, until it is closed."""
     for name in MODULES:
         importlib.import_module(name)
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
-        raise RuntimeError("a module that was imported has started a thread")
+        raise RuntimeError("an imported module has started a thread")
+    gc.freeze()  # collections in children copy no pages of these objects
     living: set[int] = set()
+    ended = _wakeup_at_ends()
     buffered = b""
     while True:
-        readable, _, _ = select.select([0], [], [], _LOOK_SECONDS)
-        _reap(living)
-        if not readable:
-            continue
-        read = os.read(0, 1 << 16)
-        if not read:
-            break
-        *lines, buffered = (buffered + read).split(b"\n")
-        for line in lines:
-            pid = os.fork()
-            if pid == 0:
-                _become(json.loads(line))
-            living.add(pid)
-            _tell(pid=pid)
+        readable, _, _ = select.select([0, ended], [], [])
+        if ended in readable:
+            os.read(ended, 1 << 12)
+            _reap(living)
+        if 0 in readable:
+            if not (read := os.read(0, 1 << 16)):
+                break
+            *lines, buffered = (buffered + read).split(b"\n")
+            living.update(map(_fork, lines))
     for pid in living:
         os.kill(pid, signal.SIGKILL)
+
+
+def _wakeup_at_ends() -> int:
+    """Return a file descriptor that becomes readable when a child ends."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return readable
+
+
+def _fork(line: bytes) -> int:
+    pid = os.fork()
+    if pid == 0:
+        _become(json.loads(line))
+    _tell(pid=pid)
+    return pid
 
 
 def _reap(living: set[int]) -> None:
@@ -188,11 +234,15 @@ def _tell(**facts: int) -> None:
 
 
 def _become(asked: Mapping[str, Any]) -> None:
-    """Be the process that was asked for; does not return."""
+    """Become the requested process; does not return."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    tempfile.tempdir = None  # TMPDIR may differ
     for number, path in enumerate(("/dev/null", *asked["outputs"])):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND
         os.dup2(os.open(path, flags), number)
