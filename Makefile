@@ -79,17 +79,17 @@ simulate: $(READY)  ## Simulate a million steps, and see that every deliberate f
 soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000.
 	@$(BIN)/python -m tests.simulation --no-mutants --steps $(STEPS)
 
+FAULTS = @$(BIN)/python -m tests.faults $(if $(REPORT),--report $(REPORT)) \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES))
+
 crash: $(READY)  ## Kill the process everywhere, for every sink: make crash CASES=delta,topic:any.
-	@$(BIN)/python -m tests.acceptance.every_crash $(if $(CASES),--cases $(CASES)) \
-	  $(if $(CRASH_SEED),--seed $(CRASH_SEED))
+	$(FAULTS) --suite sinks $(if $(CRASH_SEED),--seed $(CRASH_SEED))
 
 faults: $(READY)  ## Hit every crash point, play the fault matrix: make faults CASES=C07,K02.
-	@$(BIN)/python -m tests.faults $(if $(CASES),--cases $(CASES)) \
-	  $(if $(FAULTS_SEED),--seed $(FAULTS_SEED)) $(if $(REPORT),--report $(REPORT))
+	$(FAULTS) $(if $(FAULTS_SEED),--seed $(FAULTS_SEED))
 
-chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a steady hour: SOAK=1 MINUTES=60.
-	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SOAK),--soak) \
-	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
+chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a steady hour: CASES=soak MINUTES=60.
+	$(FAULTS) --suite chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
 score: $(READY)  ## Build kube-score, and see what it says of the Helm chart.
 	@deploy/tools.sh score

@@ -90,11 +90,11 @@ def parts() -> dict[str, Part]:
         ),
         "scale": Part((python, "-m", "benchmarks", "scale", "--rounds", "1"), 30, (java,)),
         "suites": Part((*deep, "tests/acceptance/test_bench.py"), 20, (java,)),
-        "crash": Part((python, "-m", "tests.acceptance.every_crash"), 240, (java,)),
+        "crash": Part((python, "-m", "tests.faults", "--suite", "sinks"), 240, (java,)),
         "faults": faults(others, minutes=180),
         "faults-root": faults(as_root, root, minutes=30),
         "faults-clock": faults(compiled, root, compiler, minutes=30),
-        "chaos": Part((python, "-m", "tests.chaos", "--minutes", "10"), 25, (java,)),
+        "chaos": Part((python, "-m", "tests.faults", "--suite", "chaos"), 25, (java,)),
         "chart": Part(
             (*deep, "tests/deploy/test_chart_score.py"), 15, before=((*tools, "score", "chart"),)
         ),

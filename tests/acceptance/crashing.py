@@ -13,8 +13,7 @@ from typing import Any
 
 from headrace import Record, Reject, Retry, RowsRejected, Topology, bolt
 from headrace.sinks import Batch, KafkaDeadLetters, Sink, SinkContext
-from tests.acceptance.store import Site
-from tests.acceptance.stores import STORES
+from tests.acceptance.stores import STORES, Site
 from tests.acceptance.traces import FOLDER, TOPIC, check, text
 from tests.acceptance.wanted import COPIES, OTHERS, ROWS, fails_once, is_rejected, is_unfit
 from topology.sink import Committed, Fence, Kind, Staged

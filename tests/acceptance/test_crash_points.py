@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.faults.catalogue import crash_cases
-from tests.faults.crash import ACTIONS, play
+from tests.faults.crash import ACTIONS, crash_cases, play
 from tests.faults.servers import Servers
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]

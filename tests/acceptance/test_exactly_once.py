@@ -6,53 +6,56 @@ Each process goes on where the one before it was killed. Sinks, kinds and crashe
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from service.config import EngineName
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance import crashes
-from tests.acceptance.crashes import FAILED_ONCE, GOOD, MOST_CRASHES, TOPOLOGIES, Case, Lake, Play
-from tests.acceptance.every_crash import IN_LAKE
 from tests.acceptance.stores import STORES
-from tests.acceptance.trial import Trial
+from tests.faults import sink_crashes
+from tests.faults.judge import GOOD
+from tests.faults.servers import Lake, Servers
+from tests.faults.sink_crashes import FAILED_ONCE, IN_LAKE, MOST_CRASHES, Case
 from tests.support.near_a_store import StoreProxy
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.support.store_faults import weather
 from topology.sink import Kind
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+nightly = pytest.mark.nightly
 
-MakePlay = Callable[..., Play]
 NAMES = [*STORES]
 CONTROLS = [name for name in NAMES if STORES[name].has_control]
 
 
 @pytest.fixture
-def make_play(
+def servers(
     request: pytest.FixtureRequest,
     kafka: EmbeddedKafka,
     zookeeper: EmbeddedZooKeeper,
+    rng: random.Random,
     tmp_path: Path,
-) -> Iterator[MakePlay]:
-    """`make_play(rows, others=None)`: a pipeline of the test's own on the shared servers."""
-    trials: list[Trial] = []
+) -> Iterator[Servers]:
+    """The shared servers; three of a hundred requests to the object store fail."""
+    with ExitStack() as stack:
 
-    def make(rows: str, others: str | None = None, lake: Lake | None = None) -> Play:
-        folder = tmp_path / f"play-{len(trials)}"
-        folder.mkdir()
-        trials.append(Trial(kafka, zookeeper, folder, topologies=TOPOLOGIES))
-        needs_database = any(STORES[name].needs_database for name in (rows, others or rows))
-        server = request.getfixturevalue("postgres") if needs_database else None
-        play = Play(trials[-1], rows, others, server, lake=lake)
-        play.publish()
-        return play
+        def lake() -> Lake:
+            store: EmbeddedSeaweed = request.getfixturevalue("seaweed")
+            proxy = stack.enter_context(StoreProxy(store.address).running())
+            proxy.fault = weather(str(rng.random()), 0.03)
+            return Lake(store, proxy)
 
-    yield make
-    for trial in trials:
-        trial.end()
+        yield Servers(
+            kafka,
+            zookeeper,
+            tmp_path,
+            postgres=lambda: request.getfixturevalue("postgres"),
+            lake=lake,
+        )
 
 
 @pytest.fixture
@@ -63,60 +66,57 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{seed} {request.node.name}")
 
 
+@pytest.mark.parametrize(
+    ("engine", "crashes"),
+    [("local", MOST_CRASHES), pytest.param("spark", 1, marks=nightly)],
+)
 def test_every_row_is_there_once_wherever_the_process_is_killed(
-    make_play: MakePlay, rng: random.Random
+    servers: Servers, rng: random.Random, engine: EngineName, crashes: int
 ) -> None:
-    """Promise 14 and 16: kill -9 at any instant loses nothing, and repeats no row either.
+    """Promises 1, 2, 3, 14 and 16: kill -9 at any instant loses nothing, and repeats no row either.
 
     Before and after writes to ZooKeeper, before, inside and after a sink's commit, between two
-    sinks' commits. Promise 2: the stored offset never moves back. Letters may repeat. Storm 45.
+    sinks' commits. Letters may repeat. Storm 45.
     """
     kind: Kind = rng.choice(["transactional", "opaque"])
-    case = crashes.drawn(rng, NAMES, NAMES, kind, MOST_CRASHES)
-    _does_no_harm(make_play, case)
+    _does_no_harm(sink_crashes.drawn(rng, NAMES, NAMES, kind, crashes, engine), servers)
 
 
-def test_every_row_is_there_once_in_an_object_store_with_bad_weather(
-    make_play: MakePlay, rng: random.Random, seaweed: EmbeddedSeaweed
+def test_every_row_is_there_once_in_a_failing_object_store(
+    servers: Servers, rng: random.Random
 ) -> None:
     """Promise 14 and 16: three of a hundred requests fail, and the process is killed twice."""
-    proxy = StoreProxy(seaweed.address)
-    proxy.fault = weather(str(rng.random()), 0.03)
-    with proxy.running():
-        case = crashes.drawn(rng, IN_LAKE, IN_LAKE, "opaque", 2)
-        _does_no_harm(make_play, case, Lake(seaweed, proxy))
+    case = sink_crashes.drawn(rng, IN_LAKE, IN_LAKE, "opaque", 2)
+    _does_no_harm(replace(case, on_s3=True), servers)
 
 
-def test_what_has_failed_once_does_not_fail_again(make_play: MakePlay) -> None:
+def test_cases_that_failed_once_pass(servers: Servers) -> None:
     """Promise 16. It does nothing as long as nothing has failed."""
     for case in FAILED_ONCE:
-        _does_no_harm(make_play, case)
+        _does_no_harm(case, servers)
 
 
 def test_a_process_that_wakes_up_after_its_successor_began_commits_nothing(
-    make_play: MakePlay, rng: random.Random
+    servers: Servers, rng: random.Random
 ) -> None:
     """Promise 9: it stood still just before a commit, and others have gone on since."""
-    store = rng.choice(NAMES)
-    print(store)  # noqa: T201
-    assert crashes.thawed(make_play(store)) == GOOD
+    case = sink_crashes.of_sink(rng.choice(NAMES))
+    print(case)  # noqa: T201
+    assert sink_crashes.play(case, servers, sink_crashes.thawed) == GOOD
 
 
-@pytest.mark.parametrize("stores", [["delta"], CONTROLS], ids=["delta", "any"])
+@pytest.mark.parametrize(
+    "stores", [["delta"], pytest.param(CONTROLS, marks=nightly)], ids=["delta", "any"]
+)
 def test_a_sink_that_commits_its_rows_without_their_txid_repeats_some(
-    make_play: MakePlay, rng: random.Random, stores: list[str]
+    servers: Servers, rng: random.Random, stores: list[str]
 ) -> None:
     """The control: the same crash does harm where nothing prevents it."""
-    store = rng.choice(stores)
-    print(store)  # noqa: T201
-    verdict = crashes.without_txid(make_play(store))
-    assert verdict.duplicated > 0
-    assert not verdict.lost, verdict
-
-
-def _does_no_harm(make_play: MakePlay, case: Case, lake: Lake | None = None) -> None:
+    case = sink_crashes.of_sink(rng.choice(stores))
     print(case)  # noqa: T201
-    play = make_play(case.rows, case.others, lake)
-    with closing(crashes.crashed(play, case.kind, case.crashes)) as verdicts:
-        for crash, verdict in verdicts:
-            assert verdict == GOOD, crash
+    assert sink_crashes.play(case, servers, sink_crashes.control) == GOOD
+
+
+def _does_no_harm(case: Case, servers: Servers) -> None:
+    print(case)  # noqa: T201
+    assert sink_crashes.play(case, servers) == GOOD

@@ -1,8 +1,8 @@
-"""The whole engine on a standalone cluster, where an executor is lost in the middle of the run."""
+"""The spark engine on a standalone cluster: an executor is lost, a task runs twice at once."""
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,14 +10,25 @@ import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
-from tests.acceptance.crashes import GOOD, RECORDS, SECONDS, TOPOLOGIES, Play
+from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial
+from tests.faults.judge import GOOD
+from tests.faults.sink_crashes import RECORDS, SECONDS, TOPOLOGIES, CrashPipeline
 from tests.support.patience import until
 from tests.worlds.spark_cluster import SparkMaster, SparkWorker
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 TROUBLE = (1, RECORDS[1] // 2)  # is tried again and again, until the test lets it pass
+
+
+class OnLocalhost(SparkWorker):
+    """A worker that calls the same address otherwise: Spark tries no task twice on one host."""
+
+    def _command(self) -> list[str]:
+        command = super()._command()
+        command[command.index("--host") + 1] = "localhost"
+        return command
 
 
 @pytest.fixture
@@ -33,7 +44,10 @@ def master(tmp_path: Path) -> Iterator[SparkMaster]:
 @pytest.fixture
 def workers(master: SparkMaster, tmp_path: Path) -> Iterator[list[SparkWorker]]:
     """Two, with a core each, so that each has an executor of one task at a time."""
-    servers = [SparkWorker(tmp_path / f"worker-{n}", master, cores=1) for n in range(2)]
+    servers = [
+        SparkWorker(tmp_path / "worker-1", master, cores=1),
+        OnLocalhost(tmp_path / "worker-2", master, cores=1),
+    ]
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(SparkWorker.open, servers))
@@ -51,6 +65,46 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
     trial.end()
 
 
+def start(trial: Trial, master: SparkMaster, **conf: str) -> tuple[CrashPipeline, Run]:
+    """Run the topology with two tables on the cluster; one record is tried again and again."""
+    pipeline = CrashPipeline(
+        trial,
+        "delta",
+        "own",
+        engine="spark",
+        conf={
+            "spark.master": master.url,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            # Executors load the same classes as drivers (tests/spark_classes.py).
+            "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+            **conf,
+        },
+    )
+    pipeline.publish(trouble=[TROUBLE])
+    return pipeline, pipeline.start("transactional")
+
+
+def tries(trial: Trial) -> dict[str, int]:
+    """How often each process has tried the record that is trouble."""
+    return {each.name: each.read_bytes().count(b"\n") for each in trial.folder.glob("tries-*")}
+
+
+def wait(run: Run, what: str, holds: Callable[[], object]) -> None:
+    until(what, lambda: holds() or not run.alive, SECONDS, run.tail)
+    assert run.alive, run.tail()
+
+
+def finish(pipeline: CrashPipeline, run: Run, trial: Trial) -> None:
+    trial.open()
+    assert run.wait(SECONDS) == 0, run.tail()
+    assert pipeline.verdict(at_end=True) == GOOD
+    assert not run.events("spark_restarted")
+
+
+@pytest.mark.acceptance
+@pytest.mark.nightly
 def test_every_row_is_there_once_though_an_executor_of_a_cluster_is_killed(
     trial: Trial, master: SparkMaster, workers: list[SparkWorker]
 ) -> None:
@@ -59,32 +113,37 @@ def test_every_row_is_there_once_though_an_executor_of_a_cluster_is_killed(
     Its rows take both ways: executors write the files of one table, and hand over the rows of the
     other, which only the driver can write. The executor dies in the middle of a range.
     """
-    conf = {
-        "spark.master": master.url,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executor.memory": "512m",
-        # Executors load the same classes as drivers (tests/spark_classes.py).
-        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
-    }
-    play = Play(trial, "delta", "own", engine="spark", conf=conf)
-    play.publish(trouble=[TROUBLE])
-    run = play.start("transactional")
-    until("a task is at it", lambda: trial.notes("tries") or not run.alive, SECONDS)
-    assert run.alive, run.tail()
-    [tries] = trial.folder.glob("tries-*")
-    python = int(tries.name.rpartition("-")[2])
+    pipeline, run = start(trial, master)
+    wait(run, "a task is at it", lambda: trial.notes("tries"))
+    [name] = tries(trial)
+    python = int(name.rpartition("-")[2])
     of_workers = {pid for worker in workers for pid in processes.java_children(worker.pid)}
     [executor] = of_workers.intersection(processes.ancestors(python))
     os.kill(executor, signal.SIGKILL)
-    until(
-        "another process is at it",
-        lambda: len(list(trial.folder.glob("tries-*"))) > 1 or not run.alive,
-        SECONDS,
-    )
-    assert run.alive, run.tail()
-    trial.open()
-    assert run.wait(SECONDS) == 0, run.tail()
-    assert play.verdict(at_end=True) == GOOD
-    assert not run.events("spark_restarted")
+    wait(run, "another process is at it", lambda: len(tries(trial)) > 1)
+    finish(pipeline, run, trial)
     assert not run.events("spark_renewed")
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("workers")
+def test_every_row_is_there_once_though_a_task_runs_twice_at_once(
+    trial: Trial, master: SparkMaster
+) -> None:
+    """Promises 3 and 14: executors write the files of one table, the driver commits another's."""
+    conf = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.1",
+    }
+    pipeline, run = start(trial, master, **conf)
+    wait(run, "another process is at it", lambda: len(tries(trial)) == 2)
+    before = tries(trial)
+    wait(
+        run,
+        "both are at it",
+        lambda: all(tries(trial)[each] > count for each, count in before.items()),
+    )
+    finish(pipeline, run, trial)
+    assert not run.events("range_group_given_longer")

@@ -23,7 +23,7 @@ SOME_LETTERS = (
 CI = ".ci/run"  # it runs the command as it stands
 CRASHES = "takes hours; acceptance/test_exactly_once.py draws some of its cases in every run"
 FAULTS = "takes minutes for a case; acceptance/test_crash_points.py plays some in every run"
-CHAOS = "takes minutes and more; unit/chaos tests how its steps are drawn and judged"
+CHAOS = "takes minutes and more; unit/faults tests how its steps are drawn and judged"
 BENCHMARKS = "takes an hour with the machine to itself; acceptance/test_bench.py runs every suite"
 NIGHTLY = "takes hours; unit/test_nightly.py tests how its parts are played and judged"
 A_PART = "is a part of `make test`, which runs this very test"
@@ -52,8 +52,8 @@ RUN_BY = {
         "integration/service/test_cli.py::test_a_run_with_its_own_servers_needs_no_configuration"
     ),
     "headrace run orders:topology --engine spark --config service.toml": (
-        "acceptance/test_word_count.py::"
-        "test_every_word_is_counted_once_though_the_process_is_killed"
+        "acceptance/test_exactly_once.py::"
+        "test_every_row_is_there_once_wherever_the_process_is_killed"
     ),
     "headrace tables compact sizes:topology --config service.toml": (
         "integration/service/test_cli_exactly_once.py::"
@@ -119,8 +119,8 @@ RUN_BY = {
         "docs/test_ledger.py::test_a_tape_is_played_again_as_the_page_says"
     ),
     "python -m examples.word_count": (
-        "acceptance/test_word_count.py::"
-        "test_every_word_is_counted_once_though_the_process_is_killed"
+        "acceptance/test_exactly_once.py::"
+        "test_every_row_is_there_once_wherever_the_process_is_killed"
     ),
     "python -m examples.word_count --engine spark": (
         f"{EXAMPLES}test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts"
@@ -139,8 +139,8 @@ NOT_RUN = {
     "make faults CASES=S12,S13": FAULTS,
     "make faults CASES=C07:kill:2,K02": FAULTS,
     "make chaos": CHAOS,
-    "make chaos MINUTES=2 OUTPUT=lines CHAOS_SEED=7": CHAOS,
-    "make chaos SOAK=1 MINUTES=60": CHAOS,
+    "make chaos MINUTES=2 CASES=lines CHAOS_SEED=7": CHAOS,
+    "make chaos CASES=soak MINUTES=60": CHAOS,
     "python -m benchmarks hot-path": BENCHMARKS,
     "python -m benchmarks all --report docs/benchmarks.md": BENCHMARKS,
     "make bench SUITE=scale": BENCHMARKS,

@@ -1,4 +1,4 @@
-"""`make faults`: the crash matrix and the fault matrix; see docs/reliability.md."""
+"""`make faults`, `make crash`, `make chaos`: faults on real servers; see docs/reliability.md."""
 # ruff: noqa: T201 - it tells people what it finds
 
 import argparse
@@ -8,46 +8,66 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import spark_classes
-from tests.faults import report
-from tests.faults.catalogue import Play, catalogue, chosen, crash_cases, what_of
+from tests.faults import catalogue, chaos, crash, report, sink_crashes
+from tests.faults.catalogue import Play
 from tests.faults.judge import Outcome
 from tests.faults.servers import Servers, started
 
-_MINUTES = 180.0
-_JOBS = 2
+
+class Suite(NamedTuple):
+    """A set of cases; `plays_of(asked, seed, minutes)` gives those that a text names."""
+
+    plays_of: Callable[[str, str, float], dict[str, Play]]
+    minutes: float
+    jobs: int
+    help: str
+
+
+SUITES: Mapping[str, Suite] = {
+    "matrix": Suite(
+        catalogue.plays_of, 180.0, 2, "ids such as C07, C07:kill, C07:kill:2 or K02"
+    ),
+    "sinks": Suite(
+        sink_crashes.plays_of, 180.0, 2,
+        "sinks, or SINK:PLACE; SINK@spark is on the spark engine, SINK@s3 in SeaweedFS",
+    ),
+    "chaos": Suite(chaos.plays_of, 10.0, 1, f"of {', '.join(chaos.OUTPUTS)}"),
+}  # fmt: skip
 
 
 @dataclass
 class Results:
-    """What came of every case; any thread may add. Nothing begins after `ends` (monotonic)."""
+    """Outcomes of all cases; any thread may add. No case begins after `ends` (monotonic)."""
 
     ends: float
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def play(self, name: str, what: str, play: Play, servers: Servers) -> None:
-        """Play a case, count it, and tell of it."""
+    def play(self, name: str, play: Play, servers: Servers) -> None:
+        """Play a case, and print its outcome."""
         since = time.monotonic()
         if since > self.ends:
             with self._lock:
                 self.skipped.append(name)
             return
-        outcome = play(servers)
+        outcome = play.run(servers)
         with self._lock:
             self.outcomes[name] = outcome
-            print(_line(name, what, outcome, time.monotonic() - since), flush=True)
+            print(_line(name, play.what, outcome, time.monotonic() - since), flush=True)
 
     def figures(self, seed: str, seconds: float) -> dict[str, object]:
-        """What the last line says."""
+        """Return the facts of the last line."""
         outcomes = self.outcomes.values()
         return {
+            **{name: each.figures for name, each in self.outcomes.items() if each.figures},
             "cases": len(outcomes),
             "passed": sum(each.is_good for each in outcomes),
             "lost": sum(each.lost for each in outcomes),
@@ -61,33 +81,30 @@ class Results:
 
     @property
     def is_good(self) -> bool:
-        """Whether all was played, and went as promised."""
-        return (
-            bool(self.outcomes)
-            and not self.skipped
-            and all(each.is_good for each in self.outcomes.values())
-        )
+        """Whether all cases were played, and went as promised."""
+        is_all_good = all(each.is_good for each in self.outcomes.values())
+        return bool(self.outcomes) and not self.skipped and is_all_good
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play what the arguments say; 1 if anything failed or was skipped, or nothing was played."""
+    """Play a suite; return 1 if a case failed or was skipped, or nothing was played."""
     asked = _arguments(arguments)
-    print(f"FAULTS_SEED={asked.seed}", flush=True)
+    print(f"{asked.suite.upper()}_SEED={asked.seed}", flush=True)
     spark_classes.use()
     os.environ.setdefault("JDK_JAVA_OPTIONS", spark_classes.LIGHT)
-    plays, cases = catalogue(asked.seed), crash_cases()
     began = time.monotonic()
-    results = Results(ends=began + 60 * asked.minutes)
-    with started(asked.keep) as servers, ThreadPoolExecutor(asked.jobs) as pool:
+    is_chaos = asked.suite == "chaos"  # its minutes are the duration
+    results = Results(ends=float("inf") if is_chaos else began + 60 * asked.minutes)
+    with started(asked.keep, asked.seed) as servers, ThreadPoolExecutor(asked.jobs) as pool:
         waiting = [
-            pool.submit(results.play, name, what_of(cases, name), plays[name], servers)
-            for name in asked.cases
+            pool.submit(results.play, name, play, servers) for name, play in asked.plays.items()
         ]
         for each in waiting:
             each.result()
     seconds = time.monotonic() - began
     if asked.report is not None:
         page = asked.report.read_text(encoding="utf-8")
+        cases = crash.crash_cases()
         text = report.written_into(page, cases, results.outcomes, asked.seed, seconds, asked.jobs)
         asked.report.write_text(text, encoding="utf-8")
     print(json.dumps(results.figures(asked.seed, seconds)))
@@ -96,28 +113,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
-    every = list(catalogue(""))
-    parser.add_argument(
-        "--cases",
-        type=lambda text: chosen(text, every),
-        default=every,
-        help="ids with commas between them, such as C07, C07:kill, C07:kill:2 or K02; all",
-    )
-    parser.add_argument("--jobs", type=int, default=_JOBS, help="cases at the same time")
+    told = "; ".join(f"{name}: {suite.help}" for name, suite in SUITES.items())
+    parser.add_argument("--suite", choices=SUITES, default="matrix")
+    parser.add_argument("--cases", default="", help=f"with commas between them; all. {told}")
+    parser.add_argument("--jobs", type=int, help="cases at the same time")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
-    parser.add_argument("--minutes", type=float, default=_MINUTES, help="nothing begins later")
+    parser.add_argument("--minutes", type=float, help="no case begins later; duration of chaos")
     parser.add_argument("--keep", type=Path, help="where the folders of failed cases go")
     parser.add_argument("--report", type=Path, help="a page whose marked part is written anew")
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    suite = SUITES[asked.suite]
+    asked.jobs = asked.jobs or suite.jobs
+    asked.minutes = suite.minutes if asked.minutes is None else asked.minutes
+    try:
+        asked.plays = suite.plays_of(asked.cases, asked.seed, asked.minutes)
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    return asked
 
 
 def _line(name: str, what: str, outcome: Outcome, seconds: float) -> str:
     facts = [f"{outcome.duplicates} repeated"] if outcome.duplicates else []
     if outcome.recovery_seconds is not None:
         facts.append(f"well again in {outcome.recovery_seconds:.1f} s")
-    facts += outcome.said
-    said = "; ".join(facts) or "as it must be"
-    return f"{'ok' if outcome.is_good else 'FAILED'} {name} ({what}): {said} ({seconds:.1f} s)"
+    facts += [f"{figure} {value}" for figure, value in outcome.figures.items()]
+    told = "; ".join([*facts, *outcome.said]) or "as promised"
+    return f"{'ok' if outcome.is_good else 'FAILED'} {name} ({what}): {told} ({seconds:.1f} s)"
 
 
 if __name__ == "__main__":

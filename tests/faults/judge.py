@@ -8,24 +8,23 @@ under either guarantee.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from tests.acceptance import feed
 from tests.acceptance.feed import Ends, Part
-from tests.acceptance.replicas import Break, Replicas
-from tests.faults.points import Guarantee
+from tests.acceptance.replica_nodes import Stored
 
+Guarantee: TypeAlias = Literal["at least once", "exactly once"]
 Place: TypeAlias = tuple[Part, int]
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
-    """What a case lost and repeated, as an oracle counted it, and what else was not as promised.
+    """Lost and repeated rows and letters of one case, and any other broken promise.
 
-    `unexplained_duplicates` are those outside the window that was not committed, and every one
-    of an exactly-once case.
+    `unexplained_duplicates` lie outside the uncommitted window; exactly once, all of them do.
     """
 
     lost: int = 0
@@ -33,11 +32,26 @@ class Outcome:
     unexplained_duplicates: int = 0
     recovery_seconds: float | None = None
     said: tuple[str, ...] = ()
+    figures: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def is_good(self) -> bool:
-        """Whether the case went as promised."""
         return not (self.lost or self.unexplained_duplicates or self.said)
+
+
+GOOD = Outcome()
+
+
+@dataclass(frozen=True)
+class Break:
+    """A replica lost partitions with records in flight: records between may be there twice."""
+
+    stored: Mapping[Part, Stored]  # of those that it lost
+    issued: Ends  # of all
+
+    def may_repeat(self, part: Part, offset: int) -> bool:
+        """Whether the record was published and not committed then."""
+        return part in self.stored and self.stored[part].offset <= offset < self.issued[part]
 
 
 @dataclass(frozen=True)
@@ -47,15 +61,6 @@ class Found:
     rows: Counter[str]
     letters: Counter[Place]
     effects: Counter[str]
-
-
-def found_of(replicas: Replicas) -> Found:
-    """What a pipeline's replicas have left behind."""
-    letters = Counter(
-        ((each["topic"], int(each["partition"])), int(each["offset"]))
-        for each in replicas.trial.letters()
-    )
-    return Found(replicas.rows(), letters, Counter(replicas.trial.notes("effects")))
 
 
 def judge(

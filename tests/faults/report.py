@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 
+from tests.acceptance.replicas import SESSION_SECONDS
 from tests.faults import rows
-from tests.faults.crash import ACTIONS, SESSION_SECONDS, Case
+from tests.faults.crash import ACTIONS, POINTS, Case
 from tests.faults.judge import Outcome
-from tests.faults.points import POINTS
 
 _BLOCK = re.compile(r"(<!-- faults -->\n).*?(<!-- end -->)", re.DOTALL)
 _ACTS = {"kill": "kill -9", "stop": "SIGSTOP", "term": "SIGTERM"}

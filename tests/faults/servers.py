@@ -1,24 +1,50 @@
-"""What all cases share."""
+"""The servers that all cases of a run share."""
 
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from examples.support.postgres_server import EmbeddedPostgres
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from sinks.storage import Storage
 from tests.acceptance.harness import Launch
 from tests.acceptance.trial import Trial
+from tests.support.near_a_store import StoreProxy
+from tests.support.seaweed import EmbeddedSeaweed
+from tests.support.store_faults import weather
+
+_BAD_SHARE = 0.03  # of all requests to the object store
+
+
+class Lake(NamedTuple):
+    """An object store, and the proxy through which the service reaches it."""
+
+    server: EmbeddedSeaweed
+    proxy: StoreProxy
+
+    def storage(self, folder: str) -> Storage:
+        """Return a warehouse in the store, reached directly."""
+        return self.server.storage(folder)
+
+
+def _missing() -> Any:
+    raise AssertionError("no such server")
 
 
 @dataclass(frozen=True)
 class Servers:
-    """A broker and a ZooKeeper that live as long as all cases, and a folder."""
+    """A broker and a ZooKeeper for all cases, a database and a lake on demand, and a folder."""
 
     kafka: EmbeddedKafka
     zookeeper: EmbeddedZooKeeper
     folder: Path
     keep: Path | None = None  # where the folders of failed cases go
+    postgres: Callable[[], EmbeddedPostgres] = _missing
+    lake: Callable[[], Lake] = _missing
 
     @contextmanager
     def trial(self, topologies: str, launch: Launch | None = None) -> Iterator[Trial]:
@@ -34,15 +60,37 @@ class Servers:
 
 
 @contextmanager
-def started(keep: Path | None = None) -> Iterator[Servers]:
+def started(keep: Path | None = None, seed: str = "") -> Iterator[Servers]:
     """Servers on free ports of 127.0.0.1, in a temporary folder."""
     with ExitStack() as stack:
-        made = tempfile.TemporaryDirectory(prefix="headrace-faults-", ignore_cleanup_errors=True)
-        folder = Path(stack.enter_context(made))
-        servers = Servers(
-            EmbeddedKafka(folder / "kafka"), EmbeddedZooKeeper(folder / "zookeeper"), folder, keep
+        temporary = tempfile.TemporaryDirectory(
+            prefix="headrace-faults-", ignore_cleanup_errors=True
         )
-        for server in (servers.kafka, servers.zookeeper):
-            stack.callback(server.close)
-            server.open()
-        yield servers
+        folder = Path(stack.enter_context(temporary))
+        lock = threading.RLock()
+        found: dict[type, Any] = {}
+
+        def opened(kind: Any) -> Any:
+            with lock:
+                if kind not in found:
+                    found[kind] = server = kind(folder / kind.name)
+                    if kind is EmbeddedPostgres:
+                        stack.callback(server.remove_data)
+                    stack.callback(server.close)
+                    server.open()
+                return found[kind]
+
+        def lake() -> Lake:
+            with lock:
+                if Lake not in found:
+                    store = opened(EmbeddedSeaweed)
+                    proxy = stack.enter_context(StoreProxy(store.address).running())
+                    proxy.fault = weather(seed, _BAD_SHARE)
+                    found[Lake] = Lake(store, proxy)
+                made: Lake = found[Lake]
+                return made
+
+        yield Servers(
+            opened(EmbeddedKafka), opened(EmbeddedZooKeeper), folder, keep,
+            postgres=lambda: opened(EmbeddedPostgres), lake=lake,
+        )  # fmt: skip

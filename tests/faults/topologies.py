@@ -1,17 +1,21 @@
-"""Topologies that are hit at every crash point, one for each kind of sink; crash.py runs them.
+"""Topologies of replicas in fault tests, one for each kind of sink.
 
-They read every topic that is called as the trial and ".in-" and something. A record's value is its
-id. The first bolt takes a moment, has a side effect and derives the row's payload from the id;
-every tenth record is refused. Bolts and the sink of lines pass places of their own.
+They read every topic named after the trial, ".in-" and a word. A record's value is its id. The
+first bolt takes a moment, has a side effect and derives the row's payload from the id; every tenth
+record is rejected. Bolts and the sink of lines pass failpoints of their own. While the file
+`hungry-<name>` exists, that replica takes all of what `HUNGRY_FOR` names: memory or descriptors.
 """
 
 import asyncio
+import contextlib
 import os
 import re
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import Record, Reject, Topology, bolt
+from headrace import Bolt, Record, Reject, Topology, bolt
 from headrace.sinks import DeltaSink, KafkaDeadLetters, KafkaTopicSink
 from service.failpoints import failpoints
 from tests.acceptance.feed import is_refused, payload
@@ -26,7 +30,10 @@ BATCH_SECONDS = 0.1
 TABLE = "rows"
 
 _at = failpoints(os.environ)
-_stuck = FOLDER / f"stuck-{os.environ['HEADRACE_REPLICAS__NAME']}"
+_name = os.environ.get("HEADRACE_REPLICAS__NAME", "")
+_stuck, _hungry = FOLDER / f"stuck-{_name}", FOLDER / f"hungry-{_name}"
+_HUNGRY_FOR = os.environ.get("HUNGRY_FOR", "memory")
+_PIECE = 8 * 1024 * 1024
 
 
 @dataclass
@@ -48,10 +55,29 @@ async def derive(record: Record) -> Row:
     return Row(id_, payload(id_))
 
 
-@bolt
-def passed(row: Row) -> Row:
-    _at("own_mid_tree")
-    return row
+class Passed(Bolt[Row, Row]):
+    def open(self) -> None:
+        if _HUNGRY_FOR == "descriptors":
+            threading.Thread(target=_take_descriptors, daemon=True).start()
+
+    def process(self, row: Row, /) -> Row:
+        _at("own_mid_tree")
+        taken = []
+        while _HUNGRY_FOR == "memory" and _hungry.exists():
+            taken.append(b"x" * _PIECE)
+        return row
+
+
+def _take_descriptors() -> None:
+    taken: list[int] = []
+    while True:
+        if _hungry.exists():
+            with contextlib.suppress(OSError):  # there are no more
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+        while taken and not _hungry.exists():
+            os.close(taken.pop())
+        time.sleep(STUCK_POLL_SECONDS)
 
 
 @bolt
@@ -82,7 +108,7 @@ class HalfLines(Lines):
 def _rows_of(made: Topology) -> Stream[Row]:
     made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     source = made.source(re.compile(rf"{re.escape(TOPIC)}\.in-\w+"))
-    return source.then(derive, workers=WORKERS).then(passed)
+    return source.then(derive, workers=WORKERS).then(Passed)
 
 
 def _at_least_once() -> Topology:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
 
-from service.embedded.postgres import EmbeddedPostgres
-from service.embedded.server import EmbeddedServer
+from examples.support.postgres_server import EmbeddedPostgres
+from service.devservers.server import EmbeddedServer
 
 S = TypeVar("S", bound=EmbeddedServer)
 _POLL_SECONDS = 0.1

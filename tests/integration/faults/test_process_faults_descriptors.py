@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance.replicas import Replicas
+from tests.acceptance.replicas import TOPOLOGIES, Replicas
 from tests.acceptance.trial import Trial
 from tests.support.patience import until
 from tests.worlds.looking import Window
@@ -27,7 +27,7 @@ KAFKA_AVAILABLE = "headrace_service_kafka_available_state"
 @pytest.fixture
 def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
     """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path, topologies="tests.worlds.hungry")
+    made = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
     yield made
     made.end()
 

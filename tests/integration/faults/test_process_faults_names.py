@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance.replicas import TOPOLOGIES, Break, Output, Replicas
+from tests.acceptance.replicas import TOPOLOGIES, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.faults.judge import Break
 from tests.support.patience import until
 from tests.worlds.looking import Window
 from tests.worlds.names import Names

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Break, Output, Replicas
+from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.faults.judge import Break
 from tests.support.patience import slack
 from tests.worlds.apart import Apart, Way
 from tests.worlds.looking import Window

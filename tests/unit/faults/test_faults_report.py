@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import rows
-from tests.faults.catalogue import crash_cases
+from tests.faults.crash import crash_cases
 from tests.faults.judge import Outcome
 from tests.faults.report import written_into
 

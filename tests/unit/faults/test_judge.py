@@ -9,9 +9,7 @@ import pytest
 from tests.acceptance import feed
 from tests.acceptance.feed import is_refused
 from tests.acceptance.replica_nodes import Stored
-from tests.acceptance.replicas import Break
-from tests.faults.judge import Found, Outcome, judge
-from tests.faults.points import Guarantee
+from tests.faults.judge import Break, Found, Guarantee, Outcome, judge
 
 PART = ("t.in-a", 0)
 ENDS = {PART: 20}

@@ -1,32 +1,36 @@
-"""A pipeline whose processes end by force, one after the other, and what must be there then.
+"""`make crash`: a pipeline of two tables whose processes end by force, for every sink.
 
-Its records are published once; each process goes on where the one before it ended.
+Its records are published once; each process goes on where the one before it ended. See
+docs/concepts/exactly-once.md.
 """
 
+import argparse
 import os
 import random
 import signal
 import time
-from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, get_args
+
+import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from service.config import EngineName
 from service.failpoints import PLACES, VARIABLE
-from sinks.storage import Storage
 from tests.acceptance import evidence, processes, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
-from tests.acceptance.store import Site
 from tests.acceptance.stored import Watch
-from tests.acceptance.stores import STORES
+from tests.acceptance.stores import STORES, Site
 from tests.acceptance.trial import Trial, places
 from tests.acceptance.wanted import OTHERS, ROWS
-from tests.support.near_a_store import StoreProxy
+from tests.faults.catalogue import Play
+from tests.faults.judge import GOOD, Outcome
+from tests.faults.servers import Lake, Servers
 from tests.support.patience import Limit, until
-from tests.support.seaweed import EmbeddedSeaweed
 from topology.sink import Kind
 
 TOPOLOGIES = "tests.acceptance.crashing"
@@ -72,7 +76,7 @@ class Way(NamedTuple):
     action: str = "kill"
 
     def drawn(self, rng: random.Random) -> str:
-        """A crash of this way, as `Play.crash` takes it."""
+        """A crash of this way, as `CrashPipeline.crash` takes it."""
         if self.place == ANY:
             more, later = rng.uniform(0, _MORE), rng.uniform(0, _LATER_SECONDS)
             return f"{ANY}:{more:.3f}:{later:.2f}"
@@ -112,6 +116,13 @@ class Case:
     engine: EngineName = "local"
     on_s3: bool = False
 
+    @property
+    def sink(self) -> str:
+        """As it is asked for."""
+        if self.on_s3:
+            return f"{self.rows}{ON_S3}"
+        return self.rows if self.engine == "local" else f"{self.rows}{ON_SPARK}"
+
 
 FAILED_ONCE: tuple[Case, ...] = ()
 """Cases that have failed; what failed is mended, and they are played in every run of the tests."""
@@ -131,38 +142,8 @@ def drawn(
     return Case(*stores, kind, crashes, engine)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Rows that are not there and must be, rows that are there too often, and what else is wrong.
-
-    A letter that is not there counts as a row.
-    """
-
-    lost: int = 0
-    duplicated: int = 0
-    said: tuple[str, ...] = ()
-
-
-GOOD = Verdict()
-
-
-@dataclass(frozen=True)
-class Lake:
-    """An object store, and the way that the service takes to it."""
-
-    server: EmbeddedSeaweed
-    proxy: StoreProxy
-
-    def storage(self, folder: str) -> Storage:
-        """A warehouse there, by the way that the test takes."""
-        return self.server.storage(folder)
-
-
-Verdicts: TypeAlias = Generator[tuple[str, Verdict], None, None]
-
-
-class Play:
-    """A pipeline that writes to two stores, or one, and is ended as it is told."""
+class CrashPipeline:
+    """A pipeline that writes to two stores, or one, and is killed on request."""
 
     def __init__(
         self,
@@ -267,7 +248,7 @@ class Play:
         last = self.start(topology)
         assert last.wait(SECONDS) == 0, last.tail()
 
-    def verdict(self, *, at_end: bool = False, of_letters: bool = True) -> Verdict:
+    def verdict(self, *, at_end: bool = False, of_letters: bool = True) -> Outcome:
         """Judge what is there.
 
         What lies below a stored offset must be there, and nothing too often; at the end the
@@ -275,11 +256,11 @@ class Play:
         """
         ends = Limit(_SETTLED_SECONDS)
         while True:
-            verdict = self._verdict(at_end=at_end, of_letters=of_letters)
-            if not verdict.lost or ends.passed:
-                return verdict
+            outcome = self._verdict(at_end=at_end, of_letters=of_letters)
+            if not outcome.lost or ends.passed:
+                return outcome
 
-    def _verdict(self, *, at_end: bool, of_letters: bool) -> Verdict:
+    def _verdict(self, *, at_end: bool, of_letters: bool) -> Outcome:
         stored = self._trial.stored()  # before the tables, as an orphaned JVM may still commit
         lost = duplicated = 0
         said: list[str] = []
@@ -296,7 +277,7 @@ class Play:
             lost += unsent.total()
             said += _said("letters are missing", unsent)
             said += _said("letters are of records that need none", unknown)
-        return Verdict(lost, duplicated, tuple(said))
+        return Outcome(lost, duplicated, duplicated, said=tuple(said))
 
     def _letters(self, stored: Mapping[int, int]) -> tuple[Counter[Place], Counter[Place]]:
         """The records that have no letter and must, and those that have one and must not."""
@@ -306,30 +287,32 @@ class Play:
         return Counter(wanted.letters(done) - found), Counter(unknown)
 
 
-def crashed(play: Play, kind: Kind, crashes: Iterable[str]) -> Verdicts:
-    """The verdict after each crash, and at the end."""
-    with play.watch() as watch:
+def crashed(pipeline: CrashPipeline, kind: Kind, crashes: Iterable[str]) -> Outcome:
+    """Crash processes one after the other; stop at the first that does harm."""
+    with pipeline.watch() as watch:
         for crash in crashes:
-            play.crash(kind, crash, watch)
-            yield crash, play.verdict()
-        play.finish(kind)
-    verdict = play.verdict(at_end=True)
-    yield "the end", replace(verdict, said=(*verdict.said, *watch.steps_back))
+            pipeline.crash(kind, crash, watch)
+            outcome = pipeline.verdict()
+            if not outcome.is_good:
+                return replace(outcome, said=(f"after {crash}", *outcome.said))
+        pipeline.finish(kind)
+    outcome = pipeline.verdict(at_end=True)
+    return replace(outcome, said=(*outcome.said, *watch.steps_back))
 
 
-def thawed(play: Play) -> Verdict:
+def thawed(pipeline: CrashPipeline) -> Outcome:
     """A process stands still just before a commit, another one goes on to the end, it wakes up.
 
     There is one table, so that it stands still with no table's lock in its hands.
     """
-    frozen = play.start("single", "sink_before_commit:3:stop")
+    frozen = pipeline.start("single", "sink_before_commit:3:stop")
     until("it stands still", lambda: "failpoint" in frozen.errors or not frozen.alive, SECONDS)
     assert frozen.alive, frozen.tail()
     children = processes.java_children(frozen.pid)
-    play.finish("single")
-    verdict = play.verdict(at_end=True)
-    if verdict != GOOD:
-        return verdict
+    pipeline.finish("single")
+    outcome = pipeline.verdict(at_end=True)
+    if outcome != GOOD:
+        return outcome
     for pid in (*children, frozen.pid):
         processes.thaw(pid)
     until(
@@ -340,15 +323,111 @@ def thawed(play: Play) -> Verdict:
     if frozen.alive:
         frozen.send(signal.SIGTERM)
     frozen.wait()
-    return play.verdict(at_end=True)
+    return pipeline.verdict(at_end=True)
 
 
-def without_txid(play: Play) -> Verdict:
+def without_txid(pipeline: CrashPipeline) -> Outcome:
     """A crash between rows and their txid, which are not committed together: harm must be seen."""
-    crash = play.start("control", "sink_after_commit:3:kill")
+    crash = pipeline.start("control", "sink_after_commit:3:kill")
     assert crash.wait(SECONDS) == -signal.SIGKILL, crash.tail()
-    play.finish("control")
-    return play.verdict(at_end=True, of_letters=False)
+    pipeline.finish("control")
+    return pipeline.verdict(at_end=True, of_letters=False)
+
+
+FROZEN, CONTROL = "frozen", "control"
+ON_SPARK = "@spark"  # behind the name of a sink that is played on the spark engine
+ON_S3 = "@s3"  # and of one whose tables are in an object store
+IN_LAKE = ("delta", "upserts", "iceberg", "delta-state")
+
+
+def every_sink() -> list[str]:
+    """Every sink on every engine and store, as `make crash CASES=` takes it."""
+    on_spark = (f"{store}{ON_SPARK}" for store in STORES)
+    return [*STORES, *on_spark, *(f"{store}{ON_S3}" for store in IN_LAKE)]
+
+
+def plays_of(asked: str, seed: str, _minutes: float) -> dict[str, Play]:
+    """The cases of the sinks and places that a text names. Raises ArgumentTypeError."""
+    plays = {}
+    for sink, wanted_places in chosen(asked or ",".join(every_sink())).items():
+        for case in (*FAILED_ONCE, *_drawn_cases(sink, wanted_places, seed)):
+            if case.sink == sink:
+                name = f"{sink}+{case.others}:{case.kind}:{len(plays)}"
+                plays[name] = Play(", ".join(case.crashes), partial(play, case))
+        for place, judge in ((FROZEN, thawed), (CONTROL, control)):
+            if place in wanted_places:
+                case = replace(of_sink(sink), crashes=())
+                plays[f"{sink}:{place}"] = Play(place, partial(play, case, judge=judge))
+    return plays
+
+
+def of_sink(sink: str) -> Case:
+    """A case with that sink alone, without a crash."""
+    store, _, where = sink.partition("@")
+    engine: EngineName = "spark" if where == "spark" else "local"
+    return Case(store, "", "transactional", (), engine, on_s3=where == "s3")
+
+
+def chosen(text: str) -> dict[str, set[str]]:
+    """The sinks of a text, and which places of each. Raises ArgumentTypeError."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for each in text.split(","):
+        sink, _, place = each.partition(":")
+        if sink not in every_sink():
+            allowed = ", ".join(every_sink())
+            raise argparse.ArgumentTypeError(f"sink: found '{sink}', expected one of {allowed}")
+        case = of_sink(sink)
+        every = list(dict.fromkeys(way.place for way in ways(case.engine)))
+        every += [FROZEN, CONTROL] if STORES[case.rows].has_control else [FROZEN]
+        if place and place not in every:
+            allowed = ", ".join(every)
+            raise argparse.ArgumentTypeError(f"place: found '{place}', expected one of {allowed}")
+        found[sink] |= {place} if place else set(every)
+    return found
+
+
+def _drawn_cases(sink: str, places: set[str], seed: str) -> Iterator[Case]:
+    """Every chosen way to end, each once for each kind, in any order, beside any other store."""
+    case = of_sink(sink)
+    for kind in get_args(Kind):
+        rng = random.Random(f"{seed} {sink} {kind}")
+        left = [way for way in ways(case.engine) if way.place in places]
+        rng.shuffle(left)
+        while left:
+            crashes = tuple(way.drawn(rng) for way in left[:MOST_CRASHES])
+            others = rng.choice([*(IN_LAKE if case.on_s3 else STORES)])
+            yield replace(case, others=others, kind=kind, crashes=crashes)
+            del left[:MOST_CRASHES]
+
+
+def play(
+    case: Case, servers: Servers, judge: Callable[[CrashPipeline], Outcome] | None = None
+) -> Outcome:
+    """Play a case on a pipeline of its own."""
+    needs_database = any(
+        STORES[name].needs_database for name in (case.rows, case.others or case.rows)
+    )
+    with servers.trial(TOPOLOGIES) as trial:
+        try:
+            pipeline = CrashPipeline(
+                trial, case.rows, case.others or None,
+                servers.postgres() if needs_database else None,
+                case.engine, lake=servers.lake() if case.on_s3 else None,
+            )  # fmt: skip
+            pipeline.publish()
+            if judge is not None:
+                return judge(pipeline)
+            return crashed(pipeline, case.kind, case.crashes)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
+            return Outcome(said=(f"{case}: {error}",))
+
+
+def control(pipeline: CrashPipeline) -> Outcome:
+    """See rows repeat where they and their txids are not committed together."""
+    outcome = without_txid(pipeline)
+    if outcome.lost or not outcome.duplicates:
+        return Outcome(said=("no row is there twice, so nothing is proven", *outcome.said))
+    return GOOD
 
 
 def _wait(run: Run, seconds: float) -> None:

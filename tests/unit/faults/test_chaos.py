@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos.drawing import KINDS, MOST_HURT, NAMES, State, Step, draw
+from tests.faults.chaos import KINDS, MOST_HURT, NAMES, State, Step, draw
 
 STATES: tuple[State, ...] = ("away", "starting", "up", "frozen", "ending")
 

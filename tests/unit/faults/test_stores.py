@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance import wanted
-from tests.acceptance.store import Site, Store
-from tests.acceptance.stores import CountsInDelta, Own, Upserts
+from tests.acceptance.stores import CountsInDelta, Own, Site, Store, Upserts
 from tests.acceptance.trial import places
 from tests.acceptance.wanted import ROWS, Row
 from topology.sink import Sink

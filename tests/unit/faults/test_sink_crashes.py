@@ -8,26 +8,24 @@ import pytest
 
 from service.config import EngineName
 from service.failpoints import ACTIONS, PLACES, VARIABLE, failpoints
-from tests.acceptance import every_crash
-from tests.acceptance.crashes import ANY, MOST_CRASHES, OF_FAULTS, drawn, ways
 from tests.acceptance.stores import STORES
+from tests.faults import sink_crashes
+from tests.faults.sink_crashes import ANY, MOST_CRASHES, OF_FAULTS, drawn, ways
 from topology.sink import Kind
 
-RNG = random.Random(7)
 ENGINES: tuple[EngineName, EngineName] = ("local", "spark")
 
 
-@pytest.mark.parametrize("sink", every_crash._every_sink())
-def test_every_way_to_end_is_played_once_for_each_sink_and_kind(sink: str) -> None:
-    store, engine = every_crash._store_and_engine(sink)
-    places = every_crash._chosen(sink)[sink]
-    for kind in get_args(Kind):
-        cases = list(every_crash._cases(sink, kind, places, RNG))
-        crashes = [crash.split(":") for case in cases for crash in case.crashes]
-        played = sorted((name, "kill" if name == ANY else last) for name, _, last in crashes)
-        assert played == sorted((way.place, way.action) for way in ways(engine))
-        assert {(case.rows, case.engine) for case in cases} == {(store, engine)}
-        assert max(len(case.crashes) for case in cases) <= MOST_CRASHES
+@pytest.mark.parametrize("sink", sink_crashes.every_sink())
+def test_each_way_to_end_is_played_once_for_each_sink_and_kind(sink):
+    every = ways(sink_crashes.of_sink(sink).engine)
+    plays = sink_crashes.plays_of(sink, "7", 1.0).values()
+    cases = [play.run.args[0] for play in plays]
+    crashes = [crash.split(":") for case in cases for crash in case.crashes]
+    played = sorted((name, "kill" if name == ANY else last) for name, _, last in crashes)
+    assert played == sorted(2 * [(way.place, way.action) for way in every])
+    assert {case.sink for case in cases} == {sink}
+    assert max(len(case.crashes) for case in cases) <= MOST_CRASHES
 
 
 def test_every_place_is_passed_on_one_engine_or_the_other() -> None:
@@ -54,29 +52,28 @@ def test_a_seed_draws_the_same_again() -> None:
     assert first == second
 
 
-def test_some_places_of_a_sink_are_chosen() -> None:
-    chosen = every_crash._chosen("topic:any,topic:zk_before_write,delta:control")
+def test_some_places_of_a_sink_are_chosen():
+    text = "topic:any,topic:zk_before_write,delta:control"
+    chosen = sink_crashes.chosen(text)
     assert chosen == {"topic": {"any", "zk_before_write"}, "delta": {"control"}}
-    assert len(list(every_crash._jobs(chosen, "1"))) == len(get_args(Kind)) + 1
+    assert len(sink_crashes.plays_of(text, "1", 1.0)) == len(get_args(Kind)) + 1
 
 
-def test_what_has_failed_once_is_played_with_its_sink_on_its_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cases_that_failed_once_are_played_with_their_sink(monkeypatch):
     case = drawn(random.Random(3), ["topic"], ["topic"], "opaque", 1, "spark")
-    monkeypatch.setattr(every_crash, "FAILED_ONCE", (case,))
+    monkeypatch.setattr(sink_crashes, "FAILED_ONCE", (case,))
     alone = len(get_args(Kind))
     for sink, count in (("topic", alone), ("topic@spark", alone + 1)):
-        assert len(list(every_crash._jobs({sink: {ANY}}, "1"))) == count
+        assert len(sink_crashes.plays_of(f"{sink}:{ANY}", "1", 1.0)) == count
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        "nothing", "topic:nowhere", "upserts:control", "", "topic@storm", "upserts@spark:control",
+        "nothing", "topic:nowhere", "upserts:control", "topic@storm", "upserts@spark:control",
         "delta@spark:letters_before_commit", "delta:range_after_seal",
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_refused_and_what_is_there_is_named(wrong: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="allowed are"):
-        every_crash._chosen(wrong)
+def test_unknown_cases_are_refused_with_the_known_ones(wrong):
+    with pytest.raises(argparse.ArgumentTypeError, match="expected one of"):
+        sink_crashes.plays_of(wrong, "1", 1.0)
