@@ -61,7 +61,7 @@ imports: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 unit: $(READY)
-	$(BIN)/pytest -m "not integration and not acceptance and not faults and not deep" -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -m "not integration and not acceptance and not nightly and not faults and not deep" -n $(JOBS) --dist worksteal
 
 classes: $(CLASSES)
 
@@ -70,8 +70,8 @@ $(CLASSES): $(READY)
 	-@$(BIN)/python -m tests.spark_classes $@  # the tests do without, only slower
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
-	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "(integration or acceptance) and not faults and not deep" \
-	  -n $(SERVER_JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "(integration or acceptance) and not nightly and not faults and not deep" \
+	  -n $(SERVER_JOBS) --dist loadgroup --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
 	@$(BIN)/python -m tests.simulation

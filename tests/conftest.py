@@ -56,8 +56,12 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files that last longest come first, and the others as they are."""
+    """Start the longest files first; give one worker every test that shares Spark."""
     items.sort(key=lambda item: longest_first.place(item.nodeid))
+    for item in items:
+        shares_spark = "shared_spark" in getattr(item, "fixturenames", ())
+        group = "spark" if shares_spark else item.nodeid.split("::", 1)[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)

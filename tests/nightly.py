@@ -32,6 +32,7 @@ AS_ROOT = tuple(
     )
 )
 WITH_COMPILER = (f"{FAULTS}test_clock_skew.py", f"{FAULTS}test_process_faults_clock.py")
+SERVER_TESTS = ("tests/acceptance", "tests/contract", "tests/integration")
 _END_SECONDS = 30.0  # to end after SIGTERM
 
 Command: TypeAlias = tuple[str, ...]
@@ -90,6 +91,10 @@ def parts() -> dict[str, Part]:
         ),
         "scale": Part((python, "-m", "benchmarks", "scale", "--rounds", "1"), 30, (java,)),
         "suites": Part((*deep, "tests/acceptance/test_bench.py"), 20, (java,)),
+        "slow": Part(
+            (python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m",
+             "nightly and not deep and not faults", *SERVER_TESTS), 60, (java,),
+        ),
         "crash": Part((python, "-m", "tests.faults", "--suite", "sinks"), 240, (java,)),
         "faults": faults(others, minutes=180),
         "faults-root": faults(as_root, root, minutes=30),
