@@ -12,7 +12,7 @@ from sinks import (
     PostgresSink,
     SparkSink,
 )
-from sinks.rows import fitting_rows
+from sinks.columns import fitting_rows
 from sinks.shares import check_fences, is_to_commit
 from topology.sink import (
     BOTH_KINDS,

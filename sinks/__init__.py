@@ -4,10 +4,9 @@ Importing this starts nothing, and imports no client of Spark, Kafka or PostgreS
 that need them import them inside their functions, so that a bolt's unit test starts no JVM.
 """
 
-from sinks.foreach import ForeachSink
 from sinks.kafka.dead_letters import KafkaDeadLetters
 from sinks.kafka.sink import KafkaTopicSink
-from sinks.memory import DiscardSink, MemoryDeadLetters, MemorySink
+from sinks.memory import DiscardSink, ForeachSink, MemoryDeadLetters, MemorySink
 from sinks.postgres.sink import PostgresSink
 from sinks.spark.sink import SparkSink
 from sinks.tables.delta import DeltaSink

@@ -1,13 +1,12 @@
-"""Sinks that keep or count what they get: for tests, trials and benchmarks."""
+"""Sinks without a store: rows in memory, rows counted, rows handed to a function."""
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from sinks.rows import fitting_rows
-from sinks.shares import check_fences, is_to_commit
+from sinks.columns import fitting_rows, rows_of
+from sinks.shares import MemoryLines
 from topology.schema import Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
@@ -25,6 +24,8 @@ from topology.sink import (
 
 # A write costs nothing here, and rows that are still in the caches cost least.
 _FEW_ROWS = 8_000
+# The code behind a function is likelier to send rows one by one than to write files.
+_FUNCTION_ROWS = 1_000
 
 
 class MemorySink(Sink[Row]):
@@ -44,46 +45,26 @@ class MemorySink(Sink[Row]):
         self.name = name
         self.schema = None if schema is None else schema_of(schema)
         self.rows: list[Any] = []
-        self._lines: dict[str, Committed] = {}
-        self._lock = threading.Lock()  # a zombie's thread may commit beside its successor's
+        self._lines = MemoryLines()
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: memory is always there."""
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs; see the contract."""
-        with self._lock:
-            found = self._found([fence.line for fence in fences])
-            check_fences(fences, found)
-            raised = [
-                line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)
-            ]
-            self._lines |= {line.line: line for line in raised}
-            return raised
+        return self._lines.fence(fences)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Say what is committed."""
-        with self._lock:
-            return self._found(lines)
+        return self._lines.committed(lines)
 
     def stage(self, batch: Batch) -> Staged:
-        """Set apart the rows that do not fit."""
         rows, rejected = fitting_rows(batch.pieces, self.schema)
         return Staged(batch.shares, len(rows), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
-        """Keep the rows and the txids; see the contract."""
-        with self._lock:
-            found = self._found([share.line for share in staged.shares])
-            if is_to_commit(staged.shares, found):
+        with self._lines.lock:
+            if self._lines.is_to_commit(staged.shares):
                 self.rows.extend(*staged.parts)
-                self._lines |= {
-                    share.line: Committed(share.line, share.epoch, share.txid)
-                    for share in staged.shares
-                }
-
-    def _found(self, lines: Sequence[str]) -> list[Committed]:
-        return [self._lines.get(line, Committed(line, 0, 0)) for line in lines]
+                self._lines.commit(staged.shares)
 
     def close(self) -> None:
         """Do nothing: the rows stay readable."""
@@ -102,8 +83,31 @@ class DiscardSink(Sink[object]):
         """Do nothing."""
 
     def commit(self, staged: Staged) -> None:
-        """Count the rows."""
         self.rows += staged.num_rows
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class ForeachSink(Sink[Row]):
+    """Calls a function with the rows of each micro-batch: at least once.
+
+    It returns when all rows are durable, and may raise RowsRejected, SinkBusy and SinkFailed, as
+    Sink.commit does; after anything else it is called again with the same rows. Rows of a
+    RecordBatch are dictionaries.
+    """
+
+    batch_rows = _FUNCTION_ROWS
+
+    def __init__(self, write: Callable[[list[Row]], object], *, name: str | None = None) -> None:
+        self.name = name or str(getattr(write, "__name__", "foreach"))
+        self._write = write
+
+    def open(self, context: SinkContext) -> None:
+        """Do nothing: what the function needs is its own affair."""
+
+    def commit(self, staged: Staged) -> None:
+        self._write(list(rows_of(staged.parts)))
 
     def close(self) -> None:
         """Do nothing."""
@@ -116,28 +120,25 @@ class MemoryDeadLetters(DeadLetterSink):
         self.name = name
         self.letters: list[DeadLetter] = []
         self.notices: list[RangeNotice] = []
-        self._untold: list[Delivered] = []
+        self._answers: list[Delivered] = []
 
     def open(self, context: SinkContext) -> None:
         """Do nothing: memory is always there."""
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        """Keep the letter or notice."""
         if isinstance(letter, RangeNotice):
             self.notices.append(letter)
         else:
             self.letters.append(letter)
-        self._untold.append(Delivered(token, None))
+        self._answers.append(Delivered(token, None))
 
     def poll(self) -> list[Delivered]:
-        """Tell of every letter sent since the last call."""
-        told, self._untold = self._untold, []
-        return told
+        answers, self._answers = self._answers, []
+        return answers
 
     @property
     def pending(self) -> int:
-        """Letters of which `poll` has not told yet."""
-        return len(self._untold)
+        return len(self._answers)
 
     def flush(self, timeout_seconds: float) -> None:
         """Do nothing: no letter is on its way."""

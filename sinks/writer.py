@@ -1,33 +1,48 @@
-"""Writes one sink in the background: a thread stages a batch while another commits the last."""
+"""Write one sink in the background: one thread stages a batch while another commits the last."""
 
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
 from sinks.errors import WriterBusy, WriterStopped
-from sinks.tries import Tries, WriteRetries, check_rejected
-from topology.errors import RowsRejected, SinkFailed, SinkFenced
-from topology.sink import Batch, Committed, Fence, Share, Sink, Staged
+from sinks.spark.reasons import one_line
+from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
+from topology.sink import Batch, Committed, Fence, Sink, Staged
 
 log = structlog.get_logger()
+Result = TypeVar("Result")
 
-_FINAL = (SinkFailed, SinkFenced)
-_ENDS = (*_FINAL, WriterStopped)
+_FINAL = (SinkFailed, SinkFenced, WriterStopped)
+_LONGEST = 500  # characters of an error
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRetries:
+    """The pauses between attempts at one batch: doubling, each shortened by a random part."""
+
+    first_seconds: float = 0.5
+    longest_seconds: float = 30.0
+    jitter: float = 0.25  # at most this part of a pause is taken off it
+
+    def pause_seconds(self, attempt: int, rng: random.Random) -> float:
+        """Return the pause after the `attempt`-th failure, counted from 1."""
+        pause = self.first_seconds * 2.0 ** min(attempt - 1, 60)
+        return min(self.longest_seconds, pause) * (1 - self.jitter * rng.random())
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStaged:
-    """A batch that may be committed; with `error` there is nothing to commit.
+    """A batch that may be committed, or the error for which it cannot be.
 
-    That is SinkFenced, SinkFailed or WriterStopped, also below.
+    The error is SinkFenced, SinkFailed or WriterStopped, as in BatchCommitted.
     """
 
     batch: Batch
@@ -37,10 +52,10 @@ class BatchStaged:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """Every row and txid of it is durable in the sink, but the rows that are rejected.
+    """A batch whose rows and txids are durable in the sink, but for the rejected rows.
 
-    With SinkFenced none of them is, as far as their lines are still ours; with WriterStopped it
-    is not known.
+    With SinkFenced nothing is durable, as far as the lines are still ours; with WriterStopped the
+    outcome is unknown.
     """
 
     staged: Staged
@@ -51,18 +66,129 @@ class BatchCommitted:
 Done: TypeAlias = BatchStaged | BatchCommitted
 
 
+class RetryLoop:
+    """Repeats a piece of a sink's work until it succeeds, and reports how that goes.
+
+    One thread runs the work; any thread may read the figures and set `stopping`: then the attempt
+    under way ends, and no other begins. SinkFailed and SinkFenced are not retried.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        stopping: threading.Event | None = None,
+        *,
+        policy: WriteRetries | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._stopping = stopping or threading.Event()
+        self._policy = policy or WriteRetries()
+        self._rng = rng or random.Random()  # noqa: S311 - it spreads pauses, it keeps no secret
+        self._clock = clock
+        self.retries = 0
+        self.last_error: str | None = None
+        self.failing_since: float | None = None  # monotonic seconds; None while all is well
+
+    def run(
+        self, work: Callable[[], Result], what: str, *, once: bool = False, **facts: str | int
+    ) -> Result:
+        """Return what `work` returns as soon as it succeeds; `facts` go into the log.
+
+        SinkBusy is repeated when the sink asks for it, any other error after a pause, but with
+        `once` the error is raised. Raises WriterStopped, which says that `what` was not done.
+        """
+        failures = 0  # a sink that was busy has not failed
+        while True:
+            if self._stopping.is_set():
+                raise WriterStopped(self._sink, what)
+            try:
+                result = work()
+            except (SinkFailed, SinkFenced):
+                raise
+            except SinkBusy as busy:
+                tell = log.warning if busy.reason else log.debug
+                tell(
+                    "sink_busy",
+                    sink=self._sink,
+                    after_seconds=busy.after_seconds,
+                    reason=busy.reason,
+                )
+                self._stopping.wait(busy.after_seconds)
+            except Exception as error:
+                self.last_error = _line(error)
+                if self.failing_since is None:
+                    self.failing_since = self._clock()
+                if once:
+                    raise
+                failures += 1
+                self._pause(failures, facts)
+            else:
+                self._recovered(failures + 1, facts)
+                return result
+
+    def outcome(
+        self, work: Callable[[], Result], what: str, *, once: bool = False, **facts: str | int
+    ) -> tuple[Result | None, Exception | None]:
+        """Run `work` and return its result or its error; an attempt to exit is SinkFailed."""
+        try:
+            return self.run(work, what, once=once, **facts), None
+        except Exception as failure:  # noqa: BLE001 - the owner judges it
+            error = failure
+        except BaseException as failure:  # noqa: BLE001 - a sink that exits is reported
+            error = SinkFailed(f"sink '{self._sink}' raised {failure!r}")
+        self.last_error = _line(error)
+        if isinstance(error, SinkFenced):  # the sink is well, the work is another owner's
+            self.failing_since = None
+        return None, error
+
+    def discard(self, work: Callable[[], object]) -> None:
+        """Run work that removes what nobody sees; a failure is only logged."""
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is not visible, so it may stay
+            self.last_error = _line(error)
+            log.warning("sink_discard_failed", sink=self._sink, error=self.last_error)
+
+    def _pause(self, attempt: int, facts: dict[str, str | int]) -> None:
+        pause_seconds = self._policy.pause_seconds(attempt, self._rng)
+        self.retries += 1
+        log.warning(
+            "sink_write_failed",
+            sink=self._sink,
+            **facts,
+            attempt=attempt,
+            error=self.last_error,
+            retry_in_seconds=round(pause_seconds, 3),
+        )
+        self._stopping.wait(pause_seconds)
+
+    def _recovered(self, attempt: int, facts: dict[str, str | int]) -> None:
+        if self.failing_since is None:
+            return
+        log.info(
+            "sink_recovered",
+            sink=self._sink,
+            **{name: fact for name, fact in facts.items() if name != "rows"},
+            attempt=attempt,
+            failing_seconds=round(self._clock() - self.failing_since, 3),
+        )
+        self.failing_since = None
+
+
 class SinkWriter:
     """Two threads of one sink: one stages a batch while the other commits the one before it.
 
     All methods belong to the owner thread. `on_done` is called from both threads, exactly once for
     each `stage`, `commit` and `write` before `stop` was called: give it a thread-safe queue's
-    `put`. Each thread does its work in the order it was asked; fences and commits are the commit
-    thread's. What fails is tried again with the same arguments until it is done, `stop` comes, or
-    the sink says that it cannot be.
+    `put`. Each thread works in the order of the calls; fences and commits are the commit
+    thread's. Failed work is repeated with the same arguments until it succeeds, `stop` is called,
+    or the sink raises a final error.
 
-    With `at_most_once` a commit that has failed is not tried again, since it may be durable all the
-    same: all rows of the batch are reported as rejected. SinkBusy says that nothing was written,
-    so such a batch comes again.
+    With `at_most_once` a failed commit is not repeated, since it may be durable all the same: all
+    rows of the batch are reported as rejected. SinkBusy says that nothing was written, so such a
+    batch is repeated.
     """
 
     def __init__(
@@ -81,50 +207,47 @@ class SinkWriter:
         self._clock = clock
         self._stopping = threading.Event()
         self._staging, self._committing = (
-            _Hand(
+            _Worker(
                 f"{task}-{sink.name}",
-                Tries(
-                    sink.name, self._stopping, final=_FINAL, policy=retries, rng=rng, clock=clock
-                ),
+                RetryLoop(sink.name, self._stopping, policy=retries, rng=rng, clock=clock),
             )
             for task in ("stage", "commit")
         )
+        self._workers = (self._staging, self._committing)
         self._commits_asked = 0
         self._commits_ended = 0  # written by the commit thread alone
 
     @property
     def busy(self) -> bool:
-        """Whether anything was asked and not told; its end counts just before `on_done`."""
-        return self._staging.busy or self._committing.busy
+        """Whether work is unfinished; its end counts just before `on_done`."""
+        return any(each.asked != each.ended for each in self._workers)
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit was asked and its end not told."""
         return self._commits_asked != self._commits_ended
 
     @property
     def retries(self) -> int:
-        """How many tries have failed and were repeated, since the start."""
-        return self._staging.tries.retries + self._committing.tries.retries
+        """Number of failed attempts that were repeated, since the start."""
+        return sum(each.loop.retries for each in self._workers)
 
     @property
     def last_error(self) -> str | None:
         """The newest failure of a commit or a fence, or else of staging; None if there is none."""
-        return self._committing.tries.last_error or self._staging.tries.last_error
+        return self._committing.loop.last_error or self._staging.loop.last_error
 
     @property
     def failing_since(self) -> float | None:
-        """Since when one of the threads has failed (monotonic seconds); None: all is well."""
-        since = [hand.tries.failing_since for hand in (self._staging, self._committing)]
+        """Since when one of the threads has failed (monotonic seconds); None while all is well."""
+        since = [each.loop.failing_since for each in self._workers]
         return min((each for each in since if each is not None), default=None)
 
     def start(self) -> None:
-        """Start the threads."""
-        self._staging.start()
-        self._committing.start()
+        for each in self._workers:
+            each.thread.start()
 
     def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
-        """Raise the epochs of lines; ends with what is committed of each, in order.
+        """Raise the epochs of lines; the result is what is committed of each, in order.
 
         Fails with SinkFenced, SinkFailed or WriterStopped.
         """
@@ -135,22 +258,22 @@ class SinkWriter:
     def write(self, batch: Batch) -> None:
         """Stage a batch of no transactions, and commit it behind those before it.
 
-        BatchCommitted comes, or BatchStaged with the error.
+        BatchCommitted is reported, or BatchStaged with the error.
         """
         self._staging.ask(partial(self._write, batch))
 
     def stage(self, batch: Batch, by: Callable[[Batch], Staged] | None = None) -> None:
-        """Make a batch's rows ready; BatchStaged comes. Several may wait.
+        """Make a batch's rows ready; BatchStaged is reported. Several may wait.
 
-        `by` does it in place of the sink, on the staging thread and with its tries.
+        `by` does it in place of the sink, on the staging thread and with its retries.
         """
         self._staging.ask(partial(self._stage, batch, by or self._sink.stage))
 
     def commit(self, staged: Staged) -> None:
-        """Make them durable; BatchCommitted comes.
+        """Make what was staged durable; BatchCommitted is reported.
 
-        Raises WriterBusy while another commit is under way: what becomes of it decides what
-        the next may be.
+        Raises WriterBusy while another commit is under way: its outcome decides what the next may
+        be.
         """
         if self.is_committing:
             raise WriterBusy(self._sink.name)
@@ -158,46 +281,54 @@ class SinkWriter:
         self._committing.ask(partial(self._commit, staged))
 
     def discard(self, staged: Staged) -> None:
-        """Let what was staged go; nothing comes."""
+        """Discard what was staged; nothing is reported."""
         self.let_go(partial(self._sink.discard, staged))
 
     def let_go(self, work: Callable[[], object]) -> None:
-        """Have the staging thread remove what will not be committed; nothing comes."""
-        self._staging.ask(partial(self._discard, work))
+        """Have the staging thread remove what will not be committed; nothing is reported."""
+
+        def remove() -> None:
+            self._staging.loop.discard(work)
+            self._staging.ended += 1
+
+        self._staging.ask(remove)
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Let the tries under way end, but no other begin; return whether both threads ended.
+        """Let the attempts under way end, but no other begin; return whether both threads ended.
 
-        What is not done is reported with WriterStopped.
+        Unfinished work is reported with WriterStopped.
         """
         deadline = time.monotonic() + timeout_seconds
         self._stopping.set()
-        ended = []
-        for hand in (self._staging, self._committing):  # what is staged last may be for the other
-            hand.ask(None)
-            ended.append(hand.join(deadline - time.monotonic()))
-        return all(ended)
+        for each in self._workers:  # what is staged last may be for the other
+            each.ask(None)
+            if each.thread.ident is not None:
+                each.thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(each.thread.is_alive() for each in self._workers)
 
-    def _tell(self, hand: "_Hand", done: Done) -> None:
-        if isinstance(done, BatchCommitted):
-            self._commits_ended += 1
-        hand.ended()
+    def _report(self, worker: "_Worker", done: Done) -> None:
+        self._commits_ended += isinstance(done, BatchCommitted)
+        worker.ended += 1
         self._on_done(done)
 
     def _fence(self, fences: tuple[Fence, ...], answer: Future[list[Committed]]) -> None:
-        lines = ", ".join(fence.line for fence in fences) or "the sink"
+        asked = [fence.line for fence in fences]
+        lines = ", ".join(asked) or "the sink"
 
         def work() -> list[Committed]:
             committed = self._sink.fence(fences)
-            self._check_told(committed, [fence.line for fence in fences])
+            if [each.line for each in committed] != asked:
+                found = ", ".join(each.line for each in committed) or "none"
+                raise SinkFailed(
+                    f"sink '{self._sink.name}' fenced the wrong lines: found {found}, expected "
+                    f"{', '.join(asked)}"
+                )
             return committed
 
-        tries = self._committing.tries
-        found, error = tries.heard(
-            lambda: tries.until_done(work, f"{lines} was fenced", task="fence", lines=lines)
+        found, error = self._committing.loop.outcome(
+            work, f"{lines} was fenced", task="fence", lines=lines
         )
-        self._gave_up(tries, error)
-        self._committing.ended()
+        self._committing.ended += 1
         if error is None:
             answer.set_result(found or [])
         else:
@@ -206,14 +337,14 @@ class SinkWriter:
     def _write(self, batch: Batch) -> None:
         staged, error = self._staged(batch, self._sink.stage)
         if staged is None:
-            self._tell(self._staging, BatchStaged(batch, None, error))
+            self._report(self._staging, BatchStaged(batch, None, error))
             return
         self._commits_asked += 1
         self._committing.ask(partial(self._commit, staged, replace(batch, pieces=[], traces={})))
-        self._staging.ended()
+        self._staging.ended += 1
 
     def _stage(self, batch: Batch, by: Callable[[Batch], Staged]) -> None:
-        self._tell(self._staging, BatchStaged(batch, *self._staged(batch, by)))
+        self._report(self._staging, BatchStaged(batch, *self._staged(batch, by)))
 
     def _staged(
         self, batch: Batch, by: Callable[[Batch], Staged]
@@ -226,43 +357,31 @@ class SinkWriter:
                 raise SinkFailed(message)
             return staged
 
-        tries = self._staging.tries
-        staged, error = tries.heard(
-            lambda: tries.until_done(
-                work,
-                f"batch {batch.sequence} was staged",
-                task="stage",
-                sequence=batch.sequence,
-                rows=batch.num_rows,
-            )
+        facts: dict[str, int] = {"sequence": batch.sequence, "rows": batch.num_rows}
+        return self._staging.loop.outcome(
+            work, f"batch {batch.sequence} was staged", task="stage", **facts
         )
-        self._gave_up(tries, error)
-        return staged, error
 
     def _commit(self, staged: Staged, batch: Batch | None = None) -> None:
         """Commit what was staged; with a `batch`, rows that the sink refuses now are rejected."""
         started = self._clock()
-        named = _named(staged.shares) if batch is None else f"batch {batch.sequence}"
+        lines = ", ".join(f"{share.line} {share.txid}" for share in staged.shares)
         facts: dict[str, str | int] = {"rows": staged.num_rows}
-        facts |= {"lines": named} if batch is None else {"sequence": batch.sequence}
-        tries = self._committing.tries
-        committed, error = tries.heard(
-            lambda: tries.until_done(
-                partial(self._try_commit, staged, batch),
-                f"{named} was committed",
-                once=self._at_most_once,
-                task="commit",
-                **facts,
-            )
+        facts |= {"lines": lines} if batch is None else {"sequence": batch.sequence}
+        loop = self._committing.loop
+        committed, error = loop.outcome(
+            partial(self._try_commit, staged, batch),
+            f"{lines if batch is None else f'batch {batch.sequence}'} was committed",
+            once=self._at_most_once,
+            task="commit",
+            **facts,
         )
         if batch is not None and error is not None:
-            if isinstance(error, _ENDS):
-                self._let_go(partial(self._sink.discard, staged), tries)
-            else:  # at most once
-                committed, error = self._given_up(staged, batch), None
-        self._gave_up(tries, error)
+            if not isinstance(error, _FINAL):  # at most once
+                committed, error = self._abandoned(staged, batch), None
+            loop.discard(partial(self._sink.discard, staged))
         seconds = self._clock() - started
-        self._tell(self._committing, BatchCommitted(committed or staged, error, seconds))
+        self._report(self._committing, BatchCommitted(committed or staged, error, seconds))
 
     def _try_commit(self, staged: Staged, batch: Batch | None) -> Staged:
         try:
@@ -277,9 +396,9 @@ class SinkWriter:
             return replace(staged, num_rows=num_rows, rejected=rejected)
         return staged
 
-    def _given_up(self, staged: Staged, batch: Batch) -> Staged:
-        """Whether the batch was written is not known; at most once, it is not tried again."""
-        error = self._committing.tries.last_error
+    def _abandoned(self, staged: Staged, batch: Batch) -> Staged:
+        """Reject all rows of a batch that may have been written, and is not written again."""
+        error = self._committing.loop.last_error
         log.error(
             "sink_batch_given_up",
             sink=self._sink.name,
@@ -287,66 +406,41 @@ class SinkWriter:
             rows=batch.num_rows,
             error=error,
         )
-        self._let_go(partial(self._sink.discard, staged), self._committing.tries)
         reason = f"the write to '{self._sink.name}' failed and may be durable: {error}"
         reasons = dict.fromkeys(range(batch.num_rows), reason) | dict(staged.rejected)
         return replace(staged, num_rows=0, rejected=reasons)
 
-    def _check_told(self, committed: list[Committed], lines: list[str]) -> None:
-        if [each.line for each in committed] != lines:
-            found = ", ".join(each.line for each in committed) or "nothing"
-            message = (
-                f"sink '{self._sink.name}' was asked of {', '.join(lines)}, it told of {found}"
-            )
-            raise SinkFailed(message)
 
-    def _discard(self, work: Callable[[], object]) -> None:
-        self._let_go(work, self._staging.tries)
-        self._staging.ended()
+class _Worker:
+    """A thread that does its work in the order it is asked."""
 
-    def _let_go(self, work: Callable[[], object], tries: Tries) -> None:
-        _, error = tries.heard(work)
-        if error is not None:  # it is not visible, so it may stay
-            log.warning("sink_discard_failed", sink=self._sink.name, error=tries.last_error)
-
-    def _gave_up(self, tries: Tries, error: Exception | None) -> None:
-        if isinstance(error, SinkFenced):
-            tries.forget_failing()
-
-
-class _Hand:
-    """A thread that does what it is asked, in order."""
-
-    def __init__(self, name: str, tries: Tries) -> None:
-        self.tries = tries
+    def __init__(self, name: str, loop: RetryLoop) -> None:
+        self.loop = loop
+        self.asked = 0  # written by the one thread that asks
+        self.ended = 0  # written by this thread alone
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._asked = 0  # written by the one thread that asks
-        self._ended = 0  # written by this thread alone
-
-    @property
-    def busy(self) -> bool:
-        return self._asked != self._ended
-
-    def start(self) -> None:
-        self._thread.start()
 
     def ask(self, work: Callable[[], None] | None) -> None:
-        self._asked += work is not None
+        self.asked += work is not None
         self._inbox.put(work)
-
-    def ended(self) -> None:
-        self._ended += 1
-
-    def join(self, timeout_seconds: float) -> bool:
-        if self._thread.ident is not None:
-            self._thread.join(max(0.0, timeout_seconds))
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (work := self._inbox.get()) is not None:
             work()
 
 
-def _named(shares: Sequence[Share]) -> str:
-    return ", ".join(f"{share.line} {share.txid}" for share in shares)
+def check_rejected(rejected: Iterable[int], num_rows: int, sink: str) -> None:
+    """Raise SinkFailed for a rejected row that is outside of its batch."""
+    outside = [index for index in rejected if not 0 <= index < num_rows]
+    if outside:
+        raise SinkFailed(
+            f"sink '{sink}' rejected row {outside[0]} of a batch of "
+            f"{num_rows}; allowed are rows 0 to {num_rows - 1}"
+        )
+
+
+def _line(error: BaseException) -> str:
+    """Return the error's class and text on one line; of a Java error, Java's class and text."""
+    kind, said = type(error).__name__, one_line(error)
+    return kind if said == kind else f"{kind}: {said}"[:_LONGEST]

@@ -27,7 +27,7 @@ from service.pipeline.loop import Pipeline
 from service.pipeline.router import Router, tree_seconds
 from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer, writer_of
 from service.pipeline.trees import TreeTracker
-from sinks.tries import WriteRetries
+from sinks.writer import WriteRetries
 from topology.advanced import AdvancedRunner
 from topology.bolt import Hooks, Kind
 from topology.complaints import Complaints

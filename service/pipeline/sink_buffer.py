@@ -20,8 +20,7 @@ from partition.records import RecordIds, offsets_of
 from service.engine import SinkStatistics
 from service.pipeline.context import NOBODY, Observers
 from service.pipeline.trees import TreeTracker
-from sinks.tries import WriteRetries
-from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter
+from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
 from topology.errors import SinkFenced
 from topology.histogram import Histogram
 from topology.sink import NO_TRACES, Batch, Piece, Share, Sink, Staged

@@ -18,8 +18,7 @@ from service.spark_engine.task import (
     SpoolStager,
     read_lines,
 )
-from sinks.tries import check_rejected
-from sinks.writer import BatchCommitted, BatchStaged, SinkWriter
+from sinks.writer import BatchCommitted, BatchStaged, SinkWriter, check_rejected
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Piece, Share, Sink, Staged, Stager
 from topology.steps import SinkStep

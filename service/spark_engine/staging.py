@@ -5,7 +5,6 @@ once all its records are done, and they are resolved once the letters of refused
 So a range of any length passes through, in as many sections as it takes.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +25,7 @@ from service.pipeline.sink_buffer import estimated_bytes
 from service.pipeline.trees import LETTERED, Tally, TreeTracker
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
-from sinks.tries import Tries, check_rejected
+from sinks.writer import RetryLoop, check_rejected
 from topology.calls import Failure
 from topology.errors import SinkFailed
 from topology.record import Reject
@@ -74,7 +73,7 @@ class TaskSink:
         self._rows = PendingRows()
         self._fill_rows = 0
         self._fill_bytes = 0
-        self._tries = Tries(step.name, threading.Event())
+        self._retries = RetryLoop(step.name)
         self.staged: list[Staged] = []
         """What was staged, in order."""
 
@@ -122,7 +121,7 @@ class TaskSink:
             )
             pieces = _only(pieces, kept) if reasons else pieces
             batch = Batch(number, pieces, len(kept), shares, offsets_of(record_ids[kept]))
-            staged = self._tries.until_done(
+            staged = self._retries.run(
                 lambda: self._try_stage(batch), f"section {number} was staged", rows=len(kept)
             )
             self.staged.append(staged)

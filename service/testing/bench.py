@@ -24,7 +24,7 @@ from service.testing.timeline import RecordingObserver
 from service.tuning import sizes_of
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.storage import Storage
-from sinks.tries import WriteRetries
+from sinks.writer import WriteRetries
 from topology.errors import InvalidTopology
 from topology.reference import Reference, Rows
 from topology.sink import Sink, SinkContext, innermost

@@ -11,9 +11,8 @@ import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks.postgres.state import PostgresState
-from sinks.state.delta import DeltaState
-from sinks.state.memory import MemoryState
-from sinks.state.store import Change, StateStore
+from sinks.state.delta_state import DeltaState
+from sinks.state.store import Change, MemoryState, StateStore
 from sinks.storage import Storage
 from tests.worlds.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace import Record, Reject, Retry, RowsRejected, SinkBusy
 from headrace.sinks import Batch, Sink
 from headrace.testing import TopologyTest
-from sinks.rows import rows_of
+from sinks.columns import rows_of
 from topology.advanced import AdvancedBolt
 from topology.bolt import (
     Component,

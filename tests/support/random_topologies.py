@@ -35,7 +35,7 @@ from partition.replicas.plan import Member
 from partition.retry import RetryPolicy
 from service.membership import GroupMembership, MembershipPolicy, copartitions_of
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
-from sinks.tries import WriteRetries
+from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit

@@ -33,8 +33,8 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.spark_engine.wiring import range_delivery
 from service.wiring import Parts
-from sinks.rows import rows_of
-from sinks.tries import WriteRetries
+from sinks.columns import rows_of
+from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until

@@ -18,7 +18,7 @@ from service.health import HealthCheck
 from service.snapshot import snapshot_of
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from sinks.tries import WriteRetries
+from sinks.writer import WriteRetries
 from tests.acceptance import evidence, table_files
 from tests.worlds.running import Works
 

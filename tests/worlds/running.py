@@ -22,7 +22,7 @@ from partition.recovery import Ways
 from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere, with_places
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
-from sinks.tries import WriteRetries
+from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until

@@ -15,8 +15,8 @@ from service.pipeline.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from service.spark_engine.task_runner import process
+from sinks.columns import rows_of
 from sinks.memory import MemoryDeadLetters, MemorySink
-from sinks.rows import rows_of
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
 from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager

@@ -15,8 +15,7 @@ from deltalake import write_deltalake
 
 from examples.support.postgres_server import EmbeddedPostgres
 from headrace import Reference, reference
-from sinks.reference_files import Csv
-from sinks.references import needs_spark, read_reference
+from sinks.references import Csv, needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tables import read_by_spark
 from sinks.storage import Storage

@@ -18,8 +18,7 @@ from sinks.errors import SparkDied, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from sinks.tries import WriteRetries
-from sinks.writer import Done, SinkWriter
+from sinks.writer import Done, SinkWriter, WriteRetries
 from tests.support.patience import seconds
 from tests.worlds.delta_table import SparkTable, rows, write
 from tests.worlds.dying_tasks import WORKER, tripled

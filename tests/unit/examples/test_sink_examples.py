@@ -32,7 +32,7 @@ from headrace.sinks import (
     Sink,
 )
 from headrace.testing import topology_test
-from sinks.state.sink import StateSink
+from sinks.state.store import StateSink
 from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
 

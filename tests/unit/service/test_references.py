@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
 from service.pipeline.references import References, ReferenceStatistics
-from sinks.state.memory import MemoryState
+from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from tests.support.patience import seconds
 from topology.aggregates import count

@@ -19,9 +19,9 @@ from headrace import Record, bolt
 from partition.records import Partition
 from partition.retry import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
-from sinks.state.memory import MemoryState
+from sinks.state.store import MemoryState
 from sinks.storage import Storage
-from sinks.tries import WriteRetries
+from sinks.writer import WriteRetries
 from tests.support.chaos import chaotic, spoil
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore

@@ -9,12 +9,12 @@ from structlog.testing import capture_logs
 
 from sinks.errors import WriterBusy, WriterStopped
 from sinks.memory import MemorySink
-from sinks.tries import WriteRetries
 from sinks.writer import (
     BatchCommitted,
     BatchStaged,
     Done,
     SinkWriter,
+    WriteRetries,
 )
 from tests.support.patience import seconds
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
@@ -283,7 +283,7 @@ def test_a_sink_that_tells_of_other_lines_has_failed(desk: Desk) -> None:
 
     error = desk.writer(Wrong()).fence([Fence(LINE, 1)]).exception(seconds(10))
     assert isinstance(error, SinkFailed)
-    assert "was asked of orders[0], it told of flights[0]" in str(error)
+    assert "found flights[0], expected orders[0]" in str(error)
 
 
 def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk: Desk) -> None:

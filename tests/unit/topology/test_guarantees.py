@@ -14,7 +14,7 @@ from headrace.sinks import (
     Sink,
     Staged,
 )
-from sinks.state.memory import MemoryState
+from sinks.state.store import MemoryState
 from tests.support.front import Front
 from topology.aggregates import count
 from topology.sink import Kind, SinkContext

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinks.memory import MemoryDeadLetters
-from sinks.state.memory import MemoryState
+from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from topology.aggregates import count, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed

@@ -14,7 +14,7 @@ from partition.interfaces import Log, LogEnd
 from partition.records import Partition
 from service.app import Service
 from service.spark_engine.wiring import check_runs_on_spark
-from sinks.rows import rows_of
+from sinks.columns import rows_of
 from sinks.spark.spool import SpoolStager
 from sinks.spark.through import SparkPassage
 from sinks.storage import Storage

@@ -12,9 +12,8 @@ from headrace import Record, RowsRejected, SinkFailed
 from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
 from partition.memory import MemoryFetcher
 from partition.records import Partition, Position
-from sinks.columns import fit
+from sinks.columns import fit, rows_of
 from sinks.errors import TaskRaised
-from sinks.rows import rows_of
 from sinks.spark.apart import stage_apart
 from sinks.spark.records import fit_records
 from sinks.spark.through import SparkPassage

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from sinks.state.memory import MemoryState
-from sinks.state.sink import StateSink
-from sinks.state.store import Change
+from sinks.state.store import Change, MemoryState, StateSink
 from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import InvalidTopology, RowsRejected, SinkFailed

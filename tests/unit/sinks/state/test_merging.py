@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sinks.state.deltas import Aggregation, Part
-from sinks.state.memory import MemoryState
-from sinks.state.values import changed, places_of
+from sinks.state.merging import Aggregation, LineRows, merge, row_indexes
+from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import AggregateFailed, SinkFenced
@@ -164,15 +163,15 @@ def apply(
 ) -> pa.Table:
     """A store that puts keys one by one, and may have put only some of them."""
     deltas, _, rejected = Aggregation(shape, lambda _: {}).of(
-        [rows], [Part(LINES[0], txid, len(rows))]
+        [rows], [LineRows(LINES[0], txid, len(rows))]
     )
     assert not rejected
     names = shape.row_key
-    ours = pc.is_valid(places_of(stored, deltas.keys, names))
-    after = changed(shape, deltas, stored.filter(ours))
+    ours = pc.is_valid(row_indexes(stored, deltas.keys, names))
+    after = merge(shape, deltas, stored.filter(ours))
     if written is not None:
         after = after.filter(pc.is_in(after["word"], pa.array(sorted(written), pa.string())))
-    theirs = pc.is_null(places_of(stored, after, names))
+    theirs = pc.is_null(row_indexes(stored, after, names))
     return pa.concat_tables([stored.filter(theirs), after])
 
 
