@@ -357,16 +357,19 @@ class SinkWriter:
                 raise SinkFailed(message)
             return staged
 
-        facts: dict[str, int] = {"sequence": batch.sequence, "rows": batch.num_rows}
         return self._staging.loop.outcome(
-            work, f"batch {batch.sequence} was staged", task="stage", **facts
+            work,
+            f"batch {batch.sequence} was staged",
+            task="stage",
+            sequence=batch.sequence,
+            rows=batch.num_rows,
         )
 
     def _commit(self, staged: Staged, batch: Batch | None = None) -> None:
         """Commit what was staged; with a `batch`, rows that the sink refuses now are rejected."""
         started = self._clock()
         lines = ", ".join(f"{share.line} {share.txid}" for share in staged.shares)
-        facts: dict[str, str | int] = {"rows": staged.num_rows}
+        facts: dict[str, Any] = {"rows": staged.num_rows}
         facts |= {"lines": lines} if batch is None else {"sequence": batch.sequence}
         loop = self._committing.loop
         committed, error = loop.outcome(

@@ -6,8 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from sinks.names import checked_table
+from sinks.state.merging import row_indexes
 from sinks.state.store import Change, StateSink, StateStore
-from sinks.tables.delta import DeltaLog, DeltaSink
+from sinks.tables.delta import DeltaSink
+from sinks.tables.delta_log import DeltaLog
 from sinks.tables.log import TableState
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Maintenance, Share, Sink, SinkContext, Staged
@@ -82,8 +84,13 @@ class _StateTable(DeltaSink[Any]):
         super().__init__(table, schema=shape.schema, key=shape.row_key)
 
     def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
+        def keep(rows: pa.Table) -> pa.Table:
+            found = row_indexes(_rows_of(self._shape, rows, self.table), keys, keys.column_names)
+            return rows.filter(found.is_valid())
+
         def replace(state: TableState) -> None:
-            rows = change(_rows_of(self._shape, self._delta.rows(state, keys), self.table))
+            stored = self._delta.rows(state, keys, keep)
+            rows = change(_rows_of(self._shape, stored, self.table))
             parts = (self._changes(rows),) if rows.num_rows else ()
             self._land(state, parts, self._versions(shares))
 

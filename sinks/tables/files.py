@@ -5,11 +5,14 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,10 +21,9 @@ from pyarrow import fs
 from sinks.columns import Fitted, failing, fit
 from sinks.names import check_below
 from sinks.storage import Storage
-from sinks.tables.partitioning import Layout
-from sinks.tables.statistics import Statistics, statistics_of
+from sinks.tables.partitioning import Layout, can_partition
 from topology.errors import SinkFailed
-from topology.sink import Batch, Piece, Share, Staged
+from topology.sink import Batch, Share, Staged
 
 Made = TypeVar("Made")
 
@@ -32,6 +34,34 @@ _SAMPLE_ROWS = 1000
 # What writing raises of values; pyarrow's ArrowInvalid and Python's UnicodeErrors are among them.
 _OF_VALUES = (ValueError, OverflowError)
 _LONGEST = 200  # characters of an error in a reason
+_JSON = msgspec.json.Encoder(decimal_format="number")
+_LONGEST_TEXT = 32  # characters of a bound; Delta's readers need no more to skip
+_HIGHEST = "\U0010ffff"
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The bounds of a file's columns; a column without a name here has none.
+
+    A bound may be wider than the values, never narrower. Columns within columns have none.
+    """
+
+    num_rows: int
+    minima: dict[str, Any] = field(default_factory=dict)
+    maxima: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
+
+    def as_delta_json(self) -> str:
+        """Format the statistics as Delta's protocol has them ("Per-file Statistics")."""
+        uppers = {name: _upper(value) for name, value in self.maxima.items()}
+        found = {
+            "numRecords": self.num_rows,
+            "minValues": {name: _lower(value) for name, value in self.minima.items()},
+            "maxValues": {name: upper for name, upper in uppers.items() if upper is not None},
+            "nullCount": self.nulls,
+        }
+        return _JSON.encode(found).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +77,28 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFileWriter:
-    """Writes tables as files below a folder. Keeps nothing: any thread or process may call."""
+class FileStager:
+    """Writes rows to files that no log names. A Stager, whose parts are the files.
+
+    Keeps nothing: any thread or process may call.
+    """
 
     storage: Storage
     uri: str  # of the table
     layout: Layout = field(default_factory=Layout)
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of the rows
+
+    def stage(self, batch: Batch) -> Staged:
+        """Write the rows that fit, and name the others. Raises OSError; then no file is left."""
+        fitted = fit(batch.pieces, self.schema)
+        fitted = fitted.without(self.layout.misfits(fitted.table, self.schema))
+        files, fitted = write_good_rows(
+            fitted, lambda rows: self.write(rows, batch.sequence), self.remove
+        )
+        return Staged(batch.shares, fitted.table.num_rows, tuple(files), fitted.rejected)
+
+    def discard(self, staged: Staged) -> None:
+        self.remove(staged.parts)
 
     def write(self, table: pa.Table, number: int) -> list[DataFile]:
         """Write all rows, in files of new names; `number` is the first part of each.
@@ -64,19 +110,22 @@ class DataFileWriter:
         filesystem, root = self.storage.filesystem(self.uri)
         files: list[DataFile] = []  # also those beside one that fails
 
-        def write(rows: pa.Table, folder: str, values: dict[str, str | None]) -> None:
-            files.append(_write(filesystem, root, rows, number, folder, values))
+        def write(part: tuple[str, dict[str, str | None], pa.Table]) -> None:
+            files.append(_write(filesystem, root, number, *part))
 
+        parts = (
+            (folder, values, piece)
+            for folder, values, rows in (self.layout.parts(table) if table.num_rows else ())
+            for piece in _pieces(rows)
+        )
         try:
-            if table.num_rows:
-                parts = (
-                    (piece, folder, values)
-                    for folder, values, rows in self.layout.parts(table)
-                    for piece in _pieces(rows)
-                )
-                _each(write, parts, at_once=1 if is_local(filesystem) else _AT_ONCE)
-            if files and is_local(filesystem):
+            if is_local(filesystem):
+                for part in parts:
+                    write(part)
                 sync_below(root, [file.path for file in files])
+            else:
+                with ThreadPoolExecutor(_AT_ONCE) as pool:
+                    list(pool.map(write, parts))
         except BaseException:
             self.remove(files)
             raise
@@ -89,10 +138,10 @@ class DataFileWriter:
             _remove(filesystem, f"{root}/{file.path}")
 
     def check(self, files: Iterable[DataFile]) -> None:
-        """See that this process finds what other processes wrote.
+        """Check that this process finds what other processes wrote.
 
-        Raises SinkFailed for a file that is not there, or not as large as it was written: a log
-        that named it would lack its rows. Raises OSError where the store cannot be asked.
+        Raises SinkFailed for a file that is missing, or of another size: a log that named it would
+        lack its rows. Raises OSError where the store cannot be asked.
         """
         filesystem, root = self.storage.filesystem(self.uri)
         for file in files:
@@ -109,36 +158,8 @@ class DataFileWriter:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FileStager:
-    """Writes the rows of groups to files that no log names. A Stager.
-
-    The parts of what it stages are the files.
-    """
-
-    files: DataFileWriter
-    schema: pa.Schema  # of the rows
-
-    def stage(self, group: Batch) -> Staged:
-        """Write the rows that fit; the others are named. Raises OSError; then no file is left."""
-        files, fitted = self.put(group.pieces, group.sequence)
-        return Staged(group.shares, fitted.table.num_rows, tuple(files), fitted.rejected)
-
-    def put(self, pieces: Sequence[Piece], number: int) -> tuple[list[DataFile], Fitted]:
-        """Write the rows that fit, and say which; `number` is part of the files' names."""
-        fitted = fit(pieces, self.schema)
-        fitted = fitted.without(self.files.layout.misfits(fitted.table, self.schema))
-        return write_good_rows(
-            fitted, lambda rows: self.files.write(rows, number), self.files.remove
-        )
-
-    def discard(self, staged: Staged) -> None:
-        """Remove the files."""
-        self.files.remove(staged.parts)
-
-
 def joined(shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
-    """Put together what was staged of one group's rows, in their order.
+    """Join what was staged of one group's rows, in their order.
 
     The parts are all their parts; a rejected row's index is the one that it has in the group.
     """
@@ -154,10 +175,10 @@ def joined(shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
 def write_good_rows(
     fitted: Fitted, write: Callable[[pa.Table], Made], discard: Callable[[Made], object]
 ) -> tuple[Made, Fitted]:
-    """Write the rows that fit, as one, without those that no file can hold; these are rejected.
+    """Write the rows that fit, as one, and reject those that no file can hold.
 
     `write` makes files that nobody sees, or raises and leaves none; it may be called again with
-    any of the rows. What it makes of some of them, while bad ones are sought, is discarded. Raises
+    any of the rows. The files of some rows, made while bad ones are sought, are discarded. Raises
     what `write` raises if no row is to blame: each can be written by itself. Costs some
     2 · log2(rows) calls for each bad row, and at most two for each row.
     """
@@ -180,28 +201,25 @@ def write_good_rows(
 
 
 def is_local(filesystem: fs.FileSystem) -> bool:
-    """Whether files are on this machine's disks, which want to be synced."""
+    """Whether files are on this machine's disks, where they must be synced."""
     return isinstance(filesystem, fs.LocalFileSystem)
 
 
 def sync_below(root: str, paths: Iterable[str]) -> None:
-    """Write files below a folder through to the disk, and the names of all folders down to them.
-
-    Raises OSError.
-    """
+    """Sync files below a folder, and all folders down to them. Raises OSError."""
     folders: set[str] = set()
     for path in paths:
         sync(f"{root}/{path}")
-        place = root
+        folder = root
         for part in path.split("/"):
-            folders.add(place)
-            place = f"{place}/{part}"
+            folders.add(folder)
+            folder = f"{folder}/{part}"
     for folder in folders:
         sync(folder)
 
 
 def sync(path: str) -> None:
-    """Write a file's content, or the names in a folder, through to the disk. Raises OSError."""
+    """Write a file's content, or a folder's names, through to the disk. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -224,24 +242,24 @@ def as_arrow_said() -> Iterator[None]:
 def _write(
     filesystem: fs.FileSystem,
     root: str,
-    rows: pa.Table,
     number: int,
     folder: str,
     values: dict[str, str | None],
+    rows: pa.Table,
 ) -> DataFile:
-    place = f"{root}/{folder}" if folder else root
+    parent = f"{root}/{folder}" if folder else root
     if is_local(filesystem):
         if folder:
-            check_below(Path(place), Path(root))
-        Path(place).mkdir(parents=True, exist_ok=True)
+            check_below(Path(parent), Path(root))
+        Path(parent).mkdir(parents=True, exist_ok=True)
     name = f"part-{number:05d}-{uuid.uuid4()}.snappy.parquet"
     footers: list[pq.FileMetaData] = []
     try:
-        with as_arrow_said(), filesystem.open_output_stream(f"{place}/{name}") as file:
+        with as_arrow_said(), filesystem.open_output_stream(f"{parent}/{name}") as file:
             pq.write_table(rows, file, metadata_collector=footers, **_properties(rows))
             num_bytes = file.tell()
     except BaseException:
-        _remove(filesystem, f"{place}/{name}")
+        _remove(filesystem, f"{parent}/{name}")
         raise
     return DataFile(
         path=f"{folder}/{name}" if folder else name,
@@ -249,22 +267,8 @@ def _write(
         num_bytes=num_bytes,
         modified_ms=time.time_ns() // 1_000_000,
         partition=values,
-        statistics=statistics_of(footers[0], rows.schema),
+        statistics=_statistics(footers[0], rows.schema),
     )
-
-
-def _each(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]], at_once: int) -> None:
-    """Do all tasks, so many at a time, and take no more of them. Raises when none is under way."""
-    with ThreadPoolExecutor(at_once) as pool:
-        doing: set[Future[None]] = set()
-        for task in tasks:
-            doing.add(pool.submit(work, *task))
-            if len(doing) == at_once:
-                done, doing = wait(doing, return_when=FIRST_COMPLETED)
-                for each in done:
-                    each.result()
-        for each in doing:
-            each.result()
 
 
 def _remove(filesystem: fs.FileSystem, path: str) -> None:
@@ -279,7 +283,7 @@ def _pieces(rows: pa.Table) -> list[pa.Table]:
 
 
 def _properties(table: pa.Table) -> dict[str, Any]:
-    """What pyarrow's Parquet writer is given for this table."""
+    """Choose the options of pyarrow's Parquet writer for a table."""
     return {
         "compression": "snappy",
         "row_group_size": _ROW_GROUP_ROWS,
@@ -293,7 +297,7 @@ def _properties(table: pa.Table) -> dict[str, Any]:
 
 
 def _repeating(table: pa.Table) -> list[str]:
-    """The columns of text whose first rows say that values come again.
+    """Return the columns of text whose first rows repeat values.
 
     Dictionaries cost CPU on every row, and pay only there: all columns with one cost twice
     as much as none of them (0.47 against 0.20 µs a row of nine columns), these a tenth more.
@@ -302,36 +306,28 @@ def _repeating(table: pa.Table) -> list[str]:
     return [
         field.name
         for field in table.schema
-        if _is_text(field.type) and 2 * pc.count_distinct(sample[field.name]).as_py() <= len(sample)
+        if (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
+        and 2 * pc.count_distinct(sample[field.name]).as_py() <= len(sample)
     ]
 
 
 def _bounded(table: pa.Table) -> list[str]:
-    """The columns whose bounds the footer may tell.
+    """Return the columns that get bounds in the footer.
 
     Not those with a NaN: Parquet's writer leaves it out of the bounds, Spark puts it above
-    every number, and would pass over its rows. Nor columns of columns, in which there may be one.
+    every number, and would skip its rows. Nor columns of columns, which may have a NaN.
     """
     return [
         field.name
         for field in table.schema
-        if not pa.types.is_nested(field.type)
-        and not (_is_float(field.type) and _any_nan(table[field.name]))
+        if not pa.types.is_nested(field.type) and not _has_nan(table[field.name])
     ]
 
 
-def _is_float(kind: pa.DataType) -> bool:
-    return pa.types.is_floating(kind.value_type if isinstance(kind, pa.DictionaryType) else kind)
-
-
-def _any_nan(column: "pa.ChunkedArray[Any]") -> bool:
-    if isinstance(column.type, pa.DictionaryType):
+def _has_nan(column: "pa.ChunkedArray[Any]") -> bool:
+    if isinstance(column.type, pa.DictionaryType) and pa.types.is_floating(column.type.value_type):
         column = column.cast(column.type.value_type)
-    return bool(pc.any(pc.is_nan(column)).as_py())
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def _is_of_values(error: Exception) -> bool:
@@ -341,3 +337,89 @@ def _is_of_values(error: Exception) -> bool:
 def _line(error: Exception) -> str:
     said = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {said}"[:_LONGEST]
+
+
+def _statistics(footer: pq.FileMetaData, schema: pa.Schema) -> Statistics:
+    """Read the statistics in a footer of a file of this schema."""
+    found = Statistics(footer.num_rows)
+    leaf = 0
+    for column in schema:
+        if not pa.types.is_nested(column.type):
+            groups = range(footer.num_row_groups)
+            _add_bounds(column, [footer.row_group(group).column(leaf) for group in groups], found)
+        leaf += _leaves(column.type)
+    return found
+
+
+def _add_bounds(column: "pa.Field[Any]", chunks: Sequence[Any], into: Statistics) -> None:
+    """Add the bounds of a column, made of those of its chunks. Booleans have none."""
+    said = [chunk.statistics for chunk in chunks]
+    if any(each is None or not each.has_null_count for each in said):
+        return
+    into.nulls[column.name] = sum(each.null_count for each in said)
+    if not can_partition(column.type) or pa.types.is_boolean(column.type):
+        return
+    bounds = [
+        _bounds(each)
+        for each, chunk in zip(said, chunks, strict=True)
+        if each.null_count < chunk.num_values
+    ]
+    if bounds and None not in bounds:
+        into.minima[column.name] = min(low for low, _ in bounds)
+        into.maxima[column.name] = max(high for _, high in bounds)
+
+
+def _bounds(said: Any) -> Any:
+    """Return the bounds of a chunk; None if it has none that JSON can hold."""
+    low: Any
+    high: Any
+    try:
+        low, high = (said.min, said.max) if said.has_min_max else (None, None)
+    except (ValueError, OverflowError):  # a time that Python's datetime has not
+        return None
+    is_infinite = isinstance(low, float) and not (isfinite(low) and isfinite(high))
+    return None if low is None or high is None or is_infinite else (low, high)
+
+
+def _leaves(kind: Any) -> int:
+    """Count the columns of Parquet that a type becomes."""
+    if isinstance(kind, pa.StructType):
+        return sum(_leaves(kind.field(index).type) for index in range(kind.num_fields))
+    if isinstance(kind, pa.MapType):
+        return _leaves(kind.key_type) + _leaves(kind.item_type)
+    value: Any = getattr(kind, "value_type", None)
+    return _leaves(value) if value is not None and pa.types.is_nested(kind) else 1
+
+
+def _lower(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, datetime):
+        return _format_time(_floor(value))
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _upper(value: Any) -> Any:
+    """Return a bound that is at least the value; None if there is none."""
+    if isinstance(value, str):
+        if len(value) <= _LONGEST_TEXT:
+            return value
+        # Above all that begins so, unless what was cut off begins with the highest itself.
+        return None if value[_LONGEST_TEXT] == _HIGHEST else value[:_LONGEST_TEXT] + _HIGHEST
+    if isinstance(value, datetime):
+        floor = _floor(value)
+        try:
+            return _format_time(floor if floor == value else floor + _MILLISECOND)
+        except OverflowError:
+            return None
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _floor(value: datetime) -> datetime:
+    return value.replace(microsecond=value.microsecond // 1000 * 1000)
+
+
+def _format_time(value: datetime) -> str:
+    """Format a time to the millisecond, as Delta's readers expect it; in UTC if it has a zone."""
+    zone = "" if value.tzinfo is None else "Z"
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone

@@ -3,19 +3,19 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from sinks.columns import Fitted
 from sinks.names import OnNewColumns, local_path
 from sinks.storage import Storage
-from sinks.tables.log import TableState
-from sinks.tables.partitioning import Layout, can_partition, check_partitions
+from sinks.tables.files import FileStager
+from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.errors import InvalidSchema, SinkFailed, missing_extra
 from topology.schema import Row
-from topology.sink import Piece, SinkContext, SparkDriver
+from topology.sink import Batch, SinkContext, SparkDriver, Staged
 
 if TYPE_CHECKING:
     from sinks.tables.iceberg_log import IcebergLog
@@ -101,7 +101,7 @@ class IcebergSink(TableSink[Row]):
         return str(given.get("uri")).startswith("sqlite")
 
     def _locate(self, context: SinkContext) -> str:
-        """The table's name, until the catalogue tells the location."""
+        """Return the table's name, until the catalogue tells the location."""
         folder = local_path(context.storage.warehouse)
         if self.catalog not in context.storage.catalogs and folder is not None:
             check_writable(self.table, folder)
@@ -109,38 +109,29 @@ class IcebergSink(TableSink[Row]):
 
     def _make_log(self, context: SinkContext, uri: str) -> "IcebergLog":
         del uri
-        self._iceberg = self._new_log(context.storage, context.spark)
+        storage = context.storage
+        self._new_log = partial(open_log, self.table, storage, self.catalog, self.schema)
+        self._iceberg = self._new_log(context.spark)
         return self._iceberg
 
-    def _new_log(self, storage: Storage, spark: SparkDriver | None = None) -> "IcebergLog":
-        return open_log(self.table, storage, self.catalog, self.schema, spark)
-
-    def _adopt(self, state: TableState) -> None:
-        self._uri = state.native.location()
-        super()._adopt(state)
-
-    def _files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
-        return self._iceberg.files_of(state)
-
-    def _put(self, pieces: Sequence[Piece], number: int) -> tuple[tuple[Any, ...], Fitted]:
+    def stage(self, batch: Batch) -> Staged:
+        """See the contract. After an error the next attempt has new credentials."""
         try:
-            return super()._put(pieces, number)
+            return super().stage(batch)
         except OSError:
-            self._renew()
+            if self._stager is not None and local_path(self._stager.uri) is None:
+                self._renew(self._stager)
             raise
 
-    def _renew(self) -> None:
-        """Get new credentials for the next try: those of a catalogue expire.
+    def _renew(self, stager: FileStager) -> None:
+        """Get new credentials from the catalogue, over another connection.
 
-        It takes another connection, because the log belongs to the commit thread.
+        The log belongs to the commit thread.
         """
-        if self._writer is None or local_path(self._writer.uri) is not None:
-            return
-        log = self._new_log(self._storage)
+        log = self._new_log()
         try:
-            state = log.read()
-            if state is not None:
-                self._writer = replace(self._writer, storage=log.files_of(state)[0])
+            if (state := log.read()) is not None:
+                self._stager = replace(stager, storage=log.stager(state, self.schema).storage)
         finally:
             log.close()
 
@@ -148,17 +139,11 @@ class IcebergSink(TableSink[Row]):
         """Use the rights that the table needs; see `probe_catalogue`. Needs an open sink."""
         return self._iceberg.probe()
 
-    def close(self) -> None:
-        """Let go of the table and of the catalogue's connections."""
-        if self._log is not None:
-            self._iceberg.close()
-        super().close()
-
 
 def open_log(
     name: str, storage: Storage, catalog: str, rows: pa.Schema, spark: SparkDriver | None = None
 ) -> "IcebergLog":
-    """The log of a table; it connects when it is used. Raises SinkFailed without pyiceberg."""
+    """Make the log of a table, which connects when used. Raises SinkFailed without pyiceberg."""
     try:
         from sinks.tables.iceberg_log import IcebergLog  # noqa: PLC0415 - imports pyiceberg
     except ImportError as error:

@@ -149,8 +149,6 @@ def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...
 class IcebergLayout(Layout):
     """Splits tables by a partition spec. The columns stay in the files, with their field ids."""
 
-    keeps_empty_text = True
-
     def __init__(self, table: Table, rows: pa.Schema) -> None:
         schema = table.schema()
         self._fields = {each.field_name: each for each in partition_fields(table)}
@@ -172,13 +170,18 @@ class IcebergLayout(Layout):
             named = dict(zip(spelled, values.values(), strict=True))
             yield Part(f"data/{folder}" if folder else "data", named, rows)
 
-    def rest(self, table: pa.Table, present: list[str]) -> pa.Table:
-        """All columns of the rows, as Iceberg's own writers have it."""
+    def misfits(self, table: pa.Table, schema: pa.Schema) -> dict[int, str]:
+        """Return none: the empty text is another value than null."""
+        del table, schema
+        return {}
+
+    def content(self, table: pa.Table, present: list[str]) -> pa.Table:
+        """Return all columns of the rows, as Iceberg's own writers have it."""
         del present
         return table.select(self._rows.names)
 
     def spelled(self, name: str, value: Any) -> Any:
-        """A value as a manifest has it."""
+        """Spell a value as a manifest has it."""
         if isinstance(value, date):
             return (value - date(1970, 1, 1)).days
         kind = str(self._types[self._fields[name].column])

@@ -33,7 +33,7 @@ from pyiceberg.transforms import parse_transform
 
 from sinks.names import local_path
 from sinks.storage import Storage
-from sinks.tables.files import DataFile, sync
+from sinks.tables.files import DataFile, FileStager, sync
 from sinks.tables.iceberg import DEFAULT, partition_of
 from sinks.tables.iceberg_files import (
     CatalogStorage,
@@ -61,7 +61,6 @@ from sinks.tables.iceberg_maintenance import (
     untagged,
 )
 from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
-from sinks.tables.partitioning import Layout
 from topology.errors import InvalidSchema, SinkFailed
 from topology.sink import Compaction, Removal, SparkDriver
 
@@ -109,7 +108,6 @@ class IcebergLog(TableLog):
         self._removal: Thread | None = None  # requests that the next commit does not wait for
 
     def close(self) -> None:
-        """Let go of connections."""
         if self._catalog is not None:
             if self._removal is not None:
                 self._removal.join(_REMOVAL_SECONDS)
@@ -142,6 +140,11 @@ class IcebergLog(TableLog):
         state = self.read()
         table = None if state is None else state.native
         return probe_catalogue(self._opened(), self._identifier, table)
+
+    def stager(self, state: TableState, schema: pa.Schema) -> FileStager:
+        table: Table = state.native
+        store = CatalogStorage(self._storage.warehouse, properties=table.io.properties)
+        return FileStager(store, table.location(), IcebergLayout(table, schema), schema)
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
         catalog = self._opened()
@@ -275,12 +278,6 @@ class IcebergLog(TableLog):
 
     def expire(self, state: TableState, *, dry_run: bool) -> Removal:
         return expire(state.native, self._opened(), self.sync, dry_run=dry_run)
-
-    def files_of(self, state: TableState) -> tuple[Storage, str, Layout]:
-        """Where and how files are written for the table as it is."""
-        table: Table = state.native
-        store = CatalogStorage(self._storage.warehouse, properties=table.io.properties)
-        return store, table.location(), IcebergLayout(table, self._rows)
 
     def _state(self, table: Table) -> TableState:
         metadata = table.metadata

@@ -1,4 +1,4 @@
-"""What a table format promises the template: its log, read and committed to."""
+"""The log of a table, as the template reads it and commits to it; its types and ids."""
 
 import random
 import time
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from sinks.tables.files import DataFile
+from sinks.tables.files import DataFile, FileStager
 from topology.sink import Compaction, Removal
 
 _TXID_BITS = 32
@@ -25,7 +25,7 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What one read of the log says. A commit is based on it."""
+    """One read of the log. A commit is based on it."""
 
     table_id: str  # another one: the table was removed and made anew
     version: int  # of the log; grows with each commit
@@ -42,24 +42,28 @@ class TableState:
 class TableLog(ABC):
     """The log of one table; used by one thread at a time.
 
-    Whatever is not Conflict or SinkFailed is an outcome that nobody knows: it is read back.
+    An error that is neither Conflict nor SinkFailed is an unknown outcome: it is read back.
     """
 
     ends_at_once: bool = False
-    """Whether a commit that has raised, and is not there, will never be: so on local disks. On a
+    """Whether a commit that has raised, and is not there, never will be: so on local disks. On a
     store the request may still be under way, until another version is in its place."""
 
     @abstractmethod
     def stored(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of a table made for these rows. Raises InvalidSchema for a type it lacks."""
+        """Return the schema of a table made for these rows. Raises InvalidSchema."""
 
     @abstractmethod
     def read(self) -> TableState | None:
-        """The newest version; None: there is no table.
+        """Return the newest version, None where there is no table.
 
         Raises SinkFailed when the library cannot write the table ("use SparkSink"), or the log
         has changed under us other than by commits.
         """
+
+    @abstractmethod
+    def stager(self, state: TableState, schema: pa.Schema) -> FileStager:
+        """Return the stager of rows of this schema for the table as it is."""
 
     @abstractmethod
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
@@ -71,7 +75,7 @@ class TableLog(ABC):
 
     @abstractmethod
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
-        """The version of each of these applications that has one; see `pack`."""
+        """Return the version of each of these applications that has one; see `pack`."""
 
     @abstractmethod
     def commit(
@@ -79,29 +83,29 @@ class TableLog(ABC):
     ) -> TableState | None:
         """Add files and set transactions, all at once or nothing, if `state` is the newest.
 
-        Returns what the log says then, or None where that must be read. Raises Conflict if `state`
+        Returns the new state, or None where it must be read. Raises Conflict if `state`
         is not the newest. No files are a fence: they conflict with every other commit, too.
         """
 
     def turn(self, pause_seconds: float) -> AbstractContextManager[None]:
-        """Keep apart from those who commit at the same time; nothing rests on it.
+        """Keep apart from those who commit at the same time; no guarantee rests on it.
 
-        Here by a pause of random length after a conflict; or they are held off meanwhile.
+        Here by a pause of random length after a conflict; a log may hold others off instead.
         """
         time.sleep(pause_seconds * random.random())  # noqa: S311 - no secret
         return nullcontext()
 
     @abstractmethod
     def sync(self) -> None:
-        """Have what was read and committed last survive a power cut: before it is answered."""
+        """Make what was read and committed last survive a power cut, before it is answered."""
 
     @abstractmethod
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
-        """Which of these files a version after `base`, up to this state's, has added."""
+        """Return those files that a version after `base`, up to this state's, has added."""
 
     @abstractmethod
     def files(self, state: TableState) -> list[str]:
-        """The files that make up the table, as absolute paths or URIs."""
+        """Return the files that make up the table, as absolute paths or URIs."""
 
     @abstractmethod
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
@@ -109,7 +113,7 @@ class TableLog(ABC):
 
     @abstractmethod
     def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
-        """The sizes of the files below `target_bytes`, by partition."""
+        """Return the sizes of the files below `target_bytes`, by partition."""
 
     @abstractmethod
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
@@ -119,18 +123,21 @@ class TableLog(ABC):
     def expire(self, state: TableState, *, dry_run: bool) -> Removal:
         """Remove versions that the table's properties do not keep. Raises Conflict."""
 
+    def close(self) -> None:  # noqa: B027 - not every log has connections
+        """Release connections."""
+
 
 def plain_field(
     name: str, field: "pa.Field[Any]", leaf: Callable[[pa.DataType], pa.DataType]
 ) -> "pa.Field[Any]":
-    """The column of the plain type."""
+    """Return a column of the plain type; see `plain`."""
     return pa.field(name, plain(field.type, leaf), field.nullable)
 
 
 def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> Any:
-    """A type as tables have it: times in microseconds and UTC, no dictionaries, no ids of fields.
+    """Return a type as tables have it: UTC microseconds, no dictionaries, no ids of fields.
 
-    `leaf` says what becomes of a type that has no others within.
+    `leaf` replaces a type that has no others within.
     """
     types = pa.types
     if isinstance(kind, pa.DictionaryType):
@@ -147,23 +154,22 @@ def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> Any:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether a type is a list of any kind."""
     types = pa.types
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def app_id(pipeline: str, sink: str, line: str) -> str:
-    """The application id of a sink's partition: no two have the same."""
+    """Return the application id of a sink's partition; no two have the same."""
     return "/".join(["headrace", *(quote(each, safe="[]") for each in (pipeline, sink, line))])
 
 
 def pack(epoch: int, txid: int) -> int:
-    """One number in which a higher epoch always wins. Raises ValueError when it has no room."""
+    """Return one number in which a higher epoch always wins. Raises ValueError."""
     if not (0 <= epoch <= _LAST_EPOCH and 0 <= txid <= _LAST_TXID):
         raise ValueError(f"epoch {epoch}, txid {txid}; up to {_LAST_EPOCH}, {_LAST_TXID} have room")
     return epoch << _TXID_BITS | txid
 
 
 def unpack(version: int) -> tuple[int, int]:
-    """The epoch and the txid of a number."""
+    """Return the epoch and the txid of a number."""
     return version >> _TXID_BITS, version & _LAST_TXID

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from topology.errors import InvalidSchema
 from topology.values import check_years
 
-_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 # What Spark's ExternalCatalogUtils escapes, and NUL, which no path may hold.
 _ESCAPED = frozenset(map(chr, range(0x20))) | frozenset("\"#%'*/:=?\\\x7f{[]^")
 _LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
     folder: str  # below the table's, "/" between levels
     values: dict[str, str | None]  # by partition column, as the layout spells them
-    table: pa.Table  # what the file holds
+    table: pa.Table  # the file's content
 
 
 class Layout:
@@ -37,24 +37,21 @@ class Layout:
     told apart by a digest; that harms nobody, because a log names the values beside the file.
     """
 
-    keeps_empty_text = False
-    """Whether the empty text is another value than null."""
-
     def __init__(self, partition_by: Sequence[str] = ()) -> None:
         self.partition_by = tuple(partition_by)
 
     def parts(self, table: pa.Table) -> Iterator[Part]:
-        """The rows of each combination of values, in the order they came; no part is empty.
+        """Yield the rows of each combination of values, in the order they came; none is empty.
 
         A partition column that the table lacks is null. The type of each must be one that
-        `can_partition` takes. Raises ValueError: a time is not of the years 1 to 9999.
+        `can_partition` accepts. Raises ValueError: a time is not of the years 1 to 9999.
         """
         if not self.partition_by:
             yield Part("", {}, table)
             return
         present = [name for name in self.partition_by if name in table.column_names]
         columns = [_values(table[name]) for name in present]
-        rest = self.rest(table, present)
+        content = self.content(table, present)
         for rows in _groups(columns, table.num_rows):
             values = {
                 name: values[codes[rows[0]]]
@@ -64,18 +61,18 @@ class Layout:
             folders = [_folder(name, _text(value)) for name, value in found.items()]
             spelled = {name: self.spelled(name, value) for name, value in found.items()}
             whole = len(rows) == table.num_rows
-            yield Part("/".join(folders), spelled, rest if whole else rest.take(rows))
+            yield Part("/".join(folders), spelled, content if whole else content.take(rows))
 
     def misfits(self, table: pa.Table, schema: pa.Schema) -> dict[int, str]:
-        """By place the rows that fit a schema, and no folder, each with the reason."""
-        return {} if self.keeps_empty_text else empty_texts(table, schema, self.partition_by)
+        """Return by index the rows that fit a schema, and no folder, each with the reason."""
+        return empty_texts(table, schema, self.partition_by)
 
-    def rest(self, table: pa.Table, present: list[str]) -> pa.Table:
-        """What a file holds of a table that has these of the partition columns."""
+    def content(self, table: pa.Table, present: list[str]) -> pa.Table:
+        """Return the columns that files hold, of a table with these of the partition columns."""
         return table.drop_columns(present)
 
     def spelled(self, name: str, value: Any) -> str | None:
-        """A partition column's value, as the table's log wants it."""
+        """Spell a partition column's value as the table's log has it."""
         del name
         return _text(value)
 
@@ -85,20 +82,21 @@ def can_partition(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.DictionaryType):
         kind = kind.value_type
     types = pa.types
-    return (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_boolean(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
+    checks: tuple[Callable[[pa.DataType], bool], ...] = (
+        types.is_string,
+        types.is_large_string,
+        types.is_integer,
+        types.is_floating,
+        types.is_decimal,
+        types.is_boolean,
+        types.is_date32,
+        types.is_timestamp,
     )
+    return any(check(kind) for check in checks)
 
 
 def empty_texts(table: pa.Table, schema: pa.Schema, partition_by: Sequence[str]) -> dict[int, str]:
-    """By place the rows with an empty text where the schema wants no null: it would become so."""
+    """Return by index the rows with an empty text, which becomes null, where null is refused."""
     wrong: dict[int, str] = {}
     for name in partition_by:
         if name not in schema.names or schema.field(name).nullable:
@@ -125,10 +123,9 @@ def check_partitions(
 
     `leaves_some`: files lack the columns of their partition, so there has to be another one.
     """
-    known = schema.names
-    if not set(names) <= set(known) or len(set(names)) != len(names):
-        what = f"allowed are some of the columns {', '.join(known)}, each once"
-    elif leaves_some and len(names) == len(known):
+    if not set(names) <= set(schema.names) or len(set(names)) != len(names):
+        what = f"allowed are some of the columns {', '.join(schema.names)}, each once"
+    elif leaves_some and len(names) == len(schema.names):
         what = "a column that is no partition is needed"
     else:
         fields = [schema.field(name) for name in names]
@@ -139,35 +136,32 @@ def check_partitions(
     raise InvalidSchema(f"table '{table}': partition_by is {[*names]}; {what}")
 
 
-_Coded = tuple[list[Any], npt.NDArray[np.int64]]
+_Coded: TypeAlias = tuple[list[Any], npt.NDArray[np.int64]]
 
 
 def _values(column: "pa.ChunkedArray[Any]") -> _Coded:
-    """A column's distinct values, None among them if it is there, and which each row has."""
-    kind = column.type
-    if isinstance(kind, pa.DictionaryType):
-        kind = kind.value_type
-        column = column.cast(kind)
-    zoned = isinstance(kind, pa.TimestampType) and kind.tz is not None
+    """Return a column's distinct values, None included, and the index of each row's value."""
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    kind: Any = column.type
     for chunk in column.chunks:
-        check_years(chunk)  # of others Arrow's text says that it cannot spell them
-    if isinstance(kind, pa.TimestampType):
+        check_years(chunk)  # Arrow cannot spell others
+    if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us"), safe=False)
     if column.num_chunks == 0:
         return [], np.zeros(0, np.int64)
-
     array: Any = pa.concat_arrays(column.chunks).dictionary_encode(null_encoding="encode")
     values = array.dictionary
-    if isinstance(kind, pa.TimestampType):
-        spelled = values.cast(pa.string()).to_pylist()
-        texts = [text if text is None else _time(text, zoned=zoned) for text in spelled]
-    else:
-        texts = values.to_pylist()
-    return texts, array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if pa.types.is_timestamp(kind):
+        values = values.cast(pa.string())
+    found = values.to_pylist()
+    if pa.types.is_timestamp(kind) and kind.tz is not None:  # Delta wants ISO 8601 then
+        found = [None if text is None else f"{text.replace(' ', 'T')}Z" for text in found]
+    return found, array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _groups(columns: list[_Coded], num_rows: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each combination of values."""
+    """Yield the rows of each combination of values."""
     if not num_rows:
         return
     groups = np.zeros(num_rows, np.int64)
@@ -177,13 +171,8 @@ def _groups(columns: list[_Coded], num_rows: int) -> Iterator[npt.NDArray[np.int
     yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
-def _time(text: str, *, zoned: bool) -> str:
-    """Turn Arrow's spelling of a time into what Delta's protocol wants: with a zone, ISO 8601."""
-    return f"{text.replace(' ', 'T')}Z" if zoned else text
-
-
 def _text(value: Any) -> str | None:
-    """A value as Delta's protocol spells it; the empty text is null, as in Spark."""
+    """Spell a value as Delta's protocol does; the empty text is null, as in Spark."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -198,15 +187,13 @@ def _text(value: Any) -> str | None:
 
 
 def _folder(name: str, value: str | None) -> str:
-    folder = f"{_escaped(name)}={_NOTHING if value is None else _escaped(value)}"
+    folder = f"{_escaped(name)}={_NULL if value is None else _escaped(value)}"
     raw = folder.encode()
     if len(raw) <= _LONGEST_NAME:
         return folder
-    told_apart = hashlib.blake2b(raw, digest_size=16).hexdigest()
-    return f"{raw[: _LONGEST_NAME - 33].decode(errors='ignore')}-{told_apart}"
+    digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+    return f"{raw[: _LONGEST_NAME - 33].decode(errors='ignore')}-{digest}"
 
 
 def _escaped(text: str) -> str:
-    if _ESCAPED.isdisjoint(text):
-        return text
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)

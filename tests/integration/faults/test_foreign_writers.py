@@ -19,7 +19,7 @@ import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks.spark.driver import SparkDriver
-from sinks.tables.delta import DeltaLog
+from sinks.tables.delta_log import DeltaLog
 from sinks.tables.iceberg_log import IcebergLog
 from sinks.tables.log import Conflict
 from tests.acceptance import evidence, table_files

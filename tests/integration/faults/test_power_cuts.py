@@ -27,7 +27,7 @@ pytestmark = pytest.mark.faults
 
 TRANSACTIONS = 3
 CUTS = 6
-AFTER_THE_COMMIT = ("sinks.tables.entries.sync", "sinks.tables.iceberg_log.sync")
+AFTER_THE_COMMIT = ("sinks.tables.delta_entries.sync", "sinks.tables.iceberg_log.sync")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from sinks import DeltaSink
 from sinks.storage import Storage
-from sinks.tables.delta import DeltaLog
+from sinks.tables.delta_log import DeltaLog
 from tests.acceptance import evidence
 from tests.support.azurite import EmbeddedAzurite
 from tests.support.seaweed import EmbeddedSeaweed

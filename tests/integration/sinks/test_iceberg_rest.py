@@ -66,12 +66,12 @@ def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
 
 def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
     sink = table.fenced()
-    writer = sink._writer
+    writer = sink._stager
     assert writer is not None
     store = writer.storage
     assert isinstance(store, CatalogStorage)
     expired = dict(store.properties) | {"s3.secret-access-key": "expired"}
-    sink._writer = replace(writer, storage=replace(store, properties=expired))
+    sink._stager = replace(writer, storage=replace(store, properties=expired))
     with pytest.raises(OSError, match="AWS Error"):
         sink.stage(group(1, 1))
     sink.commit(sink.stage(group(1, 1)))

@@ -216,7 +216,7 @@ class Breaking(MemoryState):
     def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
         loses, self.loses = self.loses, None
         if loses == "before":
-            change(self._kept.rows)
+            change(self._shared.rows)
         else:
             super().update(shares, keys, change)
         if loses is not None:

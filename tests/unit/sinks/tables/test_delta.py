@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sinks import DeltaSink
-from sinks.tables.delta import DeltaLog
+from sinks.tables.delta_log import DeltaLog
 from sinks.tables.log import Conflict, app_id
 from tests.support.patience import seconds
 from tests.worlds.delta_table import LINE, SCHEMA, Table, group, put, racing, rows, write
@@ -448,7 +448,7 @@ def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(
 ) -> None:
     """Promise 3: the one who committed may have been killed before its sync."""
     synced: list[str] = []
-    monkeypatch.setattr("sinks.tables.entries.sync", synced.append)
+    monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
     sink = table.fenced()
     put(sink, 1, 1)
     mine = table.entries()[-1]
@@ -488,7 +488,7 @@ def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 10: whose turn it is only spares them tries."""
-    monkeypatch.setattr("sinks.tables.entries._TURN_SECONDS", 0.1)
+    monkeypatch.setattr("sinks.tables.delta_entries._TURN_SECONDS", 0.1)
     sink = table.fenced()
     frozen = os.open(table.log, os.O_RDONLY)
     fcntl.flock(frozen, fcntl.LOCK_EX)
@@ -509,7 +509,7 @@ def test_a_table_made_anew_is_synced_from_its_beginning(
         write(sink, rows(number))
     shutil.rmtree(table.path)
     synced: list[str] = []
-    monkeypatch.setattr("sinks.tables.entries.sync", synced.append)
+    monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
     write(sink, rows(9))
     assert {str(entry) for entry in table.entries()} <= set(synced)
 

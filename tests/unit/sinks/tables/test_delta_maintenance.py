@@ -11,7 +11,7 @@ import deltalake
 import pyarrow.parquet as pq
 import pytest
 
-from sinks.tables import entries
+from sinks.tables import delta_entries
 from tests.support.patience import seconds
 from tests.worlds.delta_table import LINE, Table, group, put, racing, rows, write
 from topology.errors import SinkFailed
@@ -188,14 +188,14 @@ def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(
     for path in table.entries():
         age(path, 31)
     synced: list[str] = []
-    original = entries.sync
+    original = delta_entries.sync
 
     def sync(path: str) -> None:
         assert len(table.entries()) == 3, "none has gone before this"
         synced.append(Path(path).name)
         original(path)
 
-    monkeypatch.setattr(entries, "sync", sync)
+    monkeypatch.setattr(delta_entries, "sync", sync)
     assert table.sink().expire().versions_removed == 2
     assert {"_last_checkpoint", f"{2:020d}.checkpoint.parquet", "_delta_log"} <= {*synced}
     monkeypatch.undo()

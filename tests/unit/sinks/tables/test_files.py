@@ -11,7 +11,7 @@ import pytest
 
 from sinks.storage import Storage
 from sinks.tables import files
-from sinks.tables.files import DataFile, DataFileWriter
+from sinks.tables.files import DataFile, FileStager
 from sinks.tables.partitioning import Layout
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
@@ -32,7 +32,7 @@ def on_disk(root: Path) -> set[str]:
 
 
 def test_all_rows_are_in_the_files_that_are_told(tmp_path: Path) -> None:
-    written = DataFileWriter(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 7)
+    written = FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 7)
     assert {file.path for file in written} == on_disk(tmp_path)
     for file in written:
         rows = read(tmp_path, file)
@@ -47,13 +47,13 @@ def test_a_large_table_becomes_several_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_TARGET_BYTES", table().nbytes // 3)
-    written = DataFileWriter(LOCAL, str(tmp_path)).write(table(), 1)
+    written = FileStager(LOCAL, str(tmp_path)).write(table(), 1)
     assert len(written) == 4
     assert [row["n"] for file in written for row in read(tmp_path, file)] == list(range(10))
 
 
 def test_the_same_rows_written_again_are_in_files_of_their_own(tmp_path: Path) -> None:
-    writer = DataFileWriter(LOCAL, str(tmp_path))
+    writer = FileStager(LOCAL, str(tmp_path))
     first, second = writer.write(table(), 1), writer.write(table(), 1)
     assert {file.path for file in first + second} == on_disk(tmp_path)
     writer.remove(first)
@@ -70,7 +70,7 @@ def test_no_row_is_written_where_a_link_leads_out_of_the_table(
         folder.mkdir()
     (root / "c=c1").symlink_to(elsewhere)
     rows = table().append_column("d", pa.array(["x"] * 10))
-    writer = DataFileWriter(LOCAL, str(root), Layout(folders))
+    writer = FileStager(LOCAL, str(root), Layout(folders))
     with pytest.raises(SinkFailed, match=f"{root}/c=c1.* leads to {elsewhere}.*not below {root}"):
         writer.write(rows, 1)
     assert not on_disk(root)
@@ -81,7 +81,7 @@ def test_a_table_may_be_behind_a_link_and_have_links_within(tmp_path: Path) -> N
     (tmp_path / "real" / "inner").mkdir(parents=True)
     (tmp_path / "real" / "c=c1").symlink_to("inner")
     (tmp_path / "table").symlink_to("real")
-    written = DataFileWriter(LOCAL, str(tmp_path / "table"), Layout(["c"])).write(table(), 1)
+    written = FileStager(LOCAL, str(tmp_path / "table"), Layout(["c"])).write(table(), 1)
     assert sum(file.num_rows for file in written) == 10
 
 
@@ -98,7 +98,7 @@ def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     original = pq.write_table
     monkeypatch.setattr(files.pq, "write_table", break_at_the_second)
     with pytest.raises(OSError, match="No space left"):
-        DataFileWriter(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
+        FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
     assert on_disk(tmp_path) == set()
 
 
@@ -120,7 +120,7 @@ def test_an_error_leaves_no_file_that_is_put_into_a_store_at_the_same_time(
     monkeypatch.setattr(files.pq, "write_table", write)
     monkeypatch.setattr(files, "is_local", lambda _: False)
     with pytest.raises(OSError, match="No space left"):
-        DataFileWriter(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
+        FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
     assert on_disk(tmp_path) == set()
 
 
@@ -131,7 +131,7 @@ def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path:
             "price": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
         }
     )
-    (file,) = DataFileWriter(LOCAL, str(tmp_path)).write(rows, 1)
+    (file,) = FileStager(LOCAL, str(tmp_path)).write(rows, 1)
     schema = pq.ParquetFile(tmp_path / file.path).schema
     assert "microseconds" in str(schema.column(0).logical_type)
     assert schema.column(1).physical_type == "INT32"
@@ -141,7 +141,7 @@ def test_a_value_that_cannot_be_written_is_told_as_what_it_is(tmp_path: Path) ->
     """Closing the file raises something else, which says nothing of values."""
     times = pa.array([1_767_322_800_000_000_000], pa.timestamp("ms"))
     poison = pa.table({"t": times, "n": [1]})
-    writer = DataFileWriter(LOCAL, str(tmp_path))
+    writer = FileStager(LOCAL, str(tmp_path))
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
         writer.write(poison, 1)
     assert on_disk(tmp_path) == set()
@@ -153,7 +153,7 @@ def test_files_and_their_folders_are_on_the_disk_when_they_are_told(
     """Promise 3: a power cut after the answer takes no row."""
     synced: list[str] = []
     monkeypatch.setattr(files, "sync", synced.append)
-    written = DataFileWriter(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
+    written = FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
     folders = {"", "/c=c0", "/c=c1"}
     wanted = {f"/{file.path}" for file in written} | folders
     assert set(synced) == {f"{tmp_path}{each}" for each in wanted}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.tables.keys import KeyedRows, matches, plain_keys
+from sinks.tables.delta import KeyedRows
 from topology.errors import InvalidSchema
 
 SCHEMA = pa.schema(
@@ -90,17 +90,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "values"), KINDS, ids=[str(kind) for kind, _ in KINDS])
-def test_keys_of_this_type_are_told_apart_and_found(kind: pa.DataType, values: list[Any]) -> None:
+def test_keys_of_this_type_are_told_apart(kind: pa.DataType, values: list[Any]) -> None:
     schema = pa.schema([("k", kind), ("n", pa.int64()), ("other", kind)])
     rows = KeyedRows("t", schema, ["n", "k"], None)
     first, second = values
     table = rows.fit([[{"n": 1, "k": value} for value in (first, second, first)]]).table
     assert rows.last(table)["k"].to_pylist() == table["k"].to_pylist()[1:]
-    keys = plain_keys(table, schema, ["n", "k"])
-    assert matches(keys, keys.slice(1, 1)).to_pylist() == [False, True, False]
-    # A column that is younger than the file is null, and no key.
-    nulls = pa.table({"0": [1, 1], "1": pa.nulls(2, keys["1"].type)})
-    assert matches(nulls, keys).to_pylist() == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables import files
-from sinks.tables.files import DataFileWriter, FileStager, joined
+from sinks.tables.files import FileStager, joined
 from sinks.tables.partitioning import Layout
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
@@ -42,7 +42,7 @@ def row(number: int, place: str = "here") -> dict[str, object]:
 
 
 def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path: Path) -> None:
-    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path), Layout(["place"])), SCHEMA)
+    stager = FileStager(LOCAL, str(tmp_path), Layout(["place"]), SCHEMA)
     given = pickle.dumps((stager, group(row(1), {}, row(2), row(3, "there"))))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -68,7 +68,7 @@ def test_rows_that_cannot_be_synced_leave_no_file(
         raise OSError("no space left")
 
     monkeypatch.setattr(files, "sync", full)
-    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path)), SCHEMA)
+    stager = FileStager(LOCAL, str(tmp_path), Layout(), SCHEMA)
     with pytest.raises(OSError, match="no space left"):
         stager.stage(group(row(1)))
     assert not list(tmp_path.rglob("*.parquet"))
@@ -86,7 +86,7 @@ def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written(
 
     original = pq.write_table
     monkeypatch.setattr(files.pq, "write_table", write)
-    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path), Layout(["place"])), SCHEMA)
+    stager = FileStager(LOCAL, str(tmp_path), Layout(["place"]), SCHEMA)
     staged = stager.stage(group(row(1), {}, row(2, "there"), row(3), row(4)))
     assert staged.num_rows == 3
     assert set(staged.rejected) == {1, 3}
@@ -98,7 +98,7 @@ def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written(
 
 def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path) -> None:
     schema = pa.schema([SCHEMA.field("n"), pa.field("place", pa.string(), nullable=False)])
-    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path), Layout(["place"])), schema)
+    stager = FileStager(LOCAL, str(tmp_path), Layout(["place"]), schema)
     staged = stager.stage(group(row(1), {}, row(2, ""), row(3), row(4, "")))
     assert (staged.num_rows, set(staged.rejected)) == (2, {1, 2, 4})
     assert "found ''" in staged.rejected[4]
@@ -106,7 +106,7 @@ def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path
 
 
 def test_a_group_with_no_row_that_fits_has_no_file(tmp_path: Path) -> None:
-    stager = FileStager(DataFileWriter(LOCAL, str(tmp_path)), SCHEMA)
+    stager = FileStager(LOCAL, str(tmp_path), Layout(), SCHEMA)
     staged = stager.stage(group({}, {}))
     assert (staged.num_rows, staged.parts, set(staged.rejected)) == (0, (), {0, 1})
 
@@ -130,8 +130,8 @@ def test_a_file_of_another_process_that_is_not_here_is_named(
     tmp_path: Path, becomes: bytes | None, wrong: str
 ) -> None:
     """Promise 14: a log that named it would lack its rows."""
-    writer = DataFileWriter(LOCAL, str(tmp_path), Layout(["place"]))
-    parts = FileStager(writer, SCHEMA).stage(group(row(1), row(2, "there"))).parts
+    writer = FileStager(LOCAL, str(tmp_path), Layout(["place"]), SCHEMA)
+    parts = writer.stage(group(row(1), row(2, "there"))).parts
     writer.check(parts)
     path = tmp_path / parts[1].path
     path.unlink()

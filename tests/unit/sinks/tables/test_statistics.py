@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sinks.storage import Storage
 from sinks.tables import files
-from sinks.tables.files import DataFileWriter
+from sinks.tables.files import FileStager
 
 
 def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
         TemporaryDirectory() as folder,
         patch.object(files, "_ROW_GROUP_ROWS", row_group_rows),
     ):
-        writer = DataFileWriter(Storage("/"), folder)
+        writer = FileStager(Storage("/"), folder)
         (file,) = writer.write(pa.table({"c": column}), 1)
         found: dict[str, Any] = json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
         return found
@@ -102,7 +102,7 @@ def test_columns_within_columns_are_passed_over_and_those_behind_them_are_right(
         }
     )
     with TemporaryDirectory() as folder:
-        (file,) = DataFileWriter(Storage("/"), folder).write(table, 1)
+        (file,) = FileStager(Storage("/"), folder).write(table, 1)
     assert file.statistics.minima == file.statistics.maxima == {"last.one": 7}
     assert file.statistics.nulls == {"last.one": 0}
 
