@@ -41,16 +41,6 @@ def test_a_failed_tree_never_completes():
     assert trees.statistics().ignored == 1
 
 
-def test_a_failure_wins_when_the_value_is_zero_before_init_came():
-    """Storm's acker acks a failed tree whose value happens to be zero; this one fails it."""
-    trees = acker()
-    tree = trees.begin(array(7))
-    trees.fail(tree)
-    trees.init(tree, edges(0))
-    resolved = trees.drain()
-    assert (resolved.acked.tolist(), resolved.failed.tolist()) == ([], [7])
-
-
 def test_repeated_acks_of_a_completed_tree_are_counted_and_ignored():
     """Promise 5: a tree resolves exactly once.
 
@@ -178,12 +168,3 @@ def test_an_owner_is_held_until_its_outcome_is_drained():
     assert trees.holds(is_one)
     trees.drain()
     assert not trees.holds(is_one)
-
-
-def test_an_edge_acked_twice_never_completes_its_tree():
-    trees = acker()
-    tree = trees.begin(array(7))
-    trees.init(tree, edges(5))
-    trees.ack(array(tree[0], tree[0]), edges(5, 5))
-    assert trees.drain().acked.tolist() == []
-    assert trees.in_flight == 1

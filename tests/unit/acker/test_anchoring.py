@@ -72,28 +72,3 @@ def test_what_was_joined_fails_both_records():
         resolved = trees.drain()
         assert sorted(resolved.failed.tolist()) == [10, 20], order
         assert resolved.acked.tolist() == [], order
-
-
-def test_a_tuple_may_be_anchored_to_one_tree_more_than_once():
-    trees = Acker(timeout_seconds=30)
-    tree = trees.begin(array(10))
-    trees.init(tree, edges(1))
-    twice = array(tree[0], tree[0])
-    trees.ack(twice, edges(2, 4))
-    trees.ack(tree, edges(1))
-    trees.ack(tree, edges(2))
-    assert trees.drain().acked.tolist() == []
-    trees.ack(tree, edges(4))
-    assert trees.drain().acked.tolist() == [10]
-
-
-def test_an_ack_may_bring_the_edges_of_what_was_emitted():
-    """As Storm's bolts do: the input's edge XOR those of its children is one message."""
-    trees = Acker(timeout_seconds=30)
-    tree = trees.begin(array(10))
-    trees.init(tree, edges(1))
-    trees.ack(tree, edges(1 ^ 2 ^ 4))
-    trees.ack(tree, edges(4))
-    assert trees.drain().acked.tolist() == []
-    trees.ack(tree, edges(2))
-    assert trees.drain().acked.tolist() == [10]

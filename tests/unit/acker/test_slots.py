@@ -22,21 +22,6 @@ def test_a_tree_in_flight_takes_at_most_twenty_bytes(in_flight):
     assert bytes_per_tree(in_flight) <= 20
 
 
-def test_growth_keeps_every_tree_and_its_flags():
-    trees = Acker(timeout_seconds=30, capacity=1)
-    handles = [trees.begin(np.arange(size * 1000, size * 1000 + size)) for size in range(60)]
-    for batch in handles:
-        trees.init(batch, np.full(len(batch), 5, np.uint64), flags=3)
-    assert trees.in_flight == sum(range(60))
-    for batch in handles:
-        trees.ack(batch, np.full(len(batch), 5, np.uint64))
-    resolved = trees.drain()
-    assert sorted(resolved.acked.tolist()) == [
-        owner for size in range(60) for owner in range(size * 1000, size * 1000 + size)
-    ]
-    assert set(resolved.acked_flags.tolist()) == {3}
-
-
 def test_the_stack_of_free_slots_is_small_while_they_are_used_and_grows_when_they_are_not():
     trees = Acker(timeout_seconds=30)
     for _turn in range(3):

@@ -103,17 +103,6 @@ def test_a_timeout_longer_than_the_longest_is_an_error():
         trees.reset_timeout(tree, 20.5)
 
 
-def test_an_owner_that_stood_still_expires_nobody_it_resets_before_it_asks():
-    trees = Acker(timeout_seconds=7)
-    trees.expire(0)
-    tree = trees.begin(array(1))
-    trees.init(tree, edges(5))
-    for now in (1000, 1001, 5000):
-        trees.reset_timeout(tree)
-        trees.expire(now)
-    assert len(trees.drain().expired) == 0
-
-
 def test_one_call_ends_one_tick_however_long_the_owner_stood_still():
     trees = Acker(timeout_seconds=8)
     trees.expire(0)

@@ -3,10 +3,9 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
+from partition.records import Partition, Position, Range, Resumed, Transactions
 from service.spark_engine.task import RangeRead
 from tests.worlds import lined
 from transactions.groups import GroupPhase, Member, TransactionGroups
@@ -238,17 +237,6 @@ def test_what_a_sink_refuses_is_known_to_the_next_tries():
 # A partition that is lost
 
 
-def test_a_lost_partition_leaves_a_group_that_did_not_run_yet():
-    world = World()
-    group = world.plan()
-    world.groups.refuse(1, {0: {3: {"lake": {0: "too long"}}}})
-    world.groups.drop(0)
-    assert [each.place for each in group.members] == [1]
-    assert group.refused == {}
-    assert [each.txid for each in world.lines[0].ungrouped] == [1]
-    assert world.attempts(1) == [1]
-
-
 @pytest.mark.parametrize("phase", ["running", "read", "committing"])
 def test_a_group_that_ran_with_a_lost_partition_runs_again_without_it_at_once(phase):
     world = World()
@@ -273,47 +261,7 @@ def test_a_group_that_ran_with_a_lost_partition_runs_again_without_it_at_once(ph
     assert world.lines[0].committed == 0
 
 
-def test_a_group_of_a_lost_partition_alone_vanishes_and_others_go_on():
-    world = World()
-    world.plan(0)
-    other = world.plan(1)
-    world.run()
-    world.run()
-    world.groups.drop(0)
-    assert not world.groups.is_live(1, 1)
-    assert list(world.groups) == [other]
-    assert world.groups.is_live(2, 1)
-    assert [each.attempt for each in world.lines[0].ungrouped] == [2]
-
-
-def test_what_was_given_back_is_planned_again_in_order():
-    world = World(1)
-    world.plan()
-    world.plan()
-    world.run()
-    world.groups.drop(0)
-    line = world.lines[0]
-    assert [each.txid for each in line.ungrouped] == [1, 2]
-    for each in line.ungrouped:
-        world.groups.plan([Member(0, line, each.txid)])
-    assert world.run().number == 3
-
-
 # After a restart
-
-
-def test_what_stood_in_the_nodes_is_run_before_anything_new():
-    opened = (OpenTransaction(1, 4, Range(0, 10)), OpenTransaction(2, 1, Range(10, 20)))
-    world = World(2, opened=opened)
-    for _turn in range(2):
-        world.groups.plan(
-            [Member(place, line, line.ungrouped[0].txid) for place, line in enumerate(world.lines)]
-        )
-    group = world.run()
-    assert [each.txid for each in group.members] == [1, 1]
-    assert world.attempts() == [5, 2]
-    world.read(group)
-    assert world.groups.next_commit() is group
 
 
 def test_a_group_that_read_what_was_cut_off_since_runs_again_at_once_with_all_later_ones():
@@ -335,17 +283,6 @@ def test_a_group_that_read_what_was_cut_off_since_runs_again_at_once_with_all_la
     assert world.groups.ran(second.number, second.attempt, cut[:1])
     world.store()
     assert world.groups.next_commit() is first
-
-
-def test_a_group_whose_range_was_cut_off_while_it_ran_runs_again():
-    world = World(1)
-    first, second = world.plan(), world.plan()
-    assert (world.run(), world.run()) == (first, second)
-    cut = [replace(each, leader_epoch=4) for each in world.reads(first)]
-    assert world.groups.ran(first.number, first.attempt, cut)
-    assert world.groups.ran(second.number, second.attempt, world.reads(second))
-    assert second.phase is GroupPhase.PLANNED
-    assert world.attempts() == [1, 2]
 
 
 # On the local engine, which makes groups of what is processed
@@ -378,15 +315,6 @@ def test_a_group_of_what_is_processed_is_committed_at_once_and_in_order():
     world.groups.done(second.number)
     assert [line.committed for line in world.lines] == [2, 1]
     assert world.groups.lowest is None
-
-
-def test_what_is_processed_waits_for_a_letter_of_it_when_its_group_is_to_be_committed():
-    world = World(1)
-    group = world.groups.plan(processed(world, 0), GroupPhase.PROCESSED)
-    world.lines[0].awaits(4)
-    assert world.groups.next_commit() is None
-    world.lines[0].processed(np.array([4]))
-    assert world.groups.next_commit() is group
 
 
 def test_members_that_another_owner_has_leave_and_the_others_are_committed():

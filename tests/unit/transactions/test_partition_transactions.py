@@ -173,16 +173,6 @@ def test_a_chunk_is_planned_whole_and_one_that_does_not_fit_makes_it_full():
     assert line.filling.count == 5
 
 
-def test_a_chunk_larger_than_a_transaction_is_split():
-    line = new_line()
-    offer(line, *range(100, 125))
-    for _turn in range(3):
-        plan(line)
-        assert line.is_full(ROOM) or line.filling.count == 5
-        line.close()
-    assert ranges(line) == [(1, 100, 110), (2, 110, 120), (3, 120, 125)]
-
-
 def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
     line = new_line()
     offer(line, 100, 101)
@@ -205,18 +195,6 @@ def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
     assert ranges(line) == [(2, 102, 108)]
 
 
-def test_what_is_planned_and_not_emitted_takes_its_room_in_the_window():
-    line = new_line(TransactionPolicy(records=100, plan_records=1))
-    offer(line, *range(100, 104))
-    offer(line, *range(104, 108))
-    plan(line, room=7)
-    assert line.filling.count == 4
-    assert line.is_full(7)
-    offer(line, 108)
-    plan(line, 9.0, room=7)
-    assert line.filling.count == 4
-
-
 def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
     line = new_line(TransactionPolicy(records=100, plan_records=1))
     offer(line, *range(100, 104))
@@ -224,35 +202,6 @@ def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
     plan(line, room=4)
     assert line.is_full(4)
     assert not line.accepts_more(4)
-
-
-def test_as_many_are_open_as_are_allowed_and_then_the_line_is_shut():
-    line = new_line(TransactionPolicy(max_active=2, records=1, plan_records=1))
-    offer(line, 100, 101, 102)
-    for _turn in range(3):
-        plan(line)
-        line.close()
-    assert ranges(line) == [(1, 100, 101), (2, 101, 102)]
-    assert not line.accepts_more(ROOM)
-    store(line)
-    emit_all(line)
-    line.processed(array(100))
-    line.done(take(line).txid)
-    assert line.accepts_more(ROOM)
-    plan(line)
-    assert ranges(line) == [(2, 101, 102), (3, 102, 103)]
-
-
-def test_a_range_begins_at_its_first_record_if_nothing_is_open_else_behind_the_one_before():
-    line = new_line()
-    offer(line, 105)
-    plan(line)
-    line.close()
-    offer(line, 120, 121)
-    plan(line, 9.0)
-    assert ranges(line) == [(1, 105, 106), (2, 106, 122)]
-    assert [each.range.count for each in line.to_store().open] == [1, 2]
-    assert line.to_store().first == 105
 
 
 def test_a_range_has_the_leader_epoch_of_its_last_record():
@@ -269,48 +218,7 @@ def test_a_range_has_the_leader_epoch_of_its_last_record():
     assert [each.range.leader_epoch for each in line.to_store().open] == [None, 8, 8]
 
 
-def test_no_chunk_reaches_beyond_the_transaction_that_is_being_emitted():
-    line = new_line()
-    offer(line, *range(100, 125))
-    for _turn in range(2):
-        plan(line)
-        line.close()
-    store(line)
-    assert line.open_to == 120
-    assert line.ends_at == 110
-    line.on_emitted(9)
-    assert line.ends_at == 110
-    line.on_emitted(1)
-    assert line.ends_at == 120
-    line.on_emitted(10)
-    assert line.ends_at == 120
-
-
 # Processing
-
-
-def test_a_transaction_is_ready_when_it_is_closed_stored_emitted_and_processed():
-    line = new_line()
-    offer(line, 100, 101)
-    plan(line)
-    asked = line.to_store()
-    store(line, asked)
-    line.on_emitted(2)
-    line.processed(array(101, 100))
-    assert line.ready() is None
-    offer(line, 102)
-    plan(line, 9.0)
-    line.close()
-    assert line.ready() is None
-    store(line)
-    assert line.ready() is None
-    line.on_emitted(1)
-    assert line.ready() is None
-    line.processed(array(102))
-    found = line.ready()
-    assert told(found) == (1, 1, covers(100, 101, 102))
-    assert take(line) is found
-    assert take(line) is None
 
 
 def test_several_are_taken_and_they_are_done_in_order_only():
@@ -318,6 +226,8 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     line = new_line()
     run(line, 100, 101)
     run(line, 102, now=9.0)
+    with pytest.raises(OutOfOrder):
+        line.done(1)
     assert (take(line).txid, take(line).txid) == (1, 2)
     with pytest.raises(OutOfOrder):
         line.done(2)
@@ -327,27 +237,6 @@ def test_several_are_taken_and_they_are_done_in_order_only():
         line.done(1)
     line.done(2)
     assert line.to_store() == Transactions("transactional", 2)
-
-
-def test_one_that_was_not_taken_is_not_done():
-    line = new_line()
-    run(line, 100)
-    with pytest.raises(OutOfOrder):
-        line.done(1)
-
-
-def test_a_later_one_waits_for_an_earlier_one():
-    line = new_line()
-    offer(line, 100, 101)
-    plan(line)
-    line.close()
-    store(line)
-    line.on_emitted(2)
-    run(line, 102, now=9.0)
-    assert line.ready() is None
-    line.processed(array(100, 101))
-    assert take(line).txid == 1
-    assert take(line).txid == 2
 
 
 def test_records_of_several_transactions_are_counted_for_each_of_them():
@@ -381,22 +270,6 @@ def test_a_record_that_is_processed_twice_is_no_other_record():
     line.processed(array(100))
     with pytest.raises(ValueError, match="one came twice"):
         line.processed(array(100))
-
-
-def test_a_letter_that_is_out_holds_its_transaction_and_its_record_is_not_counted_again():
-    line = new_line()
-    run(line, 100, 101)
-    line.awaits(100)
-    assert line.ready() is None
-    offer(line, 102)
-    plan(line, 9.0)
-    store(line)
-    line.on_emitted(1)
-    line.processed(array(102))
-    assert not line.is_ready(1)
-    line.processed(array(100))
-    assert line.is_ready(1)
-    assert take(line).txid == 1
 
 
 def test_a_letter_may_come_out_while_the_group_of_its_transaction_is_staged():
@@ -445,31 +318,6 @@ def test_what_was_open_is_stored_in_its_next_attempt_before_it_is_emitted():
         line.transaction_of(7)
 
 
-def test_what_was_open_never_grows_and_new_records_are_planned_behind_it():
-    line = replay(100, 101, 104, 110, 111, 112)
-    assert line.filling is None
-    plan(line, 9.0)
-    assert ranges(line) == [(5, 100, 105), (6, 105, 112), (7, 112, 113)]
-    assert line.transaction_of(7).attempt == 1
-    store(line)
-    emit_all(line)
-    line.processed(array(100, 101, 104))
-    assert take(line).txid == 5
-
-
-def test_a_replay_is_not_ready_before_it_has_come_again_whole():
-    line = replay(100, 101)
-    store(line)
-    line.on_emitted(2)
-    line.processed(array(100, 101))
-    assert line.ready() is None
-    assert line.accepts_more(ROOM)
-    offer(line, 104)
-    line.on_emitted(1)
-    line.processed(array(104))
-    assert told(take(line)) == (5, 3, OPEN[0].range)
-
-
 @pytest.mark.parametrize(
     ("offsets", "count"),
     [((100, 101, 105), 2), ((100, 101, 102), 3), ((100, 101, 102, 104), 4)],
@@ -510,40 +358,14 @@ def test_a_replay_that_a_later_leader_wrote_is_told_though_offsets_and_lengths_a
     assert line.replay_error(log_moved=True) is line.replay_error(log_moved=False)
 
 
-def test_a_replay_that_an_earlier_leader_wrote_is_the_same():
-    """On the spark engine a range knows who led the log when it was planned."""
-    opened = (OpenTransaction(5, 2, covers(100, 101, leader_epoch=7)),)
+@pytest.mark.parametrize(
+    ("sealed_by", "led_by"), [(7, 6), (None, 8), (5, None)], ids=["earlier", "unsealed", "unknown"]
+)
+def test_replay_is_the_same_unless_a_later_leader_wrote_it(sealed_by, led_by):
+    """A range planned by the spark engine knows the leader of that time."""
+    opened = (OpenTransaction(5, 2, covers(100, 101, leader_epoch=sealed_by)),)
     line = new_line(committed=4, opened=opened)
-    offer(line, 100, 101, 102, epochs=((100, 6), (102, 8)))
-    assert line.replay_error(log_moved=False) is None
-
-
-def test_a_replay_is_the_same_where_its_leader_epoch_is_not_known():
-    line = new_line(committed=4, opened=OPEN)
-    offer(line, 100, 101, 104, epochs=((100, 8),))
-    assert line.replay_error(log_moved=False) is None
-    opened = (OpenTransaction(5, 2, covers(100, leader_epoch=5)),)
-    untold = new_line(committed=4, opened=opened)
-    offer(untold, 100)
-    assert untold.replay_error(log_moved=False) is None
-
-
-def test_a_range_whose_leader_was_not_told_may_come_again_from_one_that_is():
-    """What is read on behind it has a resume key all the same."""
-    line = new_line()
-    offer(line, 100, 101)
-    plan(line)
-    line.close()
-    assert line.to_store().open[0].range.leader_epoch is None
-    again = new_line(opened=line.to_store().open)
-    offer(again, 100, 101, epochs=((100, 7),))
-    assert again.replay_error(log_moved=False) is None
-
-
-def test_a_replay_of_no_record_is_the_same_whoever_leads():
-    opened = (OpenTransaction(5, 2, Range(100, 110, 0, RangeDigest().hex(), 5)),)
-    line = new_line(committed=4, opened=opened)
-    line.on_log_end(110)
+    offer(line, 100, 101, 102, epochs=() if led_by is None else ((100, led_by), (102, 9)))
     assert line.replay_error(log_moved=False) is None
 
 
@@ -554,13 +376,6 @@ def test_a_replay_whose_last_record_is_gone_is_told_at_the_end_of_the_log():
     assert line.replay_error(log_moved=False) is None
     line.on_log_end(112)
     assert line.replay_error(log_moved=False).txid == 5
-
-
-def test_the_end_of_the_log_says_nothing_of_what_has_come_again():
-    line = replay(100, 101, 104, 110, 111)
-    line.on_log_end(200)
-    assert line.replay_error(log_moved=False) is None
-    assert line.replay_error(log_moved=True) is None
 
 
 def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
@@ -577,24 +392,6 @@ def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
     assert new_line().replay_error(log_moved=True) is None
 
 
-def test_what_is_planned_anew_is_in_a_higher_attempt():
-    policy = TransactionPolicy("opaque", records=2, plan_records=1)
-    line = new_line(policy, committed=4, attempts={5: 8, 6: 2}, least_attempt=4)
-    offer(line, *range(100, 106))
-    for _turn in range(3):
-        plan(line)
-        line.close()
-    assert [(e.txid, e.attempt) for e in line.to_store().open] == [(5, 9), (6, 4), (7, 4)]
-    assert line.to_store().kind == "opaque"
-
-
-def test_what_a_line_begins_with_is_stored_once():
-    line = new_line(committed=7)
-    assert not line.is_due
-    assert line.to_store() == Transactions("transactional", 7)
-    store(line)
-
-
 def test_a_line_goes_on_elsewhere_under_the_next_txid():
     line = new_line(committed=7, skips={"lake": 7}, least_attempt=3)
     run(line, 100)
@@ -607,16 +404,6 @@ def test_a_line_goes_on_elsewhere_under_the_next_txid():
     offer(again, 500)
     plan(again)
     assert [(e.txid, e.attempt, e.range.first) for e in again.to_store().open] == [(9, 3, 500)]
-
-
-def test_a_reply_about_what_is_done_since_opens_nothing_again():
-    line = new_line()
-    run(line, 100)
-    asked = line.to_store()
-    line.done(take(line).txid)
-    store(line, asked)
-    assert line.open_to == 101
-    assert not line.is_due
 
 
 # After the spark engine, which plans ranges before it reads them
@@ -632,36 +419,6 @@ def replay_planned(*offsets, opened=PLANNED):
     offer(line, *offsets, epochs=((100, 7),))
     store(line)
     return line
-
-
-def test_a_range_that_was_only_planned_takes_every_record_up_to_its_end():
-    line = replay_planned(100, 101, 109)
-    assert (line.open_to, line.ends_at) == (120, 110)
-    line.on_emitted(3)
-    line.processed(array(100, 101, 109))
-    line.plan(9.0, ROOM)
-    assert line.ready() is None, "more may come of it"
-    assert line.ends_at == 110
-    offer(line, 112)
-    assert line.ends_at == 120
-    assert line.transactions_of(array(109, 112)).tolist() == [5, 6]
-
-
-def test_what_came_of_a_planned_range_seals_it_and_the_seal_is_stored_before_its_commit():
-    line = replay_planned(100, 101, 109)
-    line.on_emitted(3)
-    line.processed(array(100, 101, 109))
-    assert not line.is_due
-    offer(line, 112)
-    sealed = covers(100, 101, 109, leader_epoch=7)
-    assert line.to_store().open[0].range == sealed
-    assert line.to_store().open[1].range == Range(110, 120)
-    assert line.is_due
-    assert line.ready() is None, "the seal is not stored"
-    store(line)
-    assert not line.is_due
-    assert told(take(line)) == (5, 3, sealed)
-    assert line.replay_error(log_moved=False) is None
 
 
 def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_too():
@@ -690,19 +447,6 @@ def test_a_planned_range_is_sealed_with_the_latest_leader_that_is_known_of(plann
     )
     line.on_log_end(110)
     assert line.to_store().open[0].range.leader_epoch == sealed
-
-
-def test_a_planned_range_of_records_without_a_leader_is_sealed_without_one():
-    line = new_line(committed=4, opened=PLANNED)
-    offer(line, 100, 112)
-    assert line.to_store().open[0].range.leader_epoch is None
-
-
-def test_new_records_are_planned_behind_what_was_only_planned():
-    line = replay_planned(100, 112, 120, 121)
-    assert [each.range.count for each in line.to_store().open] == [1, 1]
-    plan(line, 9.0)
-    assert ranges(line) == [(5, 100, 110), (6, 110, 120), (7, 120, 122)]
 
 
 def test_records_that_are_missing_of_a_planned_range_are_told_without_a_count():

@@ -1,6 +1,5 @@
 """Which offsets of each partition the next group takes."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,13 +18,6 @@ def test_nothing_is_planned_before_a_group_is_full_or_some_have_waited():
     assert planner.plan(9.1, {0: (50, 100), 1: (20, 70)}) == {0: 100, 1: 70}
 
 
-def test_with_a_flush_what_waits_is_planned_at_once():
-    planner = RangePlanner(POLICY)
-    assert planner.plan(0.0, {0: (10, 11)}, flush=True) == {0: 11}
-    assert planner.plan(0.0, {0: (11, 11)}, flush=True) is None
-    assert planner.plan(0.0, {}, flush=True) is None
-
-
 def test_what_waits_behind_groups_in_flight_does_not_wait_anew():
     planner = RangePlanner(POLICY)
     assert not planner.look(0.0, {0: (10, 11)})
@@ -41,12 +33,6 @@ def test_what_is_gone_meanwhile_has_not_waited():
     assert planner.plan(1.0, {0: (11, 12)}) is None
 
 
-def test_what_a_partition_does_not_need_goes_to_the_others():
-    planner = RangePlanner(POLICY)
-    found = planner.plan(0.0, {0: (0, 10), 1: (0, 1000), 2: (500, 1000), 3: (7, 7)})
-    assert found == {0: 10, 1: 45, 2: 545}
-
-
 def test_the_odd_record_is_another_partition_s_each_time():
     planner = RangePlanner(RangePolicy(records=4))
     places = {0: (0, 100), 1: (0, 100), 2: (0, 100)}
@@ -57,14 +43,6 @@ def test_the_odd_record_is_another_partition_s_each_time():
         {0: 1, 1: 1, 2: 2},
         {0: 2, 1: 1, 2: 1},
     ]
-
-
-def test_of_more_partitions_than_records_each_has_its_turn():
-    planner = RangePlanner(RangePolicy(records=2))
-    places = dict.fromkeys(range(5), (0, 100))
-    turns = [planner.plan(0.0, places) for _turn in range(5)]
-    assert turns[0] == {0: 1, 1: 1}
-    assert sorted(place for each in turns for place in each) == sorted([*range(5)] * 2)
 
 
 def test_what_is_left_over_of_a_full_group_waits_a_while_for_more():
@@ -104,10 +82,3 @@ def test_everything_is_planned_once_in_fair_parts(records, logs, grows):
         if more in ends:
             ends[more] += 3
     assert firsts == ends
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_the_pause_is_as_long_as_policy_says(seconds):
-    planner = RangePlanner(RangePolicy(records=100, seconds=seconds))
-    assert (planner.plan(3.0, {0: (0, 1)}) is None) is (seconds > 0)
-    assert seconds == 0 or planner.plan(3.0 + seconds, {0: (0, 1)}) == {0: 1}

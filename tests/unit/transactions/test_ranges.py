@@ -131,41 +131,7 @@ def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_p
     assert line.done(1).leader_epoch == 8, "of a seal only what was stored first counts"
 
 
-def test_a_range_that_is_only_planned_may_be_read_under_a_later_leader():
-    line = new_line()
-    group(line, line.begin(140, 8).txid)
-    store(line)
-    line.fail(1)
-    store(line)
-    assert read(line, 1, leader_epoch=9)
-    assert line.replay_error(log_moved=False) is None
-    assert standing(line) == [(1, 2, Range(100, 140, 8, DIGEST, 9))]
-
-
 # Sealed and committed
-
-
-def test_a_range_is_ready_once_it_is_read_and_its_seal_is_stored():
-    line = new_line()
-    txid = begin(line, 110)
-    assert not line.is_ready(txid)
-    with pytest.raises(OutOfOrder):
-        line.take(txid)
-    assert read(line, txid)
-    assert (line.is_due, line.awaits_commit) == (True, True)
-    assert not line.is_ready(txid)
-    with pytest.raises(OutOfOrder):
-        line.take(txid)
-    sealed = Range(100, 110, 8, DIGEST, 7)
-    assert standing(line) == [(1, 1, sealed)]
-    store(line)
-    assert line.is_ready(txid)
-    line.take(txid)
-    assert line.done(txid) == sealed
-    assert (line.committed, line.planned_to) == (1, 110)
-    assert not line.awaits_commit
-    assert line.to_store() == Transactions("transactional", 1)
-    assert not line.is_due
 
 
 def test_what_was_on_its_way_to_the_store_before_the_seal_does_not_make_it_ready():
@@ -218,26 +184,6 @@ def test_what_an_attempt_tells_that_is_not_the_live_one_changes_nothing():
     assert line.read(1, 2, 8, DIGEST, 7)
     assert not line.read(1, 2, 9, OTHER, 7)
     assert line.replay_error(log_moved=False) is None
-
-
-def test_one_that_fails_fails_all_later_ones_and_what_was_sealed_stays_sealed():
-    line = new_line()
-    begin(line, 110)
-    begin(line, 120)
-    read(line, 2)
-    store(line)
-    line.fail(1)
-    sealed = Range(110, 120, 8, DIGEST, 7)
-    assert standing(line) == [(1, 2, Range(100, 110)), (2, 2, sealed)]
-    assert not line.is_ready(2)
-    store(line)
-    assert not line.is_ready(2)
-    read(line, 1)
-    read(line, 2)
-    store(line)
-    assert line.is_ready(2)
-    line.fail(3)
-    assert standing(line)[1][:2] == (2, 2)
 
 
 def test_an_attempt_that_reads_other_records_is_told_and_never_committed():
@@ -339,19 +285,6 @@ def test_while_an_outcome_is_not_known_nothing_fails_with_it(failing):
     assert [attempt for _txid, attempt, _range in standing(line)] == [2, 2, 3]
 
 
-def test_one_is_done_once_and_not_before_its_commit():
-    line = new_line()
-    read(line, begin(line, 110))
-    store(line)
-    with pytest.raises(OutOfOrder):
-        line.done(1)
-    line.take(1)
-    line.done(1)
-    with pytest.raises(OutOfOrder):
-        line.done(1)
-    assert line.committed == 1
-
-
 def test_a_commit_that_did_not_come_about_holds_those_after_it():
     line = new_line()
     for end in (110, 120):
@@ -364,26 +297,6 @@ def test_a_commit_that_did_not_come_about_holds_those_after_it():
         line.take(2)
     line.take(1)
     line.take(2)
-
-
-def test_a_commit_that_did_not_come_about_may_be_tried_again_or_fail():
-    line = new_line()
-    begin(line, 110)
-    read(line, 1)
-    store(line)
-    line.take(1)
-    with pytest.raises(OutOfOrder):
-        line.fail(1)
-    line.not_done(1)
-    line.take(1)
-    assert line.transaction_of(1).attempt == 1
-    line.not_done(1)
-    line.fail(1)
-    assert line.transaction_of(1).attempt == 2
-    line.not_done(1)
-    line.not_done(9)
-    with pytest.raises(KeyError):
-        line.transaction_of(2)
 
 
 # After a restart

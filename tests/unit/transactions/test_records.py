@@ -54,11 +54,3 @@ def test_a_record_that_is_missing_more_or_longer_is_found(records, data):
 )
 def test_the_digest_is_the_same_on_every_machine_and_in_every_version(records, expected):
     assert digest(records).hex() == expected
-
-
-def test_more_may_be_added_after_the_digest_was_asked_for():
-    found = digest([(1, 1)])
-    found.hex()
-    found.add(np.array([2]), np.array([2]))
-    assert found.hex() == digest([(1, 1), (2, 2)]).hex()
-    assert len(found.hex()) == 32

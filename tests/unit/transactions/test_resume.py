@@ -52,12 +52,6 @@ def test_what_one_sink_has_and_another_not_is_replayed_exactly(kind):
     assert not found.attempts
 
 
-def test_what_no_sink_has_is_replayed_exactly_if_it_is_transactional():
-    found = go_on(stored(2), {"a": 41})
-    assert found.transactions == stored(2).transactions
-    assert found.position.offset == 900
-
-
 def test_what_no_sink_has_is_planned_anew_if_it_is_opaque():
     found = go_on(stored(3, kind="opaque"), {"a": 42, "b": 41}, "opaque")
     assert [each.txid for each in found.transactions.open] == [42]
@@ -141,12 +135,6 @@ def test_a_range_that_was_only_planned_is_replayed_as_planned_if_it_is_transacti
     done = go_on(planned(1, 3), {"a": 42, "b": 42})
     assert done.transactions.open == planned(1, 3).transactions.open[1:]
     assert done.position == Position(910, 5, "id")
-
-
-def test_a_range_that_was_only_planned_is_planned_anew_if_it_is_opaque():
-    found = go_on(planned(1, 3, kind="opaque"), {"a": 42, "b": 41}, "opaque")
-    assert [each.txid for each in found.transactions.open] == [42]
-    assert found.attempts == {43: 2, 44: 3}
 
 
 @pytest.mark.parametrize("num_sealed", [0, 1])

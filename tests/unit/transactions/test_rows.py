@@ -46,46 +46,6 @@ def test_pieces_of_one_transaction_are_handed_on_as_they_came():
     assert rows.take(0, 1).pieces == []
 
 
-def test_a_transaction_without_rows_is_taken_empty():
-    taken = PendingRows().take(3, 1)
-    assert taken.pieces == []
-    assert taken.record_ids.tolist() == []
-
-
-@pytest.mark.parametrize("make", [list, lambda rows: columns(*rows)], ids=["rows", "columns"])
-def test_a_mixed_piece_is_parted_by_line_and_transaction_in_its_order(make):
-    rows = PendingRows()
-    rows.add(
-        make("abcdef"),
-        numbers(10, 90, 11, 20, 91, 12),
-        numbers(1, 1, 1, 2, 1, 1),
-        numbers(0, 1, 0, 0, 1, 0),
-    )
-    assert plain(rows.take(0, 1)) == (["a", "c", "f"], [10, 11, 12])
-    assert plain(rows.take(1, 1)) == (["b", "e"], [90, 91])
-    assert plain(rows.take(0, 2)) == (["d"], [20])
-
-
-def test_rows_of_no_record_and_of_no_transaction_are_dropped():
-    rows = PendingRows()
-    rows.add(["a", "b", "c"], numbers(-1, 5, 6), numbers(1, 0, 1), numbers(0, 0, 0))
-    add(rows, ["d"], [7], txid=0)
-    add(rows, ["e"], [-1])
-    add(rows, [], [])
-    assert rows.num_rows == 1
-    assert plain(rows.take(0, 1)) == (["c"], [6])
-
-
-@pytest.mark.parametrize("make", [list, lambda rows: columns(*rows)], ids=["rows", "columns"])
-def test_what_a_failed_try_left_is_void_and_what_the_next_try_adds_is_not(make):
-    rows = PendingRows()
-    add(rows, make("abc"), [5, 6, 5])
-    add(rows, make("d"), [6])
-    rows.discard_attempt(5, 0)
-    add(rows, make("e"), [5])
-    assert plain(rows.take(0, 1)) == (["e", "b", "d"], [5, 6, 6])
-
-
 def test_rows_stand_in_the_order_of_their_records_in_whatever_order_they_came():
     rows = PendingRows()
     add(rows, ["c", "a", "d"], [7, 5, 8])
@@ -111,26 +71,6 @@ def test_columns_with_another_schema_and_single_rows_are_put_in_order_by_slices(
     assert [len(piece) for piece in taken.pieces] == [2, 1, 1, 2]
 
 
-def test_a_second_failure_makes_the_second_try_void_as_well():
-    rows = PendingRows()
-    add(rows, ["a"], [5])
-    rows.discard_attempt(5, 0)
-    add(rows, ["b"], [5])
-    rows.discard_attempt(5, 0)
-    add(rows, ["c"], [5])
-    assert plain(rows.take(0, 1)) == (["c"], [5])
-
-
-def test_a_piece_that_is_all_void_is_left_out():
-    rows = PendingRows()
-    add(rows, ["a", "b"], [5, 5])
-    rows.discard_attempt(5, 0)
-    taken = rows.take(0, 1)
-    assert taken.pieces == []
-    assert taken.record_ids.tolist() == []
-    assert rows.num_rows == 0
-
-
 def test_a_failure_of_a_record_without_rows_leaves_the_pieces_as_they_are():
     rows = PendingRows()
     piece = columns("a", "b")
@@ -139,18 +79,6 @@ def test_a_failure_of_a_record_without_rows_leaves_the_pieces_as_they_are():
     rows.discard_attempt(4, 0)
     rows.discard_attempt(5, 1)
     assert rows.take(0, 1).pieces[0] is piece
-
-
-def test_a_lost_line_takes_its_rows_along_and_no_others():
-    rows = PendingRows()
-    add(rows, ["a"], [5])
-    add(rows, ["b"], [6], txid=2)
-    add(rows, ["c"], [90], place=1)
-    rows.drop(0)
-    rows.drop(7)
-    assert rows.num_rows == 1
-    assert rows.take(0, 1).pieces == []
-    assert plain(rows.take(1, 1)) == (["c"], [90])
 
 
 def test_arrays_that_are_not_as_long_as_the_piece_are_refused():
