@@ -125,33 +125,6 @@ def test_each_record_of_a_tuple_that_is_rejected_gets_a_dead_letter(kind):
         assert offsets(kit.acked) == [2, 3]
 
 
-def test_joins_of_joins_hold_all_their_records():
-    with topology_test(piped(Pairs, Pairs)) as kit:
-        kit.send(b"a", b"b", b"c")
-        assert kit.acked == []
-        kit.send(b"d")
-        assert kit.rows == [b"a+b+c+d"]
-        assert offsets(kit.acked) == [0, 1, 2, 3]
-
-
-def test_a_tuple_that_is_never_acked_expires_and_its_record_comes_again():
-    seen = []
-
-    def forget_once(tuple_, collector):
-        seen.append(tuple_.value)
-        if len(seen) > 1:
-            collector.ack(tuple_)
-
-    with topology_test(piped(Each(forget_once))) as kit:
-        kit.send(b"a")
-        kit.advance(20)
-        assert seen == [b"a"]
-        for _ in range(10):
-            kit.advance(10)
-        assert seen == [b"a", b"a"]
-        assert offsets(kit.acked) == [0]
-
-
 def test_a_call_that_raises_sends_nothing_and_its_record_comes_again():
     errors = [ValueError("later")]
 
@@ -209,20 +182,6 @@ def test_a_value_without_an_anchor_reaches_the_sink_and_nobody_waits_for_it():
         assert kit.rows == [b"?a"]
         assert offsets(kit.acked) == [0]
         assert kit.metrics["headrace_acker_unanchored_tuples_total"] == 1
-
-
-@pytest.mark.parametrize("error", [ValueError("later"), Reject("no")])
-def test_a_value_without_an_anchor_that_fails_is_lost_and_troubles_nobody(error):
-    def emit(tuple_, collector):
-        collector.emit(b"?", anchors=())
-        collector.emit(tuple_.value, anchors=tuple_)
-        collector.ack(tuple_)
-
-    with topology_test(piped(Each(emit), bolt(failing(error)))) as kit:
-        kit.send(b"a")
-        assert kit.rows == [b"a"]
-        assert offsets(kit.acked) == [0]
-        assert kit.rejected == []
 
 
 def test_what_a_bolt_keeps_is_answered_when_the_run_ends():

@@ -52,20 +52,6 @@ def test_a_bolt_that_raises_is_not_called_again() -> None:
             assert works.letters_sink.letters[0].attempts == 1
 
 
-def test_a_record_whose_time_is_up_becomes_a_dead_letter() -> None:
-    door = Door()
-    with Works(door.as_bolt(), at_most_once=True, timeout_seconds=10.0) as works:
-        works.send(b"a")
-        works.until(lambda: door.calls == ["a"])
-        works.advance(15.0)
-        works.until(lambda: works.ledger.pending == 0)
-        assert len(works.letters_sink.letters) == 1
-        door.open()
-        works.advance(15.0)
-        assert door.calls == ["a"]
-        assert works.sink.rows == []
-
-
 def test_a_batch_that_may_be_durable_is_not_written_again() -> None:
     note, _calls = calls_of(RuntimeError())
     with Works(note, sinks=[FailingSink()], at_most_once=True) as works:

@@ -7,7 +7,7 @@ import pytest
 from headrace import AdvancedBolt, Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from service.pipeline.backpressure import DEAD_LETTERS, TREES, Backpressure
-from tests.worlds.running import Door, HeldSink, Works
+from tests.worlds.running import HeldSink, Works
 
 MANY_TREES = 1 << 23
 
@@ -98,12 +98,6 @@ def silences_all(made):
     return made.update(made._updated_at).everything
 
 
-def test_nothing_is_held_back_while_nothing_is_full():
-    made, _filled = pressure(two_sources)
-    assert look(made) == []
-    assert (silences_all(made), dict(made.seconds)) == (False, {})
-
-
 def test_what_is_full_holds_back_the_sources_that_lead_to_it_and_no_other():
     """Promise 10."""
     made, filled = pressure(two_sources)
@@ -118,19 +112,6 @@ def test_what_is_full_holds_back_the_sources_that_lead_to_it_and_no_other():
     filled.waiting = {"ask": 9}
     assert look(made) == ["a"]
     assert not silences_all(made)
-
-
-def test_a_bolt_is_full_when_more_than_four_values_per_worker_and_task_wait():
-    made, filled = pressure(two_sources)
-    filled.waiting = {"ask": 8}
-    assert look(made) == []
-    made, filled = pressure(
-        lambda t: t.source("a").then(Own, name="own", tasks=3).into(MemorySink("out"))
-    )
-    filled.waiting = {"own": 12}
-    assert look(made) == []
-    filled.waiting = {"own": 13}
-    assert look(made) == ["a"]
 
 
 @pytest.mark.parametrize(("letters", "trees"), [(10_000, 0), (0, MANY_TREES)])
@@ -172,12 +153,6 @@ def test_what_a_join_keeps_holds_back_only_the_source_it_is_of():
     assert look(made) == ["b"]
     filled.kept_of = {"Kept": {of_several: 200_001}}
     assert look(made) == ["a", "b", "c1"]
-
-
-def test_what_lies_behind_an_advanced_bolt_counts():
-    made, filled = pressure(lambda t: t.source("a").then(Kept).then(ask).into(MemorySink("out")))
-    filled.waiting = {"ask": 5}
-    assert look(made) == ["a"]
 
 
 def test_a_named_stream_and_a_bolt_far_behind_count_too():
@@ -230,18 +205,6 @@ def test_a_sink_whose_next_batch_is_due_stops_the_emitting_and_the_loop_turns_on
         works.finish()
         assert [int(row) for row in sink.rows] == list(range(40))
         assert not works.pipeline.statistics().held_back
-
-
-def test_a_bolt_that_waits_stops_the_emitting_until_enough_of_it_has_ended():
-    door = Door()
-    with Works(door.as_bolt(), fetch_records=5) as works:
-        works.send(*(b"%d" % n for n in range(40)))
-        works.until(lambda: works.pipeline.statistics().held_back)
-        works.turn(20)
-        assert works.ledger.pending - works.ledger.waiting <= 10
-        door.open()
-        works.finish()
-        assert [int(row) for row in works.sink.rows] == list(range(40))
 
 
 def test_dead_letters_that_are_not_durable_stop_the_emitting(monkeypatch):

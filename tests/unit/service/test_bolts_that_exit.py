@@ -88,17 +88,6 @@ def test_a_bolt_that_would_end_the_process_fails_its_record_alone(kind, error):
     assert {(line["step"], line["error"]) for line in told} == {("leaves", said)}
 
 
-@pytest.mark.parametrize("kind", OFF_THE_OWNER)
-def test_a_keyboard_interrupt_that_no_keyboard_sent_fails_its_record_alone(kind):
-    """Python sends Ctrl-C to the main thread only, so on any other it is the bolt's own."""
-    with topology_test(leads_to(kind, KeyboardInterrupt()), retries=ONCE_MORE) as kit:
-        kit.send(*(payload(n=n) for n in range(4))).advance(60)
-        assert sorted(row["n"] for row in kit.rows) == [0, 2, 3]
-        assert [letter.reason for letter in kit.rejected] == [
-            "bolt 'leaves' raised KeyboardInterrupt()"
-        ]
-
-
 def test_a_keyboard_interrupt_on_the_owner_thread_ends_the_run_and_loses_nothing():
     """There it is Ctrl-C for all that we know; what was not stored is read again."""
 

@@ -1,21 +1,22 @@
 """Exactly once, in memory: what is committed in which transaction, and what comes twice."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from headrace import SKIP, Record, Reject, Topology, bolt
+from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
 from partition.manager import InFlightLimits
-from partition.retry import RetryPolicy
+from partition.records import Range
+from service.pipeline.committers import share_of
 from tests.support.faulty_store import FaultyStore
-from tests.support.patience import Limit, seconds
+from tests.support.patience import Limit
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
 from topology.sink import Batch, Committed, Fence, Staged
+from transactions.partition_transactions import Phase, Transaction
 
 
 @bolt
@@ -109,19 +110,6 @@ def test_a_commit_of_unknown_outcome_is_made_once(when: str) -> None:
         assert sorted(sink.rows) == ["a", "b"]
 
 
-def test_a_record_that_is_filtered_is_in_a_transaction_too() -> None:
-    @bolt
-    def drops(record: Record) -> Any:
-        return SKIP
-
-    with Works(drops, sinks=[Noting()], exactly_once="transactional") as works:
-        works.send(b"a", b"b")
-        works.finish()
-        assert committed(works).txid >= 1
-        assert works.pipeline.tally.filtered == 2
-        assert works.sink.rows == []
-
-
 def test_rows_of_a_failed_try_are_left_out() -> None:
     """One branch has its rows ready when the other fails: they come once, of the retry."""
     tries: list[str] = []
@@ -169,45 +157,6 @@ def test_a_retry_holds_its_transaction_and_those_behind_it() -> None:
         assert sorted(works.sink.rows) == ["a", "bad", "c"]
 
 
-def test_rows_of_a_transaction_stand_in_the_order_of_its_records_after_a_retry_too() -> None:
-    """So that of a key's rows the last record's counts (upserts)."""
-    tries: list[bytes | None] = []
-
-    @bolt
-    def fails_once(record: Record) -> str:
-        tries.append(record.value)
-        if record.value == b"b" and tries.count(b"b") == 1:
-            raise OSError("not now")
-        return (record.value or b"").decode()
-
-    with Works(fails_once, sinks=[Noting()], exactly_once="transactional") as works:
-        works.send(b"a", b"b", b"c")
-        works.turn(20)
-        works.advance(RETRY_SECONDS * 2)
-        works.finish()
-        assert tries[-1] == b"b"
-        assert works.sink.rows == ["a", "b", "c"]
-
-
-def test_a_rejected_record_has_a_letter_and_no_row() -> None:
-    @bolt
-    def refuses(record: Record) -> str:
-        if record.value == b"bad":
-            raise Reject("no")
-        return (record.value or b"").decode()
-
-    with Works(refuses, sinks=[Noting()], exactly_once="transactional") as works:
-        works.letters_sink.holding = True
-        works.send(b"a", b"bad")
-        works.turn(20)
-        assert works.sink.rows == []
-        works.letters_sink.holding = False
-        works.finish()
-        assert works.sink.rows == ["a"]
-        assert len(works.letters_sink.letters) == 1
-        assert (works.pipeline.tally.sunk, works.pipeline.tally.dead_lettered) == (1, 1)
-
-
 def test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_committed() -> None:
     sink = Noting()
     sink.rejects = {"bad"}
@@ -242,18 +191,6 @@ def test_partitions_share_a_commit() -> None:
             works.send(*[b"x"] * 10, partition=number)
         works.until(lambda: len(sink.rows) == 30)
         assert {line for line, _txid, _rows in sink.shares} == {"t[0]", "t[1]", "t[2]"}
-
-
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_a_restart_goes_on_where_the_sink_is(kind: Any) -> None:
-    sink = Noting()
-    with Works(text, sinks=[sink], exactly_once=kind) as first:
-        first.send(*[str(i).encode() for i in range(20)])
-        first.until(lambda: len(sink.rows) == 20)
-    with Works(text, sinks=[sink], exactly_once=kind, nodes=first.nodes, log=first.log) as second:
-        second.send(b"new")
-        second.finish()
-    assert sorted(sink.rows, key=str) == sorted([*map(str, range(20)), "new"])
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
@@ -342,43 +279,6 @@ def test_a_batch_s_end_is_what_ends_a_transaction() -> None:
         assert len(sink.rows) == 100
 
 
-def test_a_key_is_released_by_a_record_that_fails_again_when_it_is_processed() -> None:
-    """Of one record's two calls one is buried, then the other fails; another waits for its key."""
-    processed = threading.Event()
-
-    @bolt
-    def letters_of(record: Record) -> Iterator[str]:
-        for letter in (record.value or b"").decode():
-            yield letter * ((record.offset or 0) + 1)
-
-    @bolt(blocking=True)
-    def look_up(letters: str) -> str:
-        if letters == "a":
-            raise ValueError("a")
-        if letters == "b":
-            assert processed.wait(seconds(20))
-            raise ValueError("b")
-        return letters
-
-    topology = Topology("keys", reliability="exactly-once")
-    keyed = topology.source("t").then(letters_of).keyed_by(lambda letters: letters[0])
-    keyed.then(look_up, workers=2).into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
-    with TopologyTest(topology, retries=RetryPolicy(limit=0)) as test:
-        settling = test._bench.pipeline.committer
-        settle = settling.resolved
-
-        def note(owners: Any, flags: Any) -> None:
-            settle(owners, flags)
-            processed.set()
-
-        settling.resolved = note  # type: ignore[method-assign]
-        test.send(b"ab", b"ab")
-        test.advance(5)
-        assert sorted(test.rows) == ["aa", "bb"]
-        assert len(test.rejected) == 1
-
-
 def test_trouble_that_passes_does_not_halt_a_replay() -> None:
     sink = Noting()
     sink.fails_before = 1_000_000
@@ -422,3 +322,9 @@ def test_a_slow_sink_holds_back_what_becomes_many_rows() -> None:
         works.turn(60)
         assert 3_000 < works.pipeline.outlets[0].rows_pending < 3_000 + 2 * 100 * 100
         assert works.ledger.emitted_to < 300
+
+
+def test_planned_range_has_no_share() -> None:
+    planned = Transaction(42, 2, Range(900, 1300), Phase.PLANNED)
+    with pytest.raises(ValueError, match=r"orders\[3\] transaction 42 is not sealed"):
+        share_of("orders[3]", 7, planned)

@@ -20,7 +20,6 @@ from service.failpoints import (
     failpoints,
     with_places,
 )
-from service.variables import OTHER_VARIABLES
 from tests.support.patience import seconds, until
 from topology.sink import Batch, Fence, RangeNotice, Share
 
@@ -168,10 +167,6 @@ def test_a_wrong_value_is_told_with_what_is_allowed(wanted):
     with pytest.raises(BadConfig, match=VARIABLE) as raised:
         failpoints({VARIABLE: wanted})
     assert all(each in raised.value.allowed for each in (*PLACES, *ACTIONS))
-
-
-def test_the_variable_is_no_setting():
-    assert VARIABLE in OTHER_VARIABLES
 
 
 def _wait_for_its_end(pid: int) -> None:

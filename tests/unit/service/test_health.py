@@ -108,10 +108,6 @@ def test_a_bolt_whose_workers_are_all_stuck_is_not_ready_and_after_a_minute_not_
     assert health(replace(snapshot, runners={"fine": some})).ready().ok
 
 
-def test_letters_that_are_on_their_way_are_no_problem(snapshot):
-    assert health(replace(snapshot, letters_waiting_seconds=9.9)).ready().ok
-
-
 def test_all_that_is_wrong_is_told(snapshot):
     check = health(replace(snapshot, kafka_available=False, store_available=False))
     assert len(check.ready().problems) == 2

@@ -99,48 +99,6 @@ def test_tuples_that_wait_for_a_retry_are_bounded_and_the_retry_comes(kind, orde
         assert kit.metrics["headrace_service_held_back_state"] == 0
 
 
-def test_tuples_that_wait_for_a_record_that_ends_as_a_dead_letter_go_on():
-    topology = fanned_out(FailsFirst(always=True).of("function"))
-    with topology_test(topology, retries=RetryPolicy(limit=3)) as kit:
-        send_many(kit)
-        kit.advance(5 * RETRY_SECONDS)
-        assert [letter.record.offset for letter in kit.rejected] == [0]
-        assert set(all_places(*range(1, 12))) <= set(places(kit))
-        assert kit.unresolved == 0
-
-
-class Join(AdvancedBolt):
-    """Keeps a record until that of the other source with the same payload comes."""
-
-    def open(self):
-        self.kept = {}
-
-    def process(self, tuple_, collector, /):
-        record = tuple_.value
-        other = self.kept.pop(record.value, None)
-        if other is None:
-            self.kept[record.value] = tuple_
-            return
-        collector.emit({"value": record.value}, anchors=[other, tuple_])
-        collector.ack(other)
-        collector.ack(tuple_)
-
-
-def test_a_join_that_keeps_too_many_of_one_source_still_gets_those_of_the_other():
-    topology = Topology("joined")
-    lefts, rights = topology.source("lefts"), topology.source("rights")
-    lefts.merge(rights).then(Join).into(MemorySink("out"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    many = [b"%d" % number for number in range(2 * MOST)]
-    with topology_test(topology) as kit:
-        kit.send(*many, topic="lefts")
-        assert kit.metrics["headrace_service_held_back_state"] == 1
-        kit.send(*many, topic="rights")
-        assert sorted(row["value"] for row in kit.rows) == sorted(many)
-        assert kit.rejected == []
-        assert kit.unresolved == 0
-
-
 class Keeps(AdvancedBolt):
     """Answers what it keeps at the next tick, but not the first time."""
 

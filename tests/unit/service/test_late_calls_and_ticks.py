@@ -11,6 +11,7 @@ from headrace.sinks import MemorySink
 from headrace.testing import topology_test
 from tests.support.patience import seconds
 from tests.worlds.noting import drawn, payload
+from tests.worlds.running import Works
 
 
 def test_a_blocking_call_that_takes_too_long_fails_and_is_tried_again_while_others_go_on():
@@ -129,3 +130,25 @@ def test_what_an_advanced_bolt_emits_in_its_tick_is_anchored_and_one_that_raises
         assert kit.rows == [{"sum": 3}]
         assert len(kit.acked) == 2
     assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["tick_failed"]
+
+
+def test_missed_ticks_are_not_made_up_for():
+    class Ticking(Bolt):
+        tick_seconds = 2.0
+
+        def open(self):
+            self.ticks = 0
+
+        def process(self, record, /):
+            return f"{self.ticks} ticks"
+
+        def tick(self):
+            self.ticks += 1
+
+    with Works(Ticking()) as works:
+        for passed, ticks in ((1.9, 0), (0.1, 1), (0.0, 1), (7.0, 2), (2.0, 3)):
+            works.now += passed
+            works.turn(1)
+            works.send(b"x")
+            works.finish()
+            assert works.sink.rows[-1] == f"{ticks} ticks"

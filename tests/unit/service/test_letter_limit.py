@@ -20,19 +20,11 @@ def feed(limit: DeadLetterLimit, tally: Tally, letters: int, good: int) -> None:
         limit.look(tally)
 
 
-def test_without_a_ratio_there_is_no_limit() -> None:
-    tally = Tally()
-    feed(DeadLetterLimit(), tally, 5_000, 0)
-    assert tally.dead_lettered == 5_000
-
-
-def test_few_records_say_nothing() -> None:
-    feed(DeadLetterLimit(0.1, of_records=100), Tally(), 99, 0)
-
-
 def test_more_than_the_part_that_is_allowed_ends_the_run() -> None:
     tally = Tally()
     limit = DeadLetterLimit(0.2, of_records=100)
+    feed(DeadLetterLimit(), Tally(), 5_000, 0)
+    feed(DeadLetterLimit(0.1, of_records=100), Tally(), 99, 0)
     feed(limit, tally, 20, 80)
     feed(limit, tally, 20, 80)
     with pytest.raises(TooManyDeadLetters, match=r"of the last \d+ resolved records") as raised:

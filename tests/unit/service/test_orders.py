@@ -7,7 +7,7 @@ import pytest
 
 from headrace import bolt
 from headrace.sinks import MemorySink
-from headrace.testing import RetryPolicy, topology_test
+from headrace.testing import topology_test
 from tests.worlds.noting import ORDERED_KINDS, Seen, drawn, payload
 
 
@@ -32,35 +32,6 @@ def test_a_key_keeps_its_order_through_a_retry_while_other_keys_go_on(kind):
         assert [n for n in rows if n % 2] == [1, 3, 5, 7]
         assert [n for n in rows if not n % 2] == [2, 4, 6, 8]
         assert kit.unresolved == 0
-
-
-@pytest.mark.parametrize("kind", ORDERED_KINDS)
-def test_a_key_goes_on_when_its_record_is_out_of_retries(kind):
-    seen = Seen(failing=[(0, 1)] * 3)
-    topology = drawn(
-        lambda s: s.keyed_by("user").then(lambda: seen.make(kind), name="t").into(MemorySink("o"))
-    )
-    with topology_test(topology, retries=RetryPolicy(limit=2, jitter=0)) as kit:
-        kit.send(*[payload(n=n, user=1) for n in range(1, 4)])
-        assert kit.rows == []
-        kit.advance(600)
-        assert [row["n"] for row in kit.rows] == [2, 3]
-        assert [letter.attempts for letter in kit.rejected] == [3]
-
-
-@pytest.mark.parametrize("kind", ORDERED_KINDS)
-def test_a_partition_keeps_its_order_and_another_goes_on(kind):
-    seen = Seen(failing=[(0, 1)])
-    topology = drawn(
-        lambda s: s.ordered().then(lambda: seen.make(kind), name="t").into(MemorySink("out"))
-    )
-    with topology_test(topology) as kit:
-        kit.send(*[payload(n=n) for n in (1, 2, 3)])
-        kit.send(*[payload(n=n) for n in (11, 12)], partition=1)
-        assert sorted(row["n"] for row in kit.rows) == [11, 12]
-        kit.advance(60)
-        rows = [row["n"] for row in kit.rows]
-        assert [n for n in rows if n < 10] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ORDERED_KINDS)

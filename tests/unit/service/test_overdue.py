@@ -61,13 +61,6 @@ def test_a_tuple_that_is_never_acked_fails_at_the_bolt_that_keeps_it():
     )
 
 
-def test_the_time_that_is_told_is_the_bolts_own():
-    (letter,) = letters_after(row_of, Forgets, timeout_seconds=100)
-    assert letter.reason == (
-        "bolt 'Forgets' neither acked nor failed a tuple in time: timeout_seconds=100"
-    )
-
-
 def test_a_bolts_own_time_may_be_shorter_than_the_messages_and_counts_as_for_any_bolt():
     class Notes(AdvancedBolt):
         calls: ClassVar[list[float]] = []
@@ -109,13 +102,6 @@ def test_a_bolt_that_acks_a_tuple_after_its_time_does_nothing_wrong():
     (letter,) = letters_after(row_of, Late, timeout_seconds=5)
     assert isinstance(letter.reason, str)
     assert letter.step == "Late"
-
-
-def test_the_bolt_that_keeps_a_tuple_decides_on_the_retries():
-    many = RetryPolicy(limit=1000, initial_seconds=1)
-    assert letters_after(Forgets, general=NEVER, retries=many) == []
-    (letter,) = letters_after(Forgets, general=many, retries=NEVER)
-    assert letter.attempts == 1
 
 
 def test_a_tuple_of_several_records_tells_who_may_keep_it():

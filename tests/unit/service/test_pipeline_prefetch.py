@@ -114,28 +114,6 @@ def test_where_a_rate_decides_nothing_is_foreseen():
     assert not bench.reader.foresees
 
 
-def test_where_a_source_is_held_back_nothing_is_foreseen():
-    bench = Bench()
-    bench.start()
-    assert bench.reader.foresees
-    bench.reader.hold_back(frozenset({"t"}))
-    assert not bench.reader.foresees
-
-
-def test_records_that_trickle_in_do_not_pile_up():
-    """Each turn emits one chunk, so many short ones must not be fetched ahead of it."""
-    sink = MemorySink()
-    with Works(json_columns(NUMBER), sinks=[sink], fetch_records=8_000) as works:
-        for number in range(300):
-            fill(works, [b'{"n": %d}' % number] * 3)
-            works.pipeline.step(flush=True)
-            works.now += 0.01
-            waiting = next(works.reader.statistics(works.now)).ledger.waiting
-            assert waiting <= 12
-        run(works)
-    assert len(sink.rows) == 900
-
-
 def test_a_failure_in_a_chunk_that_was_run_ahead_is_tried_again_with_its_record():
     sink, failed = MemorySink(), []
 

@@ -73,17 +73,6 @@ def loading(tables, clock):
     references.close()
 
 
-def test_every_table_is_loaded_when_open_returns(loading):
-    references, fixed, fresh = loading
-    with capture_logs() as logs:
-        references.open()
-    assert (dict(fixed), dict(fresh)) == ({"A": "Anna", "B": "Bert"}, {"X": "Xenia"})
-    assert [(line["event"], line["reference"], line["rows"], line["seconds"]) for line in logs] == [
-        ("reference_loaded", "fixed", 2, 2.0),
-        ("reference_loaded", "fresh", 1, 2.0),
-    ]
-
-
 def test_a_table_that_cannot_be_loaded_at_first_fails_the_start(loading, tables):
     references, fixed, _fresh = loading
     tables.now["fresh"] = ReferenceLoadFailed("fresh", "csv 'fresh.csv': no such path")
@@ -145,19 +134,6 @@ def test_a_table_refreshed_often_is_not_asked_for_less_often_after_a_failure(tab
     clock.now = 7.0
     assert references.refresh(7.0) == 9.0 + 5.0
     references.close()
-
-
-def test_the_figures_are_there_before_the_first_load_too(loading):
-    references, *_ = loading
-    assert references.statistics(5.0) == (
-        ReferenceStatistics("fixed", 0, 0.0, 0, 0),
-        ReferenceStatistics("fresh", 0, 0.0, 0, 0),
-    )
-    references.open()
-    assert references.statistics(5.0) == (
-        ReferenceStatistics("fixed", 2, 5.0, 1, 0),
-        ReferenceStatistics("fresh", 1, 3.0, 1, 0),
-    )
 
 
 def test_two_tables_of_one_name_are_refused():
@@ -307,14 +283,4 @@ def test_a_state_that_has_outgrown_its_limit_stays_as_it_was_and_the_run_goes_on
     told = [line for line in logs if line["event"] == "reference_refresh_failed"]
     assert [(line["reference"], line["retry_in_seconds"]) for line in told] == [("words", None)]
     assert references.statistics(0.0)[0].failed_loads == 1
-    references.close()
-
-
-def test_a_state_whose_look_ups_are_elsewhere_is_not_followed():
-    words, sink = kept()
-    references = References([words], fetched, follows=False)
-    references.open()
-    commit(sink, 1, "a")
-    references.poll()
-    assert dict(words) == {}
     references.close()

@@ -58,28 +58,20 @@ def test_an_empty_batch_is_never_due() -> None:
     assert writer.batches == []
 
 
-def test_a_batch_is_due_at_its_rows() -> None:
-    buffer, _writer = buffer_of(BatchPolicy(3, 1 << 40, 1000.0))
-    add(buffer, [{}, {}])
+@pytest.mark.parametrize(
+    ("policy", "rows"),
+    [
+        (BatchPolicy(3, 1 << 40, 1000.0), lambda count: [{}] * (3 * count // 100)),
+        (BatchPolicy(1000, 800, 1000.0), lambda count: pa.record_batch({"a": np.arange(count)})),
+    ],
+    ids=["rows", "bytes"],
+)
+def test_batch_is_due_at_its_limit(policy: BatchPolicy, rows: Any) -> None:
+    buffer, _writer = buffer_of(policy)
+    add(buffer, rows(99))
     assert not buffer.is_due(0.0)
-    add(buffer, [{}])
+    add(buffer, rows(34))
     assert buffer.is_due(0.0)
-
-
-def test_a_batch_is_due_at_its_bytes() -> None:
-    buffer, _writer = buffer_of(BatchPolicy(1000, 800, 1000.0))
-    add(buffer, pa.record_batch({"a": np.arange(99)}))
-    assert not buffer.is_due(0.0)
-    add(buffer, pa.record_batch({"a": np.arange(1)}))
-    assert buffer.is_due(0.0)
-
-
-def test_a_batch_is_due_when_its_oldest_row_has_waited_enough() -> None:
-    buffer, _writer = buffer_of(BatchPolicy(1000, 1 << 40, 5.0))
-    add(buffer, [{}], now=100.0)
-    add(buffer, [{}], now=104.0)
-    assert not buffer.is_due(104.9)
-    assert buffer.is_due(105.0)
 
 
 def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:

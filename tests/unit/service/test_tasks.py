@@ -98,18 +98,3 @@ def test_a_value_that_a_function_sends_to_no_task_is_a_dead_letter():
             "the grouping chose the tasks []; one or more of 0 to 1 are allowed"
         )
         assert dict(seen.calls) == {}
-
-
-def test_a_value_that_cannot_be_grouped_is_a_dead_letter_of_the_step_it_was_for():
-    seen = Seen()
-    topology = drawn(
-        lambda s: s.then(seen.make, name="count", tasks=2, grouping=fields("user")).into(
-            MemorySink("out")
-        )
-    )
-    with topology_test(topology) as kit:
-        kit.send(payload(n=1), payload(n=2, user=1))
-        (letter,) = kit.rejected
-        assert letter.step == "count"
-        assert "has no field 'user'" in letter.reason
-        assert len(kit.rows) == 1

@@ -5,7 +5,7 @@ import pytest
 import structlog
 
 from acker.acker import Acker
-from service.pipeline.trees import LETTERED, SUNK, TreeTracker
+from service.pipeline.trees import TreeTracker
 from topology.advanced import NO_TREE, Emission
 from topology.calls import Failure
 from topology.record import Reject
@@ -85,88 +85,6 @@ def test_a_joint_tree_that_fails_fails_its_records_for_its_reason():
     assert world.resolved() == {}
 
 
-def test_a_joint_tree_that_expires_fails_its_records():
-    world = World()
-    now = 0.0
-    while now < 6.0:
-        now += 0.5
-        world.acker.expire(now)
-    world.join(world.a, world.b)
-    world.ack_inputs("a", "b", "c")
-    assert world.resolved() == {"acked": [C]}
-    for _ in range(100):
-        now += 0.5
-        world.tracker.touch(world.trees[:2])  # the records themselves are not late
-        world.acker.expire(now)
-        if resolved := world.resolved():
-            break
-    assert resolved == {"failed": [A, B]}
-    assert now >= 6.0 + 8.0
-    assert all("not resolved in time" in str(each.error) for each in world.failures.values())
-    assert {type(failure.error) for failure in world.failures.values()} == {TimeoutError}
-
-
-def test_resetting_a_joint_tree_s_time_resets_that_of_all_it_belongs_to():
-    world = World()
-    inner, inner_edge = world.join(world.a, world.b)
-    outer, outer_edge = world.join(int(inner[0]), world.c)
-    world.ack_inputs("a", "b", "c")
-    now = 0.0
-    while now < 30.0:
-        now += 0.5
-        world.tracker.touch(outer)
-        world.acker.expire(now)
-        assert world.resolved() == {}
-    world.acker.ack(inner, inner_edge)
-    world.acker.ack(outer, outer_edge)
-    assert world.resolved() == {"acked": [A, B, C]}
-
-
-def test_a_join_of_a_join_holds_the_records_of_both():
-    world = World()
-    inner, inner_edge = world.join(world.a, world.b)
-    outer, outer_edge = world.join(int(inner[0]), world.c)
-    world.ack_inputs("a", "b", "c")
-    world.acker.ack(inner, inner_edge)
-    assert world.resolved() == {}
-    assert len(world.tracker._joint) == 2
-    world.acker.ack(outer, outer_edge)
-    assert world.resolved() == {"acked": [A, B, C]}
-    assert not world.tracker.has_joint
-
-
-def test_what_was_marked_on_a_joint_tree_is_marked_on_its_records():
-    world = World()
-    tree, edge = world.join(world.a, world.b)
-    world.acker.mark(tree, SUNK)
-    world.acker.mark(array(world.b), LETTERED)
-    world.ack_inputs("a", "b")
-    world.acker.ack(tree, edge)
-    resolved = world.tracker.drain()
-    flags = dict(zip(resolved.acked.tolist(), resolved.flags.tolist(), strict=True))
-    assert flags == {A: SUNK, B: SUNK | LETTERED}
-
-
-def test_two_anchors_of_one_tree_are_one():
-    world = World()
-    placed = world.place((world.a,), (world.b,))
-    assert placed.trees.tolist() == [world.a, world.b]
-    assert placed.edges.tolist() == [0, 0]
-    assert not world.tracker.has_joint
-
-
-def test_an_anchor_whose_record_has_failed_counts_no_more():
-    world = World()
-    world.tracker.fail(world.a, BROKEN)
-    placed = world.place(
-        (world.b,), (world.a,), (world.a, world.c), (world.a, world.b, world.c), ()
-    )
-    assert placed.values == ["v0", "v2", "v3", "v4"]
-    assert placed.trees.tolist()[:2] == [world.b, world.c]
-    assert [edge > 0 for edge in placed.edges.tolist()] == [False, False, True, True]
-    assert len(world.tracker._joint) == 2
-
-
 def test_tasks_stay_with_their_values_when_some_are_left_out():
     world = World()
     world.tracker.fail(world.a, BROKEN)
@@ -193,13 +111,6 @@ def test_a_letter_goes_to_every_record_of_a_tuple_that_is_rejected():
     assert world.tracker.lost == 0
 
 
-def test_a_tuple_of_one_record_is_not_split():
-    world = World()
-    world.join(world.a, world.b)
-    failure = Failure("write", Reject("no"))
-    assert world.tracker.split(world.c, 3, failure) == [(world.c, 3)]
-
-
 @pytest.mark.parametrize("how", ["fails", "is rejected", "expires"])
 def test_a_tuple_without_an_anchor_that_fails_is_counted_and_told(how):
     world = World()
@@ -220,23 +131,6 @@ def test_a_tuple_without_an_anchor_that_fails_is_counted_and_told(how):
     assert not world.tracker.has_joint
 
 
-def test_a_tuple_without_an_anchor_that_is_acked_is_not_heard_of():
-    world = World()
-    tree, edge = world.join()
-    world.acker.ack(tree, edge)
-    assert world.resolved() == {}
-    assert not world.tracker.has_joint
-    assert world.tracker.lost == 0
-
-
-def test_records_and_joint_trees_that_resolve_together_are_told_apart():
-    world = World()
-    tree, edge = world.join(world.a, world.b)
-    world.ack_inputs("a", "b")
-    world.acker.ack(np.append(tree, world.c), np.append(edge, np.uint64(3)))
-    assert world.resolved() == {"acked": [A, B, C]}
-
-
 def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
     """Their partition is lost: what waits of them is not to be begun."""
     world = World()
@@ -251,23 +145,6 @@ def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
     assert (world.acker.owners(of_none) >= 0).all()
     assert len(world.tracker._joint) == 2
     assert world.tracker.lost == 0
-
-
-def test_a_record_that_expires_is_told_with_the_step_that_keeps_it():
-    world = World()
-    world.holders = {B: "join"}
-    for now in range(20):
-        world.tracker.expire(float(now), list)
-    assert world.resolved() == {"failed": [A, B, C]}
-    assert {record_id: failure.step for record_id, failure in world.failures.items()} == {
-        A: "topology",
-        B: "join",
-        C: "topology",
-    }
-    assert str(world.failures[A].error) == (
-        "the record's tree was not resolved in time: message_timeout_seconds=8; "
-        "perhaps one of these bolts keeps a tuple of it: join"
-    )
 
 
 def test_what_waits_does_not_expire_and_what_waits_for_longer_has_more_time():

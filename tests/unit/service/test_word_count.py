@@ -30,7 +30,7 @@ from tests.worlds import driving
 from tests.worlds.driving import Driving, HereExecutors
 from tests.worlds.running import Works
 from topology.aggregates import count
-from topology.sink import Batch, Committed, Fence, Kind, Sink, SinkContext, Staged
+from topology.sink import Kind, Sink, SinkContext
 from topology.state import State
 from transactions import groups
 from transactions.groups import RangePolicy
@@ -51,42 +51,6 @@ def split(record: Record) -> Iterator[dict[str, str]]:
         yield {"word": word}
 
 
-class LateTxids(Sink[Any]):
-    """Counts rows under no txid; notes a commit's txid only with the next one, or at the end."""
-
-    def __init__(self, sink: Sink[Any], noted: dict[str, int]) -> None:
-        self.name = sink.name
-        self.kinds = frozenset({"transactional", "opaque"})
-        self._sink = sink
-        self._noted = noted
-        self._done: dict[str, int] = {}
-
-    def open(self, context: SinkContext) -> None:
-        self._sink.open(context)
-
-    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        return [Committed(line, epoch, self._noted.get(line, 0)) for line, epoch in fences]
-
-    def stage(self, group: Batch) -> Staged:
-        return Staged(group.shares, group.num_rows, (group,))
-
-    def commit(self, staged: Staged) -> None:
-        self._note()
-        [group] = staged.parts
-        self._sink.write(Batch(group.sequence, group.pieces, group.num_rows))
-        self._done = {share.line: share.txid for share in staged.shares}
-
-    def discard(self, staged: Staged) -> None:
-        """Nothing was made."""
-
-    def close(self) -> None:
-        self._note()
-        self._sink.close()
-
-    def _note(self) -> None:
-        self._noted.update(self._done)
-
-
 class Trouble:
     """One topology's state, log and offsets, which outlive its runs, and what is published.
 
@@ -105,8 +69,6 @@ class Trouble:
         self.looked_up: Counter[str] = Counter()
         """What look-ups of the last life told when it was over."""
         self.spoiled = 0
-        self.noted: dict[str, int] | None = None
-        """Where txids are noted apart from the counts; None: they are not."""
 
     def live(self, *, until_its_end: bool) -> None:
         """Run over what is published, to its end, or to any moment before."""
@@ -164,8 +126,6 @@ class Trouble:
 
     def _sink(self, words: State) -> Sink[Any]:
         sink: Sink[Any] = words.sink({"n": count()})
-        if self.noted is not None:
-            sink = LateTxids(sink, self.noted)
         sink.open(CONTEXT)
         return sink
 
@@ -264,29 +224,3 @@ def test_each_word_is_counted_once_on_the_spark_engine_too(
     assert trouble.counted() == trouble.published
     assert trouble.looked_up == trouble.published, "what was committed shows"
     assert trouble.spoiled > 0
-
-
-def test_at_least_once_the_same_trouble_counts_some_words_twice() -> None:
-    """The control: the chaos does harm where nothing prevents it."""
-    trouble = lived(Trouble(0, None))
-    assert trouble.counted() > trouble.published
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("engine", ["local", "spark"])
-def test_txids_that_are_noted_later_than_the_counts_count_some_words_twice(
-    engine: str, tmp_path: Path
-) -> None:
-    """The control of both engines: a commit whose answer was lost is made again."""
-    for seed in range(10):
-        trouble = (
-            Trouble(seed, "transactional")
-            if engine == "local"
-            else TroubleOnSpark(seed, "transactional", tmp_path / f"{seed}")
-        )
-        trouble.noted = {}
-        counted = lived(trouble).counted()
-        assert counted >= trouble.published
-        if counted > trouble.published:
-            return
-    pytest.fail("the trouble did no harm")
