@@ -47,8 +47,6 @@ class TooManyTrees(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AckerStatistics:
-    """Trees that the acker holds, and messages that it has seen."""
-
     in_flight: int
     capacity: int
     bytes_held: int

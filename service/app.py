@@ -15,8 +15,8 @@ from service.health import HealthCheck
 from service.http import HttpServer
 from service.metrics import Metrics
 from service.page.status import StatusPage
+from service.pipeline.loop import rare_collections
 from service.snapshot import Account, Snapshot, SparkStatistics, TraceStatistics, snapshot_of
-from service.tuning import rare_collections
 from service.wiring import Deadline, Parts, wire
 from topology.errors import InvalidTopology
 from topology.topology import Topology
@@ -82,8 +82,14 @@ class Service:
                 self._commit_resolved(deadline or Deadline(longest))
                 raise
             seconds = time.monotonic() - self._started
-            self._publish(time.monotonic())
-            return self._account(seconds, caught_up=caught_up)
+            return Account.of(
+                self._publish(time.monotonic()),
+                parts.pipeline.consumer.assignment.goals,
+                seconds=seconds,
+                table=parts.table,
+                dead_letters=parts.dead_letter_sink.name,
+                caught_up=caught_up,
+            )
         except KeyboardInterrupt:  # the second Ctrl-C: whoever pressed it will not wait
             deadline = Deadline(0)
             raise
@@ -158,23 +164,11 @@ class Service:
             traces=None if traces is None else TraceStatistics(traces.traced, traces.skipped),
         )
 
-    def _publish(self, now: float) -> None:
-        self._snapshot = self._figures(now)
+    def _publish(self, now: float) -> Snapshot:
+        self._snapshot = snapshot = self._figures(now)
         if self._on_snapshot is not None:
-            self._on_snapshot(self._snapshot)
-
-    def _account(self, seconds: float, *, caught_up: bool) -> Account:
-        parts = self._parts
-        return self._figures(time.monotonic()).account(
-            {
-                str(partition): end
-                for partition, end in parts.pipeline.consumer.assignment.goals.items()
-            },
-            seconds=seconds,
-            table=parts.table,
-            dead_letters=parts.dead_letter_sink.name,
-            caught_up=caught_up,
-        )
+            self._on_snapshot(snapshot)
+        return snapshot
 
 
 def run_pipeline(

@@ -322,7 +322,6 @@ def _once(
 
 
 def _reach(offset: int, transactions: Transactions | None) -> tuple[int, int]:
-    """Return an offset, and where what is planned ends."""
     planned = transactions.open if transactions is not None else ()
     return offset, planned[-1].range.end if planned else -1
 

@@ -1,21 +1,27 @@
 """The figures of a run at one moment, and the account: where every record is."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from acker.acker import AckerStatistics
 from partition.assigned_partition import Departed
 from partition.assignment import Moves
 from partition.commits import CommitAges
 from partition.manager import PartitionStatistics
 from partition.records import Partition
-from service.engine import EngineStatistics
 from service.pipeline.references import ReferenceStatistics
+from service.pipeline.trees import Tally
+from topology.complaints import Complaint
+from topology.histogram import Distribution
+from topology.workers.runners import RunnerStatistics
 
-if TYPE_CHECKING:  # Spark's side is imported only where it is used
+if TYPE_CHECKING:
     from service.pipeline.loop import Pipeline
     from service.spark_engine.engine import SparkEngine
 
 _HIDDEN = "(hidden by [http] show_errors)"
+_NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,82 +34,71 @@ class TraceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SparkStatistics:
-    """Spark as this process sees it."""
-
     is_running: bool  # its JVM is there; it may be broken without anyone having noticed yet
     restarts: int
     renewals: int  # of the context in a JVM that stayed
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAccount:
-    """One partition's part: offsets are the next to read."""
-
-    committed: int
-    frontier: int
-    log_end: int
-    goal: int | None = None  # where the log ended when a finite run began
-
-    @property
-    def lag(self) -> int:
-        """Offsets between what is committed and the log's end."""
-        return self.log_end - self.committed
-
-    @property
-    def missing(self) -> int:
-        """Offsets that a finite run should have committed, and did not."""
-        return max(0, (self.log_end if self.goal is None else self.goal) - self.committed)
+class SinkStatistics:
+    sink: str
+    rows_written: int
+    rows_rejected: int
+    rows_pending: int
+    batches_written: int
+    write_seconds: float
+    retries: int
+    failing_since: float | None
+    last_error: str | None
+    bytes_written: int | None = None  # None: other processes write them
+    write_times: Distribution = field(default_factory=Distribution)
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Accounts for every record. It closes when nothing is missing and nothing is open."""
+@dataclass(slots=True)
+class Apart:
+    """Events of other processes, which no part of this one has seen."""
 
-    read: int
-    sunk: int
-    rows: int
-    filtered: int
-    retried: int
-    dead_lettered: int
-    unresolved: int
-    given_up: int  # in flight when their partitions went to other replicas, which read them again
-    lost: int  # offsets the source has lost, or that were skipped by policy
-    seconds: float
-    partitions: dict[str, PartitionAccount]
-    halted: dict[str, str]  # partitions of which nothing more is read, and why
-    table: str | None
-    dead_letters: str | None
-    caught_up: bool  # False: the run was stopped, or had no end
+    retried: int = 0  # emissions after the first
+    letters_refused: int = 0
+    retries: int = 0  # of groups of ranges: how many tries have failed
+    failing_since: float | None = None  # monotonic seconds; None: no group in flight has failed
+    last_error: str | None = None
 
-    @property
-    def records_per_second(self) -> float:
-        return self.read / self.seconds if self.seconds > 0 else 0.0
 
-    def losses(self) -> list[str]:
-        """Contradictions of the promise: records that are nowhere. Always empty."""
-        resolved = self.sunk + self.filtered + self.dead_lettered
-        placed = resolved + self.unresolved + self.given_up
-        if placed == self.read:
-            return []
-        return [f"{self.read} records were read but {placed} are accounted for"]
+@dataclass(frozen=True, kw_only=True)
+class EngineStatistics:
+    """An engine's figures at one moment; what it has not is as if nothing had happened there."""
 
-    def gaps(self) -> list[str]:
-        """Reasons why the account of a finite run does not close; empty when it closes."""
-        gaps = self.losses()
-        if self.unresolved:
-            gaps.append(f"{self.unresolved} records are unresolved")
-        gaps += [
-            f"{name}: committed {part.committed}, {part.missing} short of where the log ended"
-            for name, part in self.partitions.items()
-            if part.missing
-        ]
-        return gaps + [f"{name} is halted: {why}" for name, why in self.halted.items()]
+    sinks: tuple[SinkStatistics, ...] = ()
+    sunk: int = 0
+    filtered: int = 0
+    dead_lettered: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # by step
+    letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
+    buried: dict[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of error
+    acker: AckerStatistics = _NO_TREES
+    held_back: bool = False
+    held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
+    runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
+    failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
+    call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
+    recent_failures: tuple[Complaint, ...] = ()  # the oldest first
+    apart: Apart = field(default_factory=Apart)  # on Spark's executors
 
-    def as_json(self) -> dict[str, Any]:
-        facts = asdict(self)
-        facts["records_per_second"] = round(self.records_per_second, 1)
-        facts["seconds"] = round(self.seconds, 3)
-        return facts
+    @classmethod
+    def of(cls, tally: Tally, sinks: Iterable[SinkStatistics], apart: Apart, **others: Any) -> Self:
+        """Figures with copies of what goes on changing."""
+        return cls(
+            sinks=tuple(sinks),
+            sunk=tally.sunk,
+            filtered=tally.filtered,
+            dead_lettered=tally.dead_lettered,
+            failures=dict(tally.failures),
+            letters=dict(tally.letters),
+            buried=dict(tally.buried),
+            apart=replace(apart),
+            **others,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +141,10 @@ class Snapshot(EngineStatistics):
 
     @property
     def rows(self) -> int:
-        """Rows durable in the sinks."""
         return sum(sink.rows_written for sink in self.sinks)
 
     @property
     def retried(self) -> int:
-        """Emissions after the first."""
         here = sum(part.retried for part in self.partitions)
         return here + self.apart.retried + self.departed.retried
 
@@ -159,42 +152,6 @@ class Snapshot(EngineStatistics):
     def unresolved(self) -> int:
         """Records emitted and not resolved."""
         return sum(part.ledger.pending - part.ledger.waiting for part in self.partitions)
-
-    def account(
-        self,
-        goals: dict[str, int],
-        *,
-        seconds: float,
-        table: str | None,
-        dead_letters: str | None,
-        caught_up: bool,
-    ) -> Account:
-        """The account of a run that took `seconds`; `goals` are where its logs ended at first."""
-        return Account(
-            read=self.read,
-            sunk=self.sunk,
-            rows=self.rows,
-            filtered=self.filtered,
-            retried=self.retried,
-            dead_lettered=self.dead_lettered,
-            unresolved=self.unresolved,
-            given_up=self.departed.given_up,
-            seconds=seconds,
-            partitions={
-                str(part.partition): PartitionAccount(
-                    committed=part.committed,
-                    frontier=part.ledger.last_completed_offset,
-                    log_end=max(part.log_end or 0, part.ledger.fetched_to),
-                    goal=goals.get(str(part.partition)),
-                )
-                for part in self.partitions
-            },
-            table=table,
-            dead_letters=dead_letters,
-            lost=sum(sum(part.lost.values()) for part in self.partitions),
-            halted={str(partition): why for partition, why in self.halted.items()},
-            caught_up=caught_up,
-        )
 
 
 def snapshot_of(
@@ -229,3 +186,103 @@ def snapshot_of(
         spark=spark,
         traces=traces,
     )
+
+
+_NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAccount:
+    """Offsets of one partition; each is the next to read."""
+
+    committed: int
+    frontier: int
+    log_end: int
+    goal: int | None = None  # where the log ended when a finite run began
+
+    @property
+    def lag(self) -> int:
+        return self.log_end - self.committed
+
+    @property
+    def missing(self) -> int:
+        """Offsets that a finite run should have committed, and did not."""
+        return max(0, (self.log_end if self.goal is None else self.goal) - self.committed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Accounts for every record. It closes when nothing is missing and nothing is open."""
+
+    read: int = 0
+    sunk: int = 0
+    rows: int = 0
+    filtered: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    unresolved: int = 0
+    given_up: int = 0  # in flight when their partitions went to other replicas, which read anew
+    lost: int = 0  # offsets the source has lost, or that were skipped by policy
+    seconds: float
+    partitions: dict[str, PartitionAccount]
+    halted: dict[str, str]  # partitions of which nothing more is read, and why
+    table: str | None
+    dead_letters: str | None
+    caught_up: bool  # False: the run was stopped, or had no end
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, goals: Mapping[Partition, int], **facts: Any) -> Self:
+        """Sum up a run by its last snapshot; `goals` are where its logs ended at first."""
+        partitions = {
+            str(part.partition): PartitionAccount(
+                committed=part.committed,
+                frontier=part.ledger.last_completed_offset,
+                log_end=max(part.log_end or 0, part.ledger.fetched_to),
+                goal=goals.get(part.partition),
+            )
+            for part in snapshot.partitions
+        }
+        return cls(
+            read=snapshot.read,
+            sunk=snapshot.sunk,
+            rows=snapshot.rows,
+            filtered=snapshot.filtered,
+            retried=snapshot.retried,
+            dead_lettered=snapshot.dead_lettered,
+            unresolved=snapshot.unresolved,
+            given_up=snapshot.departed.given_up,
+            lost=sum(sum(part.lost.values()) for part in snapshot.partitions),
+            partitions=partitions,
+            halted={str(partition): why for partition, why in snapshot.halted.items()},
+            **facts,
+        )
+
+    @property
+    def records_per_second(self) -> float:
+        return self.read / self.seconds if self.seconds > 0 else 0.0
+
+    def losses(self) -> list[str]:
+        """Records that are in none of the known places. Always empty."""
+        resolved = self.sunk + self.filtered + self.dead_lettered
+        placed = resolved + self.unresolved + self.given_up
+        if placed == self.read:
+            return []
+        return [f"{self.read} records were read but {placed} are accounted for"]
+
+    def gaps(self) -> list[str]:
+        """Reasons why a finite run is incomplete; empty when it reconciles."""
+        gaps = self.losses()
+        if self.unresolved:
+            gaps.append(f"{self.unresolved} records are unresolved")
+        gaps += [
+            f"{name}: committed {part.committed}, {part.missing} short of where the log ended"
+            for name, part in self.partitions.items()
+            if part.missing
+        ]
+        return gaps + [f"{name} is halted: {why}" for name, why in self.halted.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        facts = asdict(self)
+        facts["records_per_second"] = round(self.records_per_second, 1)
+        facts["seconds"] = round(self.seconds, 3)
+        return facts

@@ -38,13 +38,13 @@ from service.pipeline.build import (
     delivery_of,
     limits_of,
     policy_of,
+    sizes_of,
 )
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.references import References
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.wiring import check_runs_on_spark, range_delivery, spark_engine
-from service.tuning import sizes_of
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver

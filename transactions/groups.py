@@ -59,13 +59,11 @@ class Member(NamedTuple):
 
     @property
     def transaction(self) -> Transaction:
-        """Raises KeyError if it is not open any more."""
+        """Raises KeyError if it is closed."""
         return self.line.transaction_of(self.txid)
 
 
 class GroupPhase(Enum):
-    """The state of a group."""
-
     PLANNED = "planned"  # it may be run once all of it is stored, and its pause is over
     RUNNING = "running"
     PROCESSED = "processed"  # rows are ready, and can be staged and committed
@@ -88,7 +86,6 @@ class TransactionGroup:
     again_at: float = 0.0  # not to be run before
 
     def has(self, place: int) -> bool:
-        """Whether a partition is in it."""
         return any(each.place == place for each in self.members)
 
 
@@ -115,12 +112,11 @@ class TransactionGroups:
 
     @property
     def may_plan(self) -> bool:
-        """Whether there may be another group."""
         return len(self._groups) < self._max_active
 
     @property
     def lowest(self) -> TransactionGroup | None:
-        """The group to be committed next."""
+        """The group to commit next."""
         return self._groups[0] if self._groups else None
 
     def plan(
@@ -146,18 +142,17 @@ class TransactionGroups:
         return group
 
     def of(self, number: int) -> TransactionGroup | None:
-        """The group of that number, if it is in flight."""
         return next((each for each in self._groups if each.number == number), None)
 
     def is_live(self, number: int, attempt: int) -> bool:
-        """Whether an attempt is under way or processed, and its results of use."""
+        """Whether an attempt runs or is processed, so that its results count."""
         group = self.of(number)
         if group is None or group.phase is GroupPhase.PLANNED:
             return False
         return group.attempt == attempt
 
     def next_run(self, now: float) -> TransactionGroup | None:
-        """The group to run now, RUNNING from now on; None: there is none yet."""
+        """Return the group to run now, which is RUNNING from now on, or None."""
         group = next((each for each in self._groups if each.phase is GroupPhase.PLANNED), None)
         if group is None or now < group.again_at:
             return None
@@ -231,7 +226,7 @@ class TransactionGroups:
                 known.setdefault(offset, {}).update(reasons)
 
     def next_commit(self) -> TransactionGroup | None:
-        """The lowest group if it can be committed, COMMITTING from now on; None: it cannot."""
+        """Return the lowest group if it can be committed, COMMITTING from now on, or None."""
         group = self.lowest
         if group is None or group.phase is not GroupPhase.PROCESSED:
             return None
@@ -243,7 +238,7 @@ class TransactionGroups:
         return group
 
     def not_done(self, number: int) -> bool:
-        """Note that a group's commit is known not to have come about."""
+        """Mark a group whose commit is known to have failed."""
         group = self.of(number)
         if group is None or group.phase is not GroupPhase.COMMITTING:
             return False
@@ -253,7 +248,7 @@ class TransactionGroups:
         return True
 
     def done(self, number: int) -> list[tuple[Member, Range]]:
-        """Note that every sink has a group; return what it covered of each partition.
+        """Remove a group that every sink has; return the range that it covered of each partition.
 
         Raises OutOfOrder unless it is the lowest group, and COMMITTING.
         """
@@ -264,10 +259,10 @@ class TransactionGroups:
         return [(each, each.line.done(each.txid)) for each in group.members]
 
     def drop(self, place: int) -> None:
-        """Leave a partition out: it is lost, or its log is not what it was.
+        """Leave a partition out: it is lost, or its log has changed.
 
-        No commit of a group that has it may be under way. A group that ran with it is run again
-        without it, at once, and so are all later ones; one that has no other member vanishes. Its
+        No commit of a group that has it may be under way. A group that ran with it runs again
+        without it, at once, and so do all later ones; one that has no other member vanishes. Its
         open transactions are `ungrouped` again, in new attempts.
         """
         with_it = [each for each in self._groups if each.has(place)]
@@ -286,13 +281,12 @@ class TransactionGroups:
             self._again(first)
 
     def leave_out(self, number: int, gone: Collection[Member]) -> None:
-        """Let members leave a group whose others are committed, as they are another owner's."""
+        """Remove members that another owner has from a group whose others are committed."""
         group = self.of(number)
         if group is not None:
             group.members = tuple(each for each in group.members if each not in gone)
 
     def _again(self, first: TransactionGroup) -> None:
-        """Have a group and all later ones run again."""
         failed: set[PartitionTransactions] = set()
         for group in self._groups[self._groups.index(first) :]:
             group.phase = GroupPhase.PLANNED
@@ -319,7 +313,7 @@ class RangePlanner:
         self._turn = 0  # index of the partition that is first to get one record more than others
 
     def look(self, now: float, logs: Mapping[int, tuple[int, int]]) -> bool:
-        """Note what waits, while nothing may be planned; True if a plan would be made now.
+        """Record which offsets wait, while nothing may be planned; True if a plan is due.
 
         So what waits behind groups in flight does not wait anew once they are done.
         """
@@ -334,10 +328,10 @@ class RangePlanner:
     def plan(
         self, now: float, logs: Mapping[int, tuple[int, int]], *, flush: bool = False
     ) -> dict[int, int] | None:
-        """The end of the next range of each partition that gets one; None: it is not time yet.
+        """Return the end of the next range of each partition that gets one; None: not yet.
 
-        `logs` has, by partition index, where the next range begins and where the log ends. It is
-        time when as many wait as fill a group, when some have waited long, or at once with
+        `logs` has, by partition index, where the next range begins and where the log ends. A plan
+        is due when enough records wait to fill a group, when some have waited long, or with
         `flush`. Partitions get equal parts, and what one does not need goes to the others.
         """
         is_time = self.look(now, logs)
@@ -350,7 +344,6 @@ class RangePlanner:
         return {index: logs[index][0] + count for index, count in sorted(counts.items())}
 
     def _divide(self, waiting: Mapping[int, int]) -> dict[int, int]:
-        """At most so many of each as wait of it, in all no more than fill a group."""
         counts: dict[int, int] = {}
         left = self._policy.records
         by_need = sorted(waiting, key=lambda index: (waiting[index], index))

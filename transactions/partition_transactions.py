@@ -28,7 +28,7 @@ from transactions.rows import Lengths, RangeDigest, Unplanned
 
 @dataclass(frozen=True, slots=True)
 class TransactionPolicy:
-    """Size and number of one partition's transactions. Seconds are of the owner's clock."""
+    """Size and number of one partition's transactions."""
 
     kind: TransactionKind = "transactional"
     max_active: int = 3  # one is committed, one is being processed to its end, one fills
@@ -71,7 +71,6 @@ class Transaction:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is stored as it is now."""
         return self.stored is self.range or self.stored == self.range
 
 
@@ -155,11 +154,9 @@ class PartitionTransactions:
         return self._progress.read - self._progress.read_below
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
-        """See `DeliveryMode`: waiting records of one transaction that is stored."""
         return self._ledger.waiting_below(min(self.open_to, self.ends_at))
 
     def accepts_more(self, room: int) -> bool:
-        """See `DeliveryMode`: records that can be planned now, or are replayed."""
         if self._policy.by_executors or self._differs is not None:
             return False
         if self._awaited:
@@ -174,19 +171,17 @@ class PartitionTransactions:
         return space > 0 and (not len(self._unplanned) or self._fits(space, 0) > 0)
 
     def progress(self, room: int) -> tuple[int, Transactions]:  # noqa: ARG002
-        """The begin of the lowest open transaction, or the last completed offset; all open ones."""
         offset = self._open[0].range.first if self._open else self._ledger.last_completed_offset
         return offset, self.to_store()
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
-        """See `DeliveryMode`: a plan or a seal, or half of the limit, is not stored."""
         if self.is_due:
             return True
         is_half = 2 * self._progress.unstored >= max_pending
         return is_half and self.progress(room)[0] > self._progress.offset
 
     def owes_emission(self) -> bool:
-        """See `DeliveryMode`: planned records wait, without which nothing is committed."""
+        """Whether planned records wait: nothing is committed without them."""
         ledger = self._ledger
         return bool(self._open and ledger.waiting) and ledger.emitted_to < self._open[-1].range.end
 
@@ -195,11 +190,9 @@ class PartitionTransactions:
 
     @property
     def awaits_commit(self) -> bool:
-        """See `DeliveryMode`: the lowest open one is read."""
         return bool(self._open) and self._open[0].phase is not Phase.PLANNED
 
     def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
-        """See `DeliveryMode`: records of a transaction that is replayed, or new ones."""
         offsets = chunk.offsets
         self._epochs.fetched(chunk.leader_epochs)
         start = 0
@@ -235,7 +228,6 @@ class PartitionTransactions:
         return not all(each.is_stored for each in self._open)
 
     def to_store(self) -> Transactions:
-        """The transactions to store in the partition's node."""
         if self._wanted is None:
             open_ones = tuple(OpenTransaction(e.txid, e.attempt, e.range) for e in self._open)
             self._wanted = Transactions(self._policy.kind, self.committed, open_ones)
@@ -249,9 +241,9 @@ class PartitionTransactions:
                 self.open_to = max(self.open_to, each.range.end)
 
     def replay_error(self, *, log_moved: bool) -> ReplayDiffers | None:
-        """See `DeliveryMode`: the log cannot give a sealed range's records again.
+        """Return an error if the log cannot give a sealed range's records again.
 
-        That transaction is never committed, and nothing is planned from then on. Where the log
+        Such a transaction is never committed, and nothing is planned from then on. Where the log
         goes on elsewhere, either the lowest is read, or the open ones may be planned anew, as no
         sink can have them.
         """
@@ -276,7 +268,7 @@ class PartitionTransactions:
         return is_free and self._policy.by_executors
 
     def resume_state(self, position: Position) -> Resumed:
-        """See `DeliveryMode`; open ones are planned anew, under their txids, in later attempts."""
+        """Resume with the open ones planned anew, under their txids, in later attempts."""
         attempts = dict(self._resumed.attempts) | {each.txid: each.attempt for each in self._open}
         return replace(
             self._resumed,
@@ -291,8 +283,7 @@ class PartitionTransactions:
     def plan(self, now: float, room: int) -> None:
         """Put waiting records into the newest transaction, or begin one, if it is time and fits.
 
-        It is time when many wait, when some have waited long, or when the partition is idle:
-        then the first record is planned at once.
+        It is time when many wait, when some have waited long, or when the partition is idle.
         """
         if self._differs is None and not self.is_held and self._is_time(now):
             self._fill(now, room)
@@ -304,14 +295,14 @@ class PartitionTransactions:
         return self._open[-1] if is_filling else None
 
     def is_full(self, room: int) -> bool:
-        """Whether the newest takes no more: not the next chunk, or none at all."""
+        """Whether the newest transaction has no room for the next chunk."""
         if self.filling is None:
             return False
         left = min(self._policy.records - self.filling.count, self._space(room))
         return left < max(1, self._unplanned.chunk_records)
 
     def close(self) -> None:
-        """Let the newest grow no more."""
+        """Stop the growth of the newest transaction."""
         newest = self.filling
         if newest is not None:
             newest.phase = Phase.PROCESSING
@@ -331,7 +322,6 @@ class PartitionTransactions:
         return room - sum(each.count - each.emitted for each in self._open)
 
     def _fits(self, space: int, count: int) -> int:
-        """Records of the first waiting chunk that fit into a transaction of `count`."""
         return self._unplanned.fits(self._policy.records, space, count, splits=not self._open)
 
     def _fill(self, now: float, room: int) -> None:
@@ -367,7 +357,6 @@ class PartitionTransactions:
 
     @property
     def may_begin(self) -> bool:
-        """Whether another transaction may be begun."""
         return self._differs is None and len(self._open) < self._policy.max_active
 
     def begin(self, end: int, leader_epoch: int | None = None) -> Transaction:
@@ -392,7 +381,6 @@ class PartitionTransactions:
         return begun
 
     def _least(self, attempt: int) -> int:
-        """The attempt that comes after the last one known."""
         return max(attempt + 1, self._resumed.least_attempt)
 
     def position_of(self, txid: int) -> Position:
@@ -428,7 +416,7 @@ class PartitionTransactions:
             self._process(each, 0)
 
     def is_recorded(self, txid: int) -> bool:
-        """Whether its live attempt is stored: it may be run."""
+        """Whether its live attempt is stored, so that it may run."""
         found = self._find(txid)
         return found is not None and found.stored is not None
 
@@ -438,7 +426,8 @@ class PartitionTransactions:
         """Seal the range that an attempt has read; False: the attempt is not the live one.
 
         A range that was sealed before must hold the same records, of no later leader, else
-        `replay_error` tells. One that was only planned may hold any, unless `is_outdated`.
+        `replay_error` returns ReplayDiffers. One that was only planned may hold any, unless
+        `is_outdated`.
         """
         found = self._find(txid)
         if found is None or found.attempt != attempt or not self.is_recorded(txid):
@@ -454,7 +443,6 @@ class PartitionTransactions:
     def _seal(
         self, each: Transaction, count: int, digest: str, leader_epoch: int | None, phase: Phase
     ) -> None:
-        """Seal or compare a range, and move it to a phase unless it differs."""
         epoch = later_epoch(each.range.leader_epoch, leader_epoch)
         sealed = replace(each.range, count=count, digest=digest, leader_epoch=epoch)
         if not each.range.is_sealed:
@@ -477,7 +465,7 @@ class PartitionTransactions:
         return found is not None and found.cut_under is not None
 
     def _find_outdated(self, read: Transaction, epoch: int | None) -> None:
-        """Mark transactions of an older leader than what comes before them, from `read` on."""
+        """Mark transactions of an older leader than those before them, from `read` on."""
         latest = epoch
         if read.range.leader_epoch is not None:
             # Else the epoch may be older, as where a partition begins it is that of its leader.
@@ -545,11 +533,11 @@ class PartitionTransactions:
 
     @property
     def ungrouped(self) -> Sequence[Transaction]:
-        """The open ones that no group has, in order."""
+        """The open transactions that no group has, in order."""
         return self._open[self.grouped_to - self.committed :]
 
     def ready(self) -> Transaction | None:
-        """The lowest that no group has, if it can be committed."""
+        """Return the lowest that no group has, if it can be committed."""
         lowest = next(iter(self.ungrouped), None)
         return lowest if lowest is not None and self.is_ready(lowest.txid) else None
 
@@ -577,7 +565,7 @@ class PartitionTransactions:
         lowest.phase = Phase.COMMITTING
 
     def not_done(self, txid: int) -> None:
-        """Note that it is not committed, nor can be without another call; nor those after it."""
+        """Mark it and all later ones as not committed, which no running call can change."""
         for each in self._from(txid):
             if each.phase is Phase.COMMITTING:
                 each.phase = Phase.PROCESSED
@@ -624,11 +612,11 @@ class PartitionTransactions:
         return covers
 
     def is_in(self, sink: str, txid: int) -> None:
-        """Note that a sink has committed it, while others may not: there it is not repeated."""
+        """Note that a sink has committed it: it is not repeated there."""
         self.skips[sink] = max(txid, self.skips.get(sink, 0))
 
     def transaction_of(self, txid: int) -> Transaction:
-        """An open transaction. Raises KeyError."""
+        """Return an open transaction. Raises KeyError."""
         found = self._find(txid)
         if found is None:
             raise KeyError(txid)

@@ -41,7 +41,6 @@ class RangeDigest:
         """Records that were added."""
 
     def add(self, offsets: Offsets, lengths: Lengths) -> None:
-        """Take in the next records; one length per offset, in bytes."""
         pairs = np.empty((len(offsets), 2), dtype="<i8")
         pairs[:, 0] = offsets
         pairs[:, 1] = lengths
@@ -49,7 +48,6 @@ class RangeDigest:
         self.count += len(offsets)
 
     def hex(self) -> str:
-        """The digest of what was added so far, in 32 hex digits; more may be added after."""
         return self._hash.hexdigest()
 
 
@@ -65,7 +63,6 @@ class Unplanned:
         return self._num_records
 
     def add(self, offsets: Offsets, lengths: Lengths) -> None:
-        """Take the records of one chunk, or of the rest of one."""
         if len(offsets):
             self._chunks.append((offsets, lengths))
             self._num_records += len(offsets)
@@ -77,11 +74,10 @@ class Unplanned:
 
     @property
     def chunk_records(self) -> int:
-        """The number of records in the first chunk; 0: there is none."""
         return len(self._chunks[0][0]) if self._chunks else 0
 
     def waited(self, now: float) -> float:
-        """Seconds for which some have waited, as far as it was asked."""
+        """Seconds since the first call that found records waiting."""
         if not self._num_records:
             return 0.0
         if self._since is None:
@@ -89,10 +85,10 @@ class Unplanned:
         return now - self._since
 
     def fits(self, most: int, space: int, count: int, *, splits: bool) -> int:
-        """Tell how many records of the first chunk fit into a transaction that has `count`.
+        """Return how many records of the first chunk fit into a transaction that has `count`.
 
         All of them, or none. A new one takes a part of a chunk that is larger than it may be
-        (`most`), and with `splits`, where nothing is open whose commit could make more room.
+        (`most`), and with `splits`, where no open transaction can make more room by its commit.
         """
         if count:
             return self.chunk_records if self.chunk_records <= min(most - count, space) else 0
@@ -100,7 +96,7 @@ class Unplanned:
         return max(0, min(part, space)) if part <= space or splits else 0
 
     def take(self, count: int) -> tuple[Offsets, Lengths]:
-        """Give at most so many records, of the first chunk alone; the rest of it stays first."""
+        """Take up to `count` records of the first chunk."""
         offsets, lengths = self._chunks.popleft()
         if count < len(offsets):
             self._chunks.appendleft((offsets[count:], lengths[count:]))
@@ -142,7 +138,6 @@ class _Collected:
         self.num_rows += len(record_ids)
 
     def kept(self) -> list[npt.NDArray[np.bool_]]:
-        """Of each piece, which rows are not of a failed attempt."""
         discarded = np.array(sorted(self.discarded), np.int64)
         pieces = np.array([self.discarded[record_id] for record_id in discarded.tolist()], np.int64)
         lengths = [len(record_ids) for record_ids in self.record_ids]
@@ -165,7 +160,7 @@ class PendingRows:
 
     @property
     def num_rows(self) -> int:
-        """Rows added and not taken, discarded ones included."""
+        """Rows added and not taken, including discarded ones."""
         return self._num_rows
 
     def add(self, piece: Piece, record_ids: _Numbers, txids: _Numbers, indexes: _Numbers) -> None:
@@ -208,9 +203,9 @@ class PendingRows:
                 collected.discarded[record_id] = len(collected.pieces)
 
     def take(self, index: int, txid: int) -> OrderedRows:
-        """Take a transaction's rows out, less the discarded.
+        """Take a transaction's rows out, without the discarded ones, sorted by record.
 
-        Here they are sorted: answers of async bolts, and retries, come behind their successors.
+        Results of async bolts, and retries, come behind their successors.
         """
         collected = self._partitions[index].pop(txid, None)
         if collected is None:
@@ -232,13 +227,11 @@ class PendingRows:
         return in_order(pieces, np.concatenate(record_ids))
 
     def drop(self, index: int) -> None:
-        """Drop the rows of a partition."""
         dropped = self._partitions.pop(index, {})
         self._num_rows -= sum(each.num_rows for each in dropped.values())
 
 
 def rows_at(piece: Piece, indices: npt.NDArray[np.intp]) -> Piece:
-    """Some rows of a piece, by ascending index."""
     if isinstance(piece, pa.RecordBatch):
         kept = np.zeros(piece.num_rows, np.bool_)
         kept[indices] = True
@@ -289,14 +282,14 @@ def resumed(
     committed: Mapping[str, int],
     kind: TransactionKind,
 ) -> Resumed:
-    """Say where a partition goes on, by what is stored and by the txid each sink has committed.
+    """Return where a partition resumes, from its stored state and the txid of each sink.
 
     Every sink must have been fenced before `committed` was read, or a late commit of the owner
     before may still land. What every sink has is done. What one sink has and another not is
     replayed exactly, in both kinds, or the sinks would part; so is what none has if `kind` is
     transactional. If it is opaque, that is planned anew, under the same txids. Transactions of
-    another kind may stand in the store as long as nothing is open. A range that is only planned
-    is committed by nobody: a sink that has it is ahead of the store.
+    another kind may be stored as long as none is open. A range that is only planned is committed
+    by nobody: a sink that has it is ahead of the store.
 
     Raises SinkAhead, SinkStateLost, KindChanged: the partition must halt.
     """
@@ -328,7 +321,6 @@ def resumed(
 
 
 def _after(done: OpenTransaction, before: Position) -> Position:
-    """The position after a transaction's last record."""
     epoch = done.range.leader_epoch
     if epoch is None:
         epoch = before.leader_epoch

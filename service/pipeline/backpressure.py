@@ -75,7 +75,7 @@ class Backpressure:
         """Seconds for which each step, the dead letters or the trees have held records back."""
 
     def update(self, now: float) -> HeldTopics:
-        """Look at what is full now, and return what may not be emitted."""
+        """Return the topics that may not emit now."""
         for name in self._full:
             self.seconds[name] += now - self._updated_at
         self._updated_at = now
@@ -113,7 +113,6 @@ class Backpressure:
         )
 
     def _is_busy(self, step: Step, now: float) -> bool:
-        """Whether more has come than can be taken on."""
         if isinstance(step, SinkStep):
             return self._committer.is_full(step.name, now)
         if step.kind is Kind.ADVANCED:
@@ -122,7 +121,7 @@ class Backpressure:
         return self._runners.backlog(step) > most
 
     def _held_by(self, step: Step) -> frozenset[str]:
-        """Return the sources of which too much waits at a step, but not for a free worker."""
+        """Return the sources with too many tuples that wait at a step, but not for a worker."""
         if isinstance(step, SinkStep):
             return _NONE
         if step.kind is Kind.ADVANCED:
@@ -148,7 +147,6 @@ class Backpressure:
 
 
 def _boundaries(source: Source) -> Iterator[Step]:
-    """Every step behind a source where values may wait."""
     waiting, seen = list(source.children), set[Step]()
     while waiting:
         step = waiting.pop()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,8 +45,6 @@ OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], EpochFencer | 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePolicy:
-    """How records are tracked."""
-
     message_timeout_seconds: float = 30.0
     screen: ScreenPolicy = field(default_factory=ScreenPolicy)
     write_retries: WriteRetries = field(default_factory=WriteRetries)
@@ -54,10 +52,10 @@ class PipelinePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a pipeline is connected to.
+    """The connections of a pipeline.
 
-    `source` makes a Consumer, in a task a RangeReader, and `staging` what stages the task's rows.
-    `sinks` stand in for those of the topology, by their steps' names, and `hooks` for its own.
+    `source` makes a Consumer, in a task a RangeReader, and `staging` the committer of a task's
+    rows. `sinks`, by their steps' names, and `hooks` stand in for those of the topology.
     """
 
     source: OpenSource
@@ -136,16 +134,16 @@ def _guarantee_of(
 
 
 def policy_of(topology: Topology, policy: TransactionPolicy) -> TransactionPolicy:
-    """`policy`, but no more is planned at once than a batch takes: it is committed as a whole."""
+    """Limit `policy` to plans of one batch, which is committed as a whole."""
     rows = min(step.policy.batch_rows for step in topology.sink_steps())
     return replace(policy, plan_records=min(policy.plan_records, rows))
 
 
 def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactory[Any]:
-    """What makes the mode of a partition; of one that is exactly once by `policy`.
+    """Return the factory of partitions' delivery modes.
 
-    Where a source has a rate, no more is put into a transaction than may be emitted while a
-    batch fills: else its commit would wait for the last of it.
+    Where a source has a rate, a transaction has no more records than may be emitted while a batch
+    fills: else its commit would wait for the last of them.
     """
     if topology.reliability == "at-most-once":
         return CommitBeforeEmit
@@ -165,9 +163,40 @@ def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactor
 
 
 def limits_of(topology: Topology) -> dict[TopicName, float]:
-    """The rate limits of a topology's sources."""
     return {
         source.topic: source.records_per_second
         for source in topology.sources
         if source.records_per_second is not None
     }
+
+
+class Sizes(NamedTuple):
+    """Records that are fetched at most at once, and emitted to the bolts at most at once."""
+
+    fetch_records: int
+    chunk_records: int
+
+
+# Measured, see ADR 0027. A few thousand records and what functions make of them stay in the
+# processor's caches until they are written; an event loop beside them waits while the owner has
+# Python's lock; columns have no objects per record, and each call of
+# Arrow has its price; at most once each fetch waits for a write to ZooKeeper.
+_OBJECTS = Sizes(4_000, 2_000)
+_WITH_A_LOOP = Sizes(2_000, 1_000)
+_COLUMNS = Sizes(8_000, 8_000)
+_STORED_FIRST = Sizes(10_000, 4_000)
+
+
+def sizes_of(
+    topology: Topology, fetch_records: int | None = None, chunk_records: int | None = None
+) -> Sizes:
+    """Return the sizes given, or else those measured to be best for a topology."""
+    if topology.reliability == "at-most-once":
+        best = _STORED_FIRST
+    elif any(source.is_concurrent for source in topology.sources):
+        best = _COLUMNS
+    elif any(step.kind is Kind.ASYNC for step in topology.bolts()):
+        best = _WITH_A_LOOP
+    else:
+        best = _OBJECTS
+    return Sizes(fetch_records or best.fetch_records, chunk_records or best.chunk_records)

@@ -47,7 +47,7 @@ _TOGETHER_SECONDS = 0.25  # ready partitions wait at most so long for those that
 
 
 class RefusedRow(NamedTuple):
-    """A row that a sink does not take, by its record, or by its tree and edge if it has one."""
+    """A row that a sink rejected, by its record, or by its tree and edge if it has one."""
 
     failure: Failure
     record_id: int = -1
@@ -78,27 +78,27 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:
-        """Hand over what is due, with `flush` all; True if there was anything.
+        """Hand over what is due, with `flush` all of it; return whether there was anything.
 
-        Without `plan` the run ends: no further record is planned. Raises what ends the run.
+        Without `plan` the run ends, and no further record is planned. Raises permanent errors.
         """
 
     @abstractmethod
     def handle(self, event: Any) -> list[RefusedRow]:
-        """Take a report of a sink; return the rows it refused. Raises what ends the run."""
+        """Handle a writer's event; return the rows that its sink rejected. Raises permanent errors."""
 
     @abstractmethod
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
-        """Take records whose trees have resolved."""
+        """Handle resolved trees."""
 
     def discard_attempt(self, record_id: int) -> None:  # noqa: B027 - its rows may come again
-        """Leave out the rows of a record's failed attempt."""
+        """Drop the rows of a record's failed attempt."""
 
     def partition_lost(self, index: int) -> None:  # noqa: B027 - its rows may be durable as well
         """Drop the rows of a partition: its next owner replays them."""
 
     def holds(self, index: int) -> bool:  # noqa: ARG002 - see TransactionCommitter
-        """Whether anything here names a record of a partition."""
+        """Whether anything here refers to a record of a partition."""
         return False
 
     def is_full(self, sink: str, now: float) -> bool:  # noqa: ARG002 - see BatchCommitter
@@ -106,7 +106,6 @@ class SinkCommitter(ABC):
         return False
 
     def waiting_trees(self) -> Iterator[Trees]:
-        """The trees of rows that wait for a sink."""
         return iter(())
 
 
@@ -170,8 +169,6 @@ class BatchCommitter(SinkCommitter):
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of an open transaction's records so far."""
-
     tally: Tally = field(default_factory=Tally)
     dead_lettered: set[int] = field(default_factory=set)  # record ids
 
@@ -248,7 +245,7 @@ class TransactionCommitter(SinkCommitter):
             del self._outcomes[key]
 
     def holds(self, index: int) -> bool:
-        """Whether a transaction of a partition is staged or committed, also of one lost."""
+        """Whether a group with the partition is in flight, also after its loss."""
         return any(group.has(index) for group in self._groups)
 
     # The step
@@ -277,7 +274,7 @@ class TransactionCommitter(SinkCommitter):
     def _close(
         self, filling: list[tuple[PartitionTransactions, int]], now: float, *, flush: bool
     ) -> None:
-        """Close transactions if a batch is due; with each comes how many more records have room."""
+        """Close transactions if a batch is due. With each comes its partition's room."""
         if not filling:
             return
         since = min(each.filling.since for each, _ in filling if each.filling is not None)
@@ -291,7 +288,7 @@ class TransactionCommitter(SinkCommitter):
     def _begin(
         self, owned: Mapping[int, PartitionTransactions], now: float, *, flush: bool
     ) -> bool:
-        """Make a group of what is ready, and have it staged."""
+        """Stage a group of the ready transactions."""
         if not self._groups.may_plan:
             return False
         ready = [
@@ -318,7 +315,7 @@ class TransactionCommitter(SinkCommitter):
         return True
 
     def _parts(self, sink: str, members: Iterable[Member]) -> list[TransactionPart]:
-        """A sink's part of a group, without transactions that it has already."""
+        """A sink's part of a group, without the transactions that it has already."""
         parts = [
             (member, self._buffers[sink].part(member.place, self._share(member)))
             for member in members
@@ -330,7 +327,7 @@ class TransactionCommitter(SinkCommitter):
         return share_of(str(member.line.partition), epoch, member.transaction)
 
     def _commit_next(self) -> bool:
-        """Have the lowest group committed if every sink has staged it and no dead letter is out."""
+        """Commit the lowest group if every sink has staged it and no dead letter is pending."""
         group = self._groups.lowest
         if group is None or group.phase is not GroupPhase.PROCESSED:
             return False
@@ -347,7 +344,7 @@ class TransactionCommitter(SinkCommitter):
         return True
 
     def _leave_out_lost(self, group: TransactionGroup) -> bool:
-        """Leave out lost partitions: nobody here would hear of their dead letters."""
+        """Leave out lost partitions, whose dead letters are not awaited here."""
         lost = [each for each in group.members if not self._is_ours(each)]
         if not lost:
             return False
@@ -358,7 +355,7 @@ class TransactionCommitter(SinkCommitter):
         return True
 
     def _is_ours(self, member: Member) -> bool:
-        """Whether its partition was not lost since, though it may have been claimed again."""
+        """Whether its partition was not lost since, even if it was claimed again."""
         return self._owned.get(member.place) is member.line
 
     # Reports of the sinks
@@ -394,7 +391,7 @@ class TransactionCommitter(SinkCommitter):
     def _refused(
         self, sink: str, work: TransactionWork, group: TransactionGroup
     ) -> list[RefusedRow]:
-        """One row of each record of which the sink refused any, for its dead letter."""
+        """Return one row of each record of which the sink rejected any."""
         rejected = work.staged.rejected if work.staged is not None else {}
         if not rejected:
             return []
@@ -410,7 +407,7 @@ class TransactionCommitter(SinkCommitter):
         ]
 
     def _awaits_letter(self, record_id: int) -> bool:
-        """Wait for the dead letter of a record with a refused row; False: it has one already."""
+        """Wait for the dead letter of a record with a rejected row; False: it has one already."""
         index, offset = partition_index_of(record_id), offset_of(record_id)
         owned = self._owned[index]
         txid = int(owned.transactions_of(np.array([offset], np.int64))[0])
@@ -423,7 +420,7 @@ class TransactionCommitter(SinkCommitter):
         return True
 
     def _fenced(self, group: TransactionGroup, error: SinkFenced) -> None:
-        """A partition is another owner's: refuse it before the group is taken for done."""
+        """Give up a partition of another owner before the group is counted as done."""
         for member in group.members:
             partition = member.line.partition
             if str(partition) == error.line:
@@ -449,7 +446,7 @@ class TransactionCommitter(SinkCommitter):
 
     @property
     def is_idle(self) -> bool:  # type: ignore[override]
-        """Whether nothing is staged or committed, and nothing could be without a retry."""
+        """Whether no group is in flight and none can begin without a retry."""
         if len(self._groups):
             return False
         managers = self._consumer.assignment.owned()
@@ -460,7 +457,7 @@ class TransactionCommitter(SinkCommitter):
 def _by_partition(
     record_ids: RecordIds,
 ) -> Iterator[tuple[int, RecordIds, "slice | npt.NDArray[np.bool_]"]]:
-    """The partition indexes of records, with the offsets of each, and which records these are."""
+    """Split record ids by partition: index, offsets, and the positions of these records."""
     indexes, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
     if len(indexes) and (indexes == indexes[0]).all():
         yield int(indexes[0]), offsets, slice(None)
@@ -471,12 +468,11 @@ def _by_partition(
 
 
 def _is_closed(waiting: Sequence[Transaction]) -> bool:
-    """Whether the lowest of some transactions grows no more."""
     return bool(waiting) and waiting[0].phase is not Phase.FILLING
 
 
 def share_of(line: str, epoch: int, transaction: Transaction) -> Share:
-    """A transaction's share of a group, no row counted yet; `line` is its partition's name.
+    """Return a transaction's share of a group, with no row counted; `line` is its partition's name.
 
     Raises ValueError for a range that is only planned: nobody may commit it.
     """

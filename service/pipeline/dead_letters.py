@@ -32,8 +32,8 @@ class _Sent:
 class DeadLetterSender:
     """Sends dead letters and keeps each until the broker has it (promise 3).
 
-    A letter that the broker refused is sent again after a pause, for as long as it
-    takes: its record's offset does not pass. The owner thread calls everything.
+    A rejected dead letter is sent again after a pause, without limit: its record's offset does
+    not pass. The owner thread calls everything.
     """
 
     def __init__(self, sink: DeadLetterSink, on: Observers = NOBODY) -> None:
@@ -105,11 +105,10 @@ class DeadLetterSender:
 
     @property
     def pending(self) -> int:
-        """Count of dead letters and notices that are not durable yet."""
         return len(self._sent)
 
     def waiting_seconds(self, now: float) -> float:
-        """Seconds for which dead letters have waited without one becoming durable."""
+        """Seconds since a dead letter last became durable while some wait."""
         return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
     def trees(self) -> Trees:

@@ -38,15 +38,11 @@ NullValues: TypeAlias = Literal["deliver", "skip", "dead-letter"]
 
 
 class NullValue(Reject):
-    """A record has no value (a tombstone), and the policy rejects these."""
-
     def __init__(self) -> None:
         super().__init__("the record has no value, and null_values says 'dead-letter'")
 
 
 class Oversized(Reject):
-    """A record's value is above the limit."""
-
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"the value has {size} bytes, more than max_record_bytes = {limit}")
         self.size = size
@@ -55,7 +51,7 @@ class Oversized(Reject):
 
 @dataclass(frozen=True, slots=True)
 class ScreenPolicy:
-    """Which records no bolt sees."""
+    """Policy for records that no bolt sees."""
 
     null_values: NullValues = "deliver"
     max_record_bytes: int | None = None
@@ -95,7 +91,6 @@ class FailureHandler:
         self.reject_records([each for each in failed if not self._retries_it(*each, now)])
 
     def _retries_it(self, record_id: int, failure: Failure, now: float) -> bool:
-        """Schedule a retry; False if retries are used up or cannot help."""
         error = failure.error
         if is_final(error):
             return False
@@ -111,7 +106,7 @@ class FailureHandler:
         return True
 
     def reject_records(self, rejected: Sequence[tuple[int, Failure]]) -> None:
-        """Send dead letters of records that have no tree: each gets one."""
+        """Send the dead letters of records that have no tree."""
         if not rejected:
             return
         trees = self._trees.begin(
@@ -131,7 +126,7 @@ class FailureHandler:
             self.reject_tuple(refused.tree, refused.edge, refused.failure)
 
     def screen(self, chunk: Chunk, record_ids: RecordIds) -> tuple[Chunk, RecordIds]:
-        """Remove records that no bolt sees: they are skipped, or become dead letters."""
+        """Remove the records that no bolt sees: they are skipped, or become dead letters."""
         limit, null_values = self._screen_policy.max_record_bytes, self._screen_policy.null_values
         kept, skipped, rejected = [], [], []
         messages: list[Any] = chunk.messages

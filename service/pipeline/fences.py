@@ -49,20 +49,17 @@ class EpochFencer:
         self._asked: dict[str, _Asked] = {}
 
     def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
-        """See `Fencing.fence`; `poll` asks the sinks."""
         request = _Request(partition, Fence(str(partition), epoch), Future())
         for waiting in self._waiting.values():
             waiting.append(request)
         return request.ended
 
     def begin(self, partition: Partition, position: Position) -> Resumed:  # noqa: ARG002 - see Fencing
-        """See `Fencing.begin`."""
         return Resumed(position, Transactions(self._kind))
 
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
-        """See `Fencing.resume`."""
         return resumed(partition, stored, committed, self._kind)
 
     def poll(self) -> None:

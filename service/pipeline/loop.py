@@ -3,7 +3,9 @@
 `Pipeline.step` is one turn of the owner thread's loop; `build_pipeline` makes its parts.
 """
 
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -11,7 +13,6 @@ from acker.acker import Trees
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
 from partition.records import Chunk, RecordIds, partition_indexes_of
-from service.engine import Apart, EngineStatistics
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
@@ -20,10 +21,12 @@ from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
 from service.pipeline.sink_buffer import SinkBuffer
 from service.pipeline.trees import TreeTracker
+from service.snapshot import Apart, EngineStatistics
 from topology.histogram import distributions_of
 from topology.workers.call import Answers, TickFailed
 
 _IDLE_SECONDS = 0.02
+_NET_CONTAINERS = 500_000
 
 
 class Pipeline:
@@ -160,7 +163,6 @@ class Pipeline:
         return _IDLE_SECONDS / 4 if is_busy else _IDLE_SECONDS
 
     def _waiting_trees(self) -> Iterator[tuple[Trees, float | None]]:
-        """Give the trees of what waits for a sink, a worker, or the dead letters' broker."""
         for trees in self.committer.waiting_trees():
             yield trees, None
         yield from self.router.waiting_trees()
@@ -178,16 +180,13 @@ class Pipeline:
 
     @property
     def has_last(self) -> bool:
-        """Whether every record below the goals is emitted."""
         return self.consumer.has_emitted_goals
 
     @property
     def outlets(self) -> Sequence[SinkBuffer]:
-        """The sinks' buffers, for figures and health."""
         return list(self.committer.buffers.values())
 
     def statistics(self) -> EngineStatistics:
-        """The figures of this moment."""
         return EngineStatistics.of(
             self.tally,
             (outlet.statistics() for outlet in self.outlets),
@@ -202,10 +201,7 @@ class Pipeline:
         )
 
     def poll(self, now: float, *, opens: bool) -> None:
-        """Look at the partitions, and tell hooks and bolts of those that came and went.
-
-        Without `opens` no further one is opened. Raises what hooks raise.
-        """
+        """Poll the partitions, and notify hooks and bolts. Without `opens` no partition is opened."""
         for change in self.consumer.poll(now, opens=opens):
             self._partition_changed(change)
         for index in self.consumer.given_up(now):
@@ -215,8 +211,8 @@ class Pipeline:
     def _partition_changed(self, change: PartitionChange) -> None:
         """Pass a change on.
 
-        What waits of a revoked partition is not begun, as it may be another's. If the partition
-        is claimed again it goes on; until its retries come, the order is kept.
+        Waiting calls of a revoked partition do not begin, as it may be another's. If the partition
+        is claimed again they do; until its retries come, the order is kept.
         """
         match change:
             case Assigned(partition, index):
@@ -268,5 +264,24 @@ class Pipeline:
         return all(ended)
 
     def settle(self) -> None:
-        """Wait for bolts that run ahead on other threads: what they look up is about to change."""
+        """Wait for bolts that run ahead on other threads, before what they look up changes."""
         self.router.executor.prefetcher.wait_idle()
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let the collector run after half a million more containers than before, not 700.
+
+    The threshold counts containers made less containers freed, and without cycles all of
+    them are freed when their batch is written. The default would walk every record in
+    flight over and over: measured, 0.7 of 2.3 µs CPU per record. Cycles in a user's code
+    are still collected, after at most so many containers.
+    """
+    before = gc.get_threshold()
+    gc.freeze()  # modules, classes and look-up tables need no second look
+    gc.set_threshold(_NET_CONTAINERS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

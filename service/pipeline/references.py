@@ -31,8 +31,6 @@ class ReferenceStatistics:
 
 @dataclass(slots=True)
 class _Watched:
-    """A reference table and its loads."""
-
     reference: Reference
     due_at: float = 0.0  # meaningful to the refreshing thread only
     read_at: float = 0.0
@@ -199,5 +197,4 @@ class References:
 
 
 def _every(reference: Reference) -> float:
-    """Seconds from one load to the next; infinite without refreshes."""
     return float("inf") if reference.refresh_seconds is None else reference.refresh_seconds

@@ -72,11 +72,10 @@ class Router:
 
     @property
     def next_tick(self) -> float | None:
-        """Time of the next tick, or None."""
         return min(self._tick_due.values(), default=None)
 
     def start(self, now: float) -> None:
-        """Count the ticks from now: the first ones come one interval later."""
+        """Count ticks from now: the first ones come one interval later."""
         self._tick_due = {step: now + seconds for step, seconds in self._tick_seconds.items()}
 
     def run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> Outcome:
@@ -105,7 +104,7 @@ class Router:
         return outcome
 
     def prefetch(self, chunks: Sequence[Chunk]) -> None:
-        """Begin the concurrent bolts of chunks that come next; of all others nothing is kept."""
+        """Start the concurrent bolts of the next chunks, and drop the results of all others."""
         self.executor.prefetcher.prefetch(
             [
                 (self._source_of(each.partition.topic), cast("list[Message]", each.messages))
@@ -185,7 +184,7 @@ class Router:
             self.runners.release(record_ids.tolist())
 
     def num_blocked(self) -> int:
-        """Count the trees that cannot resolve before the retry of a record that holds their key."""
+        """Count the trees that wait for the retry of a record that holds their key."""
         runners = self.runners
         if not self._called_later or not runners.held:
             return 0
@@ -198,7 +197,6 @@ class Router:
         return int(np.count_nonzero(self._trees.record_ids(trees) >= 0))
 
     def waiting_trees(self) -> list[tuple[Trees, float | None]]:
-        """Return the trees of values that wait for a worker, and their seconds."""
         if not self._called_later:
             return []
         waiting = self.runners.waiting()
@@ -242,7 +240,6 @@ class Router:
         return edges
 
     def _submit(self, step: BoltStep, delivery: Delivery, trees: Trees, edges: Edges) -> None:
-        """Have a bolt called for each value; `handle` gets the results."""
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
         record_ids = self._trees.record_ids(trees)
@@ -257,7 +254,7 @@ class Router:
         self.runners.submit(step, inputs)
 
     def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
-        """Deliver the results of tuples, then ack the tuples; `trees` and `edges` are theirs."""
+        """Deliver the results of tuples, then ack the tuples."""
         for notify in self._on.bolts_ran:
             notify(self._trees.record_ids(trees), outcome)
         for place, failure in outcome.failures.items():
@@ -296,7 +293,6 @@ class Router:
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
-        """Carry out what an advanced bolt asked for, in the order of `Actions`."""
         for tuple_, error in actions.failed:
             self._failures.fail_tuple(tuple_.tree, tuple_.edge, Failure(step.name, error))
         for emission in actions.emissions() if actions.values else ():
@@ -315,7 +311,7 @@ class Router:
             self._tick_failed(step.name, error)
 
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
-        """Whether a bolt keeps what is, or may be, made of records of these partitions."""
+        """Whether a bolt holds tuples that may come from these partitions."""
         kept = self.advanced.held_by_partition(step)
         return MAX_PARTITION_INDEX in kept or any(place in kept for place in places)
 

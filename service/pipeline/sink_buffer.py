@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from acker.acker import Edges, Trees
 from partition.records import RecordIds, offsets_of
-from service.engine import SinkStatistics
 from service.pipeline.context import NOBODY, Observers
 from service.pipeline.trees import TreeTracker
+from service.snapshot import SinkStatistics
 from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
 from topology.errors import SinkFenced
 from topology.histogram import Histogram
@@ -50,7 +50,6 @@ def writer_of(
     at_most_once: bool = False,
     retries: WriteRetries | None = None,
 ) -> SinkWriter:
-    """A writer that reports to `put`, from its threads; `sink` may stand in for the step's own."""
     return SinkWriter(
         sink,
         lambda done: put(WriterEvent(step.name, done)),
@@ -86,7 +85,7 @@ class SinkBuffer(ABC):
 
     @property
     def is_filled(self) -> bool:
-        """Whether enough rows for a batch have come since the last one."""
+        """Whether a batch of rows has arrived since the last one."""
         policy = self.step.policy
         return self._rows >= policy.batch_rows or self._bytes >= policy.batch_bytes
 
@@ -96,7 +95,6 @@ class SinkBuffer(ABC):
         """Rows that wait, or are being written."""
 
     def statistics(self) -> SinkStatistics:
-        """Its figures, and the writer's health."""
         return SinkStatistics(
             sink=self.name,
             rows_written=self._rows_written,
@@ -112,7 +110,6 @@ class SinkBuffer(ABC):
         )
 
     def _count(self, rows: int, rejected: int, num_bytes: int | None, seconds: float) -> None:
-        """Count a batch that is durable now; its commit took so long."""
         self._rows_written += rows
         self.rows_rejected += rejected
         self._batches_written += 1
@@ -132,7 +129,6 @@ class PendingBatch:
     edges: Edges
 
     def good_rows(self, staged: Staged) -> tuple[Trees, Edges]:
-        """Trees and edges of the rows that the sink took."""
         if not staged.rejected:
             return self.trees, self.edges
         good = np.ones(self.batch.num_rows, np.bool_)
@@ -186,13 +182,13 @@ class BatchBuffer(SinkBuffer):
             self._deadline = now + self.step.policy.batch_seconds
 
     def is_due(self, now: float) -> bool:
-        """Whether the batch should be written: it is full, or its oldest row has waited enough."""
+        """Whether the batch is full, or its oldest row has waited long enough."""
         return self._deadline is not None and (now >= self._deadline or self.is_filled)
 
     def submit_due(self, now: float, tracker: TreeTracker, *, flush: bool) -> bool:
-        """Hand the batch to the writer if it is due (or `flush`) and the writer takes one.
+        """Hand over the batch if it is due (or `flush`) and the writer is free.
 
-        Raises what ends the run.
+        Raises permanent errors.
         """
         if not self._takes_one or not self._rows or not (flush or self.is_due(now)):
             return False
@@ -217,11 +213,11 @@ class BatchBuffer(SinkBuffer):
         return len(self._writing) < _MOST_BATCHES
 
     def is_full(self, now: float) -> bool:
-        """Whether the next batch is due while the last ones are being written: backpressure."""
+        """Whether the next batch is due while the writer is busy: backpressure."""
         return not self._takes_one and self.is_due(now)
 
     def ended(self, done: Done) -> tuple[PendingBatch, Staged]:
-        """The batch that the writer has committed. Raises what ends the run."""
+        """Return the batch that the writer has committed. Raises permanent errors."""
         if done.error is not None or not isinstance(done, BatchCommitted):
             raise done.error or RuntimeError(self.name)
         pending, staged = self._writing.popleft(), done.staged
@@ -235,7 +231,6 @@ class BatchBuffer(SinkBuffer):
         return self._rows + sum(each.batch.num_rows for each in self._writing)
 
     def trees(self) -> Iterator[Trees]:
-        """The trees of the rows that are on their way: slow, but not lost."""
         for pending in self._writing:
             yield pending.trees
         yield from self._trees
@@ -269,27 +264,23 @@ class GroupBuffer(SinkBuffer, Generic[W]):
         self._committing: W | None = None
 
     def commit(self, work: W) -> None:
-        """Have a group committed that is staged."""
         if work.staged is not None and not work.is_done:
             self._committing = work
             self.writer.commit(work.staged)
 
     def _asked(self, work: W) -> int:
-        """Note that a group is about to be staged; its number."""
         self._groups += 1
         work.number = self._groups
         self._works[work.number] = work
         return work.number
 
     def _ended(self) -> W:
-        """The group whose commit was under way."""
         work, self._committing = self._committing, None
         if work is None:
             raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
         return work
 
     def _durable(self, seconds: float, rejected: int | None = None) -> W:
-        """Note that the commit under way, which took so long, made its group durable."""
         work = self._ended()
         del self._works[work.number]
         work.is_done = True
@@ -315,7 +306,6 @@ class TransactionWork(GroupWork):
     parts: list[TransactionPart]
 
     def record_ids(self) -> RecordIds:
-        """The source record of each row."""
         return np.concatenate([part.record_ids for part in self.parts])
 
 
@@ -359,7 +349,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         self._pending.drop(index)
 
     def closed(self) -> None:
-        """Note that the rows so far belong to closed transactions."""
+        """Start a new batch: the rows so far belong to closed transactions."""
         self._rows = self._bytes = 0
 
     def part(self, index: int, share: Share) -> TransactionPart:
@@ -368,7 +358,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         return TransactionPart(replace(share, num_rows=len(record_ids)), pieces, record_ids)
 
     def stage(self, work: TransactionWork) -> None:
-        """Have a group staged. One without parts is done: the sink has the rows already."""
+        """Stage a group. One without parts is done: the sink has its rows already."""
         work.staged = None
         if not work.parts:
             work.is_done = True
@@ -386,7 +376,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         self.writer.stage(Batch(number, pieces, len(record_ids), shares, offsets, traces))
 
     def staged(self, done: BatchStaged) -> TransactionWork:
-        """The group that is staged now. Raises what ends the run."""
+        """Return the group that is staged now. Raises permanent errors."""
         if done.staged is None:
             raise done.error or RuntimeError(self.name)
         work = self._works[done.batch.sequence]
@@ -394,7 +384,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         return work
 
     def committed(self, done: BatchCommitted) -> TransactionWork:
-        """The group whose commit has ended. Raises what ends the run.
+        """Return the group whose commit has ended. Raises permanent errors.
 
         With SinkFenced it is staged again, without the line that is another owner's.
         """
@@ -410,7 +400,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         return work
 
     def leave_out(self, work: TransactionWork, lines: Collection[str]) -> None:
-        """Have a staged group staged again without some lines, if it has any of them."""
+        """Stage a group again without some lines, if it has any of them."""
         parts = [part for part in work.parts if part.share.line not in lines]
         if work.staged is None or len(parts) == len(work.parts):
             return

@@ -265,7 +265,6 @@ class TreeTracker:
         self.acker.expire(now)
 
     def with_anchors(self, trees: Trees) -> Trees:
-        """Return the trees and all their anchors."""
         found = [trees]
         while self._joint and len(found[-1]):
             found.append(self._anchors(found[-1]))

@@ -15,11 +15,11 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.records import Partition, Position, later_epoch
-from service.engine import Apart
 from service.errors import ServiceError, TaskError
 from service.pipeline.committers import share_of
 from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import Tally
+from service.snapshot import Apart
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
 from service.spark_engine.planner import Silences
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again

@@ -19,11 +19,11 @@ from typing import cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.errors import OffsetOutOfRange
-from service.engine import EngineStatistics
 from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.trees import Tally
+from service.snapshot import EngineStatistics
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.planner import RangePlans, Rates

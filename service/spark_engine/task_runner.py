@@ -13,11 +13,11 @@ from partition.kafka.kafka_fetcher import KafkaFetcher
 from service import logs
 from service.loading import load_topology
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
+from service.pipeline.loop import rare_collections
 from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.staging import Staging, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskSettings, decode, encode
-from service.tuning import rare_collections
 from sinks.names import local_path
 from topology.errors import SinkError, SinkFailed
 from topology.masking import secrets_in

@@ -13,6 +13,7 @@ from partition.records import Partition, Resumed, TransactionKind
 from partition.recovery import Ways
 from service.config import Config
 from service.failpoints import consumer_with_places, with_places
+from service.pipeline.build import sizes_of
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
 from service.pipeline.fences import EpochFencer
@@ -23,7 +24,6 @@ from service.spark_engine.planner import LogEndTracker
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
-from service.tuning import sizes_of
 from sinks.names import local_path
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage

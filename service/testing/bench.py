@@ -17,11 +17,17 @@ from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemorySt
 from partition.records import Partition
 from partition.recovery import Loss, Ways
 from partition.retry import RetryPolicy
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, limits_of
+from service.pipeline.build import (
+    PipelinePolicy,
+    Ports,
+    build_pipeline,
+    delivery_of,
+    limits_of,
+    sizes_of,
+)
 from service.pipeline.failures import ScreenPolicy
 from service.pipeline.fences import EpochFencer
 from service.testing.timeline import RecordingObserver
-from service.tuning import sizes_of
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.storage import Storage
 from sinks.writer import WriteRetries

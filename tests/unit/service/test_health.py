@@ -8,9 +8,8 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.records import Partition
-from service.engine import Apart, SinkStatistics
 from service.health import STALLED_SECONDS, Health, HealthCheck
-from service.snapshot import Snapshot
+from service.snapshot import Apart, SinkStatistics, Snapshot
 from topology.workers.runners import RunnerStatistics
 
 

@@ -12,7 +12,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.manager import InFlightLimits
 from partition.records import Partition
 from partition.retry import RetryPolicy
-from service.tuning import Sizes, sizes_of
+from service.pipeline.build import Sizes, sizes_of
 from tests.worlds.reading import Bench
 from tests.worlds.running import Works
 
