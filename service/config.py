@@ -55,7 +55,7 @@ from service.zookeeper_config import ZooKeeperConfig
 from topology.masking import secrets_in
 from topology.topology import can_name_offsets
 from transactions.groups import RangePolicy
-from transactions.partition_transactions import TransactionPolicy
+from transactions.transaction import TransactionPolicy
 
 Scalar = str | int | float | bool
 EngineName: TypeAlias = Literal["local", "spark"]

@@ -7,11 +7,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from partition.records import Partition, Range
-from transactions.partition_transactions import (
-    OutOfOrder,
-    PartitionTransactions,
-    Transaction,
-)
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import OutOfOrder, Transaction
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0

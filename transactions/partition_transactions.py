@@ -1,8 +1,7 @@
 """One partition's transactions: numbered, stored before they run, committed in order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,63 +18,20 @@ from partition.records import (
     Position,
     Range,
     Resumed,
-    TransactionKind,
     Transactions,
     later_epoch,
 )
-from transactions.rows import Lengths, RangeDigest, Unplanned
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionPolicy:
-    """Size and number of one partition's transactions."""
-
-    kind: TransactionKind = "transactional"
-    max_active: int = 3  # one is committed, one is being processed to its end, one fills
-    records: int = 66_000  # in a full transaction
-    plan_records: int = 16_000  # as many waiting records are planned at once
-    plan_seconds: float = 0.05  # or fewer that have waited so long
-    by_executors: bool = False  # they read the records, of ranges planned from offsets alone
-
-
-class Phase(Enum):
-    """The state of an open transaction."""
-
-    FILLING = "filling"  # it takes the records that come next
-    PLANNED = "planned"  # its range is fixed, and was not read to its end in this attempt
-    PROCESSING = "processing"  # its records are all here, and not all of them are processed
-    PROCESSED = "processed"  # its rows are ready
-    COMMITTING = "committing"  # it may be committed by now, and cannot fail
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """An open transaction. Only PartitionTransactions changes it."""
-
-    txid: int  # from 1
-    attempt: int  # from 1; grows with each attempt, over restarts too
-    range: Range
-    phase: Phase
-    stored: Range | None = None  # the range that is stored under this attempt
-    cut_under: int | None = None  # leader epoch, see `is_outdated`
-    # Of records that pass through here; each counts once:
-    since: float = 0.0  # when the first was planned
-    digest: RangeDigest = field(default_factory=RangeDigest)
-    emitted: int = 0
-    processed: int = 0
-
-    @property
-    def count(self) -> int:
-        """Its records; of one that was only planned before, those that have come so far."""
-        return self.digest.count if self.range.count is None else self.range.count
-
-    @property
-    def is_stored(self) -> bool:
-        return self.stored is self.range or self.stored == self.range
-
-
-class OutOfOrder(Exception):
-    """A transaction or a group cannot be begun, committed, or failed now."""
+from transactions.transaction import (
+    Lengths,
+    OutOfOrder,
+    Phase,
+    RangeDigest,
+    Transaction,
+    TransactionPolicy,
+    Unplanned,
+    is_again,
+    text_of_range,
+)
 
 
 class PartitionTransactions:
@@ -251,7 +207,7 @@ class PartitionTransactions:
             return self._differs
         lowest = self._open[0]
         lacks = "the log now lacks some of them"
-        return ReplayDiffers(self.partition, lowest.txid, _said(lowest.range), lacks)
+        return ReplayDiffers(self.partition, lowest.txid, text_of_range(lowest.range), lacks)
 
     @property
     def may_plan_anew(self) -> bool:
@@ -448,8 +404,8 @@ class PartitionTransactions:
         if not each.range.is_sealed:
             each.range = sealed
             self._wanted = None
-        elif not _is_again(each.range, sealed):
-            were, are = _said(each.range), _said(sealed)
+        elif not is_again(each.range, sealed):
+            were, are = text_of_range(each.range), text_of_range(sealed)
             found = f"the log now gives {are}"
             self._differs = ReplayDiffers(self.partition, each.txid, were, found)
             return
@@ -628,19 +584,3 @@ class PartitionTransactions:
 
     def _from(self, txid: int) -> Sequence[Transaction]:
         return [] if self._find(txid) is None else self._open[txid - self.committed - 1 :]
-
-
-def _is_again(was: Range, now: Range) -> bool:
-    """Whether a sealed range has come again; `now` has the later leader epoch of both.
-
-    Offsets and lengths are not all: if its last record is of a later leader than the seal knows of,
-    the log was cut off before it, and the record is another one.
-    """
-    is_as_old = not was.count or was.leader_epoch in {None, now.leader_epoch}
-    return (now.count, now.digest) == (was.count, was.digest) and is_as_old
-
-
-def _said(covers: Range) -> str:
-    digest = "" if covers.digest is None else f", digest {covers.digest}"
-    led_by = "" if covers.leader_epoch is None else f" under leader epoch {covers.leader_epoch}"
-    return f"{covers}{digest}{led_by}"

@@ -1,111 +1,16 @@
-"""Rows, digests and order of transactions, and how they resume after a restart. Pure."""
+"""Rows of open transactions, in the order of their records. Pure."""
 
-import hashlib
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from partition.errors import KindChanged, SinkAhead, SinkStateLost
-from partition.interfaces import StoredOffset
-from partition.records import (
-    Offsets,
-    OpenTransaction,
-    Position,
-    Resumed,
-    TransactionKind,
-    Transactions,
-)
 from topology.sink import Piece
-
-Lengths = npt.NDArray[np.int64]
-
-
-class RangeDigest:
-    """A digest by which a replay is known to have the same records: of offsets and lengths. Pure.
-
-    BLAKE2b of 128 bits over (offset, length) pairs, little-endian, 64 bits each. However the
-    records were cut into chunks, it is the same. It finds what can happen to a log: compaction,
-    retention, another log of the same name; not a payload changed in place, which Kafka's own
-    checksums find.
-    """
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
-        self.count = 0
-        """Records that were added."""
-
-    def add(self, offsets: Offsets, lengths: Lengths) -> None:
-        pairs = np.empty((len(offsets), 2), dtype="<i8")
-        pairs[:, 0] = offsets
-        pairs[:, 1] = lengths
-        self._hash.update(pairs.data)
-        self.count += len(offsets)
-
-    def hex(self) -> str:
-        return self._hash.hexdigest()
-
-
-class Unplanned:
-    """Records that wait for a transaction, in the chunks in which they were fetched. Pure."""
-
-    def __init__(self) -> None:
-        self._chunks: deque[tuple[Offsets, Lengths]] = deque()
-        self._num_records = 0
-        self._since: float | None = None
-
-    def __len__(self) -> int:
-        return self._num_records
-
-    def add(self, offsets: Offsets, lengths: Lengths) -> None:
-        if len(offsets):
-            self._chunks.append((offsets, lengths))
-            self._num_records += len(offsets)
-
-    @property
-    def first(self) -> int:
-        """The lowest offset. Raises IndexError when there is none."""
-        return int(self._chunks[0][0][0])
-
-    @property
-    def chunk_records(self) -> int:
-        return len(self._chunks[0][0]) if self._chunks else 0
-
-    def waited(self, now: float) -> float:
-        """Seconds since the first call that found records waiting."""
-        if not self._num_records:
-            return 0.0
-        if self._since is None:
-            self._since = now
-        return now - self._since
-
-    def fits(self, most: int, space: int, count: int, *, splits: bool) -> int:
-        """Return how many records of the first chunk fit into a transaction that has `count`.
-
-        All of them, or none. A new one takes a part of a chunk that is larger than it may be
-        (`most`), and with `splits`, where no open transaction can make more room by its commit.
-        """
-        if count:
-            return self.chunk_records if self.chunk_records <= min(most - count, space) else 0
-        part = min(self.chunk_records, most)
-        return max(0, min(part, space)) if part <= space or splits else 0
-
-    def take(self, count: int) -> tuple[Offsets, Lengths]:
-        """Take up to `count` records of the first chunk."""
-        offsets, lengths = self._chunks.popleft()
-        if count < len(offsets):
-            self._chunks.appendleft((offsets[count:], lengths[count:]))
-            offsets, lengths = offsets[:count], lengths[:count]
-        self._num_records -= len(offsets)
-        if not self._num_records:
-            self._since = None
-        return offsets, lengths
-
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -274,54 +179,3 @@ def _by_runs(pieces: Sequence[Piece], order: _Numbers) -> list[Piece]:
         else:
             slices.append(piece.slice(first, len(run)))
     return slices
-
-
-def resumed(
-    partition: object,
-    stored: StoredOffset,
-    committed: Mapping[str, int],
-    kind: TransactionKind,
-) -> Resumed:
-    """Return where a partition resumes, from its stored state and the txid of each sink.
-
-    Every sink must have been fenced before `committed` was read, or a late commit of the owner
-    before may still land. What every sink has is done. What one sink has and another not is
-    replayed exactly, in both kinds, or the sinks would part; so is what none has if `kind` is
-    transactional. If it is opaque, that is planned anew, under the same txids. Transactions of
-    another kind may be stored as long as none is open. A range that is only planned is committed
-    by nobody: a sink that has it is ahead of the store.
-
-    Raises SinkAhead, SinkStateLost, KindChanged: the partition must halt.
-    """
-    found = stored.transactions or Transactions(kind)
-    first = found.committed
-    last = first + sum(1 for _ in takewhile(lambda each: each.range.is_sealed, found.open))
-    for sink, txid in committed.items():
-        if txid > last:
-            raise SinkAhead(partition, sink, txid, last)
-        if txid < first:
-            raise SinkStateLost(partition, sink, txid, first)
-    every = min(committed.values(), default=first)
-    some = max(committed.values(), default=first)
-    position = stored.position
-    for each in found.open[: every - first]:
-        position = _after(each, position)
-    still_open = found.open[every - first :]
-    if still_open and found.kind != kind:
-        raise KindChanged(partition, found.kind, kind)
-    anew = tuple(each for each in still_open if kind == "opaque" and each.txid > some)
-    exactly = still_open[: len(still_open) - len(anew)]
-    return Resumed(
-        position,
-        Transactions(kind, every, exactly),
-        skips={sink: txid for sink, txid in committed.items() if txid > every},
-        attempts={each.txid: each.attempt for each in anew},
-        least_attempt=max(stored.epoch, 1) if kind == "opaque" else 1,
-    )
-
-
-def _after(done: OpenTransaction, before: Position) -> Position:
-    epoch = done.range.leader_epoch
-    if epoch is None:
-        epoch = before.leader_epoch
-    return Position(done.range.end, epoch, before.topic_id)

@@ -32,7 +32,7 @@ from service.cli.common import (
     print_lines,
 )
 from service.errors import SinksFailed
-from transactions.rows import resumed
+from transactions.transaction import resumed
 
 if TYPE_CHECKING:  # slow to import
     from service.config import Config

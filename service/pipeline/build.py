@@ -37,7 +37,8 @@ from topology.steps import SinkStep
 from topology.topology import Topology
 from topology.workers.lifecycle import Lifecycle
 from topology.workers.pool import WorkerPool
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy
 
 OpenSource: TypeAlias = Callable[[Callable[[Loss], Future[None]], EpochFencer | None], Any]
 """Makes what reads, given what tells of a range that is skipped, and the fences if any."""

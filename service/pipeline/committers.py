@@ -40,7 +40,8 @@ from topology.errors import SinkFenced
 from topology.record import Reject
 from topology.sink import Piece, Share
 from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
-from transactions.partition_transactions import PartitionTransactions, Phase, Transaction
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import Phase, Transaction
 
 _MOST_GROUPS = 2  # one that is committed, one that is staged
 _TOGETHER_SECONDS = 0.25  # ready partitions wait at most so long for those that are not
@@ -85,7 +86,10 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def handle(self, event: Any) -> list[RefusedRow]:
-        """Handle a writer's event; return the rows that its sink rejected. Raises permanent errors."""
+        """Handle a writer's event; return the rows that its sink rejected.
+
+        Raises permanent errors.
+        """
 
     @abstractmethod
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
@@ -235,12 +239,12 @@ class TransactionCommitter(SinkCommitter):
     def discard_attempt(self, record_id: int) -> None:
         index = partition_index_of(record_id)
         for buffer in self._buffers.values():
-            buffer.discard_attempt(record_id, index)
+            buffer.rows.discard_attempt(record_id, index)
 
     def partition_lost(self, index: int) -> None:
         self._owned.pop(index, None)
         for buffer in self._buffers.values():
-            buffer.partition_lost(index)
+            buffer.rows.drop(index)
         for key in [key for key in self._outcomes if key[0] == index]:
             del self._outcomes[key]
 

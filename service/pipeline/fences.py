@@ -10,7 +10,7 @@ from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, Resumed, TransactionKind, Transactions
 from topology.errors import SinkFenced
 from topology.sink import Committed, Fence
-from transactions.rows import resumed
+from transactions.transaction import resumed
 
 
 class FencingWriter(Protocol):

@@ -201,7 +201,7 @@ class Pipeline:
         )
 
     def poll(self, now: float, *, opens: bool) -> None:
-        """Poll the partitions, and notify hooks and bolts. Without `opens` no partition is opened."""
+        """Poll the partitions, and notify hooks and bolts; open no partition without `opens`."""
         for change in self.consumer.poll(now, opens=opens):
             self._partition_changed(change)
         for index in self.consumer.given_up(now):
@@ -252,7 +252,7 @@ class Pipeline:
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads and close the bolts; False if a thread did not end in time."""
         self.runners.stop(timeout_seconds)
-        ended = [outlet.stop(timeout_seconds) for outlet in self.outlets]
+        ended = [outlet.writer.stop(timeout_seconds) for outlet in self.outlets]
         for change in self.consumer.release():
             self._partition_changed(change)
         self.context.complaints.tell(all_of_it=True)

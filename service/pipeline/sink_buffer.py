@@ -76,12 +76,7 @@ class SinkBuffer(ABC):
         self._write_times = Histogram()
 
     def start(self) -> None:
-        """Start the writer's threads."""
         self.writer.start()
-
-    def stop(self, timeout_seconds: float) -> bool:
-        """Stop them; False if one did not end in time."""
-        return self.writer.stop(timeout_seconds)
 
     @property
     def is_filled(self) -> bool:
@@ -314,13 +309,13 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
 
     def __init__(self, step: SinkStep, writer: SinkWriter, on: Observers = NOBODY) -> None:
         super().__init__(step, writer, on)
-        self._pending = PendingRows()
+        self.rows = PendingRows()
         self._all_rows = 0
         self._all_bytes = 0
 
     @property
     def rows_pending(self) -> int:
-        return self._pending.num_rows + sum(
+        return self.rows.num_rows + sum(
             len(part.record_ids) for work in self._works.values() for part in work.parts
         )
 
@@ -333,20 +328,12 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         self, piece: Piece, record_ids: RecordIds, txids: RecordIds, indexes: RecordIds
     ) -> None:
         """Add rows of transactions; see `PendingRows.add`."""
-        self._pending.add(piece, record_ids, txids, indexes)
+        self.rows.add(piece, record_ids, txids, indexes)
         num_bytes = estimated_bytes(piece)
         self._rows += len(piece)
         self._bytes += num_bytes
         self._all_rows += len(piece)
         self._all_bytes += num_bytes
-
-    def discard_attempt(self, record_id: int, index: int) -> None:
-        """Leave out the rows of a record's failed attempt."""
-        self._pending.discard_attempt(record_id, index)
-
-    def partition_lost(self, index: int) -> None:
-        """Drop a partition's rows."""
-        self._pending.drop(index)
 
     def closed(self) -> None:
         """Start a new batch: the rows so far belong to closed transactions."""
@@ -354,7 +341,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
 
     def part(self, index: int, share: Share) -> TransactionPart:
         """Take a transaction's rows out."""
-        pieces, record_ids = self._pending.take(index, share.txid)
+        pieces, record_ids = self.rows.take(index, share.txid)
         return TransactionPart(replace(share, num_rows=len(record_ids)), pieces, record_ids)
 
     def stage(self, work: TransactionWork) -> None:

@@ -167,7 +167,7 @@ class SparkEngine:
         """Stop what runs, the threads, and the hooks; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
         ended = [self._submissions.stop(timeout_seconds)]
-        ended += [outlet.stop(deadline - time.monotonic()) for outlet in self.outlets]
+        ended += [outlet.writer.stop(deadline - time.monotonic()) for outlet in self.outlets]
         for change in self._assignment.release():
             self._partition_changed(change)
         self._folder.close()

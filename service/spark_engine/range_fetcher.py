@@ -11,7 +11,7 @@ from partition.errors import KafkaError, OffsetOutOfRange
 from partition.interfaces import Fetched, Fetcher
 from partition.records import Chunk, Partition, Position
 from service.spark_engine.task import RangeRead, TaskRange
-from transactions.rows import RangeDigest
+from transactions.transaction import RangeDigest
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _MOST_BYTES = 16 * 1024 * 1024  # of payload

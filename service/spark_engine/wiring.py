@@ -30,7 +30,8 @@ from sinks.storage import Storage
 from topology.errors import InvalidTopology
 from topology.topology import Topology
 from transactions.groups import RangePolicy
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy
 
 _SPOOL = ".headrace-spool"
 

@@ -37,7 +37,7 @@ from topology.sink import Sink, SinkContext, innermost
 from topology.spark_step import ThroughSpark
 from topology.steps import SinkStep
 from topology.topology import Topology
-from transactions.partition_transactions import TransactionPolicy
+from transactions.transaction import TransactionPolicy
 
 _CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, storage=Storage(""), spark=None)
 _TURN_SECONDS = 0.005

@@ -8,7 +8,7 @@ from partition.records import Partition, Position
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange
 from tests.worlds.fetching import KafkaWorld, Reading, numbers
-from transactions.rows import RangeDigest
+from transactions.transaction import RangeDigest
 
 
 class Ranges:

@@ -11,7 +11,8 @@ from service.spark_engine.attempts import Attempt, Attempts
 from service.spark_engine.engine import SparkEngine
 from tests.simulation.mutants import Patches, around, mutant, put
 from transactions.groups import GroupPhase, TransactionGroup, TransactionGroups
-from transactions.partition_transactions import PartitionTransactions, Phase
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import Phase
 
 # Ranges
 

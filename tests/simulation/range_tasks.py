@@ -16,7 +16,7 @@ from tests.simulation.kafka import SimLog, SimRecord
 from tests.simulation.recorded import Open
 from tests.simulation.spooled import SpooledRun, spool_all
 from topology.sink import Share, Staged
-from transactions.rows import RangeDigest
+from transactions.transaction import RangeDigest
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life

@@ -13,7 +13,8 @@ from partition.records import Partition, Resumed, TransactionKind
 from partition.recovery import StartPolicy
 from partition.retry import RetryPolicy
 from transactions.groups import RangePolicy
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy
 
 TOPICS = ("a", "b")
 STEP_SECONDS = 0.01

@@ -20,8 +20,9 @@ from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Staged
 from transactions import partition_transactions
 from transactions.groups import TransactionGroup
-from transactions.partition_transactions import PartitionTransactions, Phase, Transaction
+from transactions.partition_transactions import PartitionTransactions
 from transactions.rows import PendingRows
+from transactions.transaction import Phase, Transaction
 
 _ALWAYS = 1 << 30
 
@@ -167,7 +168,7 @@ def replayed_one_grows() -> Patches:
 @mutant
 def digest_not_compared() -> Patches:
     """Whatever the log gives for a recorded range is taken for its records."""
-    return [put(partition_transactions, "_is_again", lambda _was, _now: True)]
+    return [put(partition_transactions, "is_again", lambda _was, _now: True)]
 
 
 # Fences

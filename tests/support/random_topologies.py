@@ -41,7 +41,7 @@ from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit
 from topology.errors import SinkFailed
 from topology.sink import BOTH_KINDS, Committed, DeadLetter, Fence, Sink, Staged
-from transactions.partition_transactions import TransactionPolicy
+from transactions.transaction import TransactionPolicy
 
 Guarantee = Literal["at-least-once", "at-most-once", "transactional", "opaque"]
 GUARANTEES: tuple[Guarantee, ...] = (

@@ -3,7 +3,8 @@
 from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
 from partition.records import Partition, Position, Resumed, Transactions
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy
 
 
 def resume(

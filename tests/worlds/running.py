@@ -28,7 +28,7 @@ from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from topology.sink import Delivered, Kind, Staged
 from topology.steps import SinkStep
-from transactions.partition_transactions import TransactionPolicy
+from transactions.transaction import TransactionPolicy
 
 PLACE = Partition("t", 0)
 RETRY_SECONDS = 1.0

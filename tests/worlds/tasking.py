@@ -21,7 +21,7 @@ from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
 from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager
 from topology.topology import Topology
-from transactions.rows import RangeDigest
+from transactions.transaction import RangeDigest
 
 SETTINGS = TaskSettings(
     pipeline="tasks",

@@ -8,8 +8,8 @@ from partition.recovery import StartPolicy
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, SKIP_LOSS
 from transactions.groups import Member, TransactionGroups
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
-from transactions.rows import resumed
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy, resumed
 
 DIGEST = "ab" * 16
 

@@ -7,7 +7,7 @@ import pytest
 from partition.interfaces import AtOffset, AtTimestamp
 from service.config import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
-from transactions.partition_transactions import TransactionPolicy
+from transactions.transaction import TransactionPolicy
 
 CANARY = "canary-4f1e9b"
 GOOD = """

@@ -16,7 +16,7 @@ from tests.support.patience import Limit
 from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
 from topology.sink import Batch, Committed, Fence, Staged
-from transactions.partition_transactions import Phase, Transaction
+from transactions.transaction import Phase, Transaction
 
 
 @bolt

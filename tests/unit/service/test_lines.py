@@ -11,8 +11,8 @@ from partition.records import Resumed, offsets_of, partition_indexes_of
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
 from transactions.groups import GroupPhase, Member, TransactionGroups
-from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
-from transactions.rows import resumed
+from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy, resumed
 
 
 class LinedBench(GatedBench):

@@ -132,4 +132,4 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
     ended = outlet.ended(written.get(timeout=seconds(10)).done)
     assert ended is not None
     assert stands_in.rows == ["a", "b"]
-    assert outlet.stop(10)
+    assert outlet.writer.stop(10)

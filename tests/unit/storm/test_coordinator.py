@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from partition.interfaces import StoredOffset
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import resume, store
-from transactions.partition_transactions import (
-    OutOfOrder,
-    Phase,
-    TransactionPolicy,
-)
-from transactions.rows import resumed
+from transactions.transaction import OutOfOrder, Phase, TransactionPolicy, resumed
 
 DIGEST = "0" * 32
 

@@ -9,10 +9,7 @@ from partition.records import Partition, Position, Range, Resumed, Transactions
 from service.spark_engine.task import RangeRead
 from tests.worlds import lined
 from transactions.groups import GroupPhase, Member, TransactionGroups
-from transactions.partition_transactions import (
-    OutOfOrder,
-    TransactionPolicy,
-)
+from transactions.transaction import OutOfOrder, TransactionPolicy
 
 DIGEST = "ab" * 16
 

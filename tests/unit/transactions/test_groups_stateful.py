@@ -21,8 +21,7 @@ from partition.records import Partition, Position, Resumed, Transactions
 from service.spark_engine.task import RangeRead
 from tests.worlds import lined
 from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
-from transactions.partition_transactions import TransactionPolicy
-from transactions.rows import RangeDigest, resumed
+from transactions.transaction import RangeDigest, TransactionPolicy, resumed
 
 SINKS = ("lake", "archive")
 PICK = st.integers(0, 9)

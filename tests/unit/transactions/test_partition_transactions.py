@@ -14,11 +14,7 @@ from partition.records import (
     Transactions,
 )
 from tests.worlds.lined import resume, store
-from transactions.partition_transactions import (
-    OutOfOrder,
-    TransactionPolicy,
-)
-from transactions.rows import RangeDigest
+from transactions.transaction import OutOfOrder, RangeDigest, TransactionPolicy
 
 ORDERS = Partition("orders", 3)
 POLICY = TransactionPolicy(records=10, plan_records=8, plan_seconds=0.5)

@@ -17,8 +17,7 @@ from hypothesis.stateful import (
 from partition.interfaces import StoredOffset
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
 from tests.worlds import lined
-from transactions.partition_transactions import Phase, TransactionPolicy
-from transactions.rows import resumed
+from transactions.transaction import Phase, TransactionPolicy, resumed
 
 ORDERS = Partition("orders", 3)
 SINKS = ("lake", "archive")

@@ -6,7 +6,7 @@ from partition.errors import ReplayDiffers
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import resume, store
 from transactions.groups import Member, TransactionGroups
-from transactions.partition_transactions import OutOfOrder, TransactionPolicy
+from transactions.transaction import OutOfOrder, TransactionPolicy
 
 ORDERS = Partition("orders", 3)
 DIGEST, OTHER = "ab" * 16, "cd" * 16

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transactions.rows import RangeDigest
+from transactions.transaction import RangeDigest
 
 RECORDS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2**40)), max_size=20).map(
     lambda steps: [

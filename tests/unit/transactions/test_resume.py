@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from partition.errors import KindChanged, SinkAhead, SinkStateLost
 from partition.interfaces import StoredOffset
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
-from transactions.rows import resumed
+from transactions.transaction import resumed
 
 ONE = Partition("orders", 3)
 KINDS = st.sampled_from(["transactional", "opaque"])
