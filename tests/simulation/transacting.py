@@ -121,7 +121,7 @@ class SimTransacting:
     def leftover(self) -> str | None:
         """Rows that are kept though no transaction of theirs is open; None: there are none."""
         for outlet in self._outlets:
-            for place, collected in outlet._pending._partitions.items():
+            for place, collected in outlet.rows._partitions.items():
                 line = self.real._owned.get(place)
                 done = [txid for txid in collected if line is None or txid <= line.committed]
                 if done:
