@@ -176,14 +176,14 @@ def run_headrace(
 
     service = Service(parts, config.pipeline.drain_seconds, taken)
     account = service.run(until_caught_up=until_caught_up)
-    if account.gaps():
-        raise SystemExit("; ".join(account.gaps()))
+    if account.problems():
+        raise SystemExit("; ".join(account.problems()))
     if opening.moment is None:
         raise SystemExit("no partition was opened")
     return {
         **figures(opening.moment, end, memory),
         "open_seconds": opening.moment.at - began.at,
-        "sunk": account.sunk,
+        "written": account.written,
         "filtered": account.filtered,
         "rows": account.rows,
         "batches": batches,

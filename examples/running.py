@@ -25,7 +25,7 @@ from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress, show_account
 from service.config import Config, EngineName, load
 from service.jars.resolver import resolve
-from service.snapshot import Account
+from service.snapshot import RunSummary
 
 INTERRUPTED = 130
 PARTITIONS = 4
@@ -40,7 +40,7 @@ Change: TypeAlias = tuple[str, bytes | None]
 class Outcome(NamedTuple):
     """What a run came to."""
 
-    account: Account
+    account: RunSummary
     gaps: Sequence[str] = ()  # what contradicts the account, in words
     shown: Sequence[str] = ()  # what came out, for people
 
@@ -91,7 +91,7 @@ class Surroundings:
 
     def run(
         self, topology: Topology, config: Config | None = None, *, target: str | None = None
-    ) -> Account:
+    ) -> RunSummary:
         """Run a topology until all that was published is resolved.
 
         `target` is where Spark's executors find it, "module:name"; the spark engine needs it.
@@ -163,7 +163,7 @@ def run_example(
     print(json.dumps(account.as_json()))
     if not account.caught_up:
         return INTERRUPTED
-    return 1 if outcome.gaps or account.gaps() else 0
+    return 1 if outcome.gaps or account.problems() else 0
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from service.http import HttpServer
 from service.metrics import Metrics
 from service.page.status import StatusPage
 from service.pipeline.loop import rare_collections
-from service.snapshot import Account, Snapshot, SparkStatistics, TraceStatistics, snapshot_of
+from service.snapshot import RunSummary, Snapshot, SparkStatistics, TraceStatistics, snapshot_of
 from service.wiring import Deadline, Parts, wire
 from topology.errors import InvalidTopology
 from topology.topology import Topology
@@ -58,7 +58,7 @@ class Service:
     def stop(self) -> None:
         self._stopping = True
 
-    def run(self, *, until_caught_up: bool = False) -> Account:
+    def run(self, *, until_caught_up: bool = False) -> RunSummary:
         """Run until stopped, or until every record below the log ends at the start is resolved.
 
         Raises permanent errors, after it has committed what was resolved by then.
@@ -82,7 +82,7 @@ class Service:
                 self._commit_resolved(deadline or Deadline(longest))
                 raise
             seconds = time.monotonic() - self._started
-            return Account.of(
+            return RunSummary.of(
                 self._publish(time.monotonic()),
                 parts.pipeline.consumer.assignment.goals,
                 seconds=seconds,
@@ -112,7 +112,7 @@ class Service:
             # What leaves should not wait for a full batch.
             leaves = bool(parts.pipeline.consumer.assignment.leaving)
             parts.pipeline.step(flush=flush or leaves, drain=flush)
-            self._letter_limit.look(parts.pipeline.tally)
+            self._letter_limit.look(parts.pipeline.counters)
             now = time.monotonic()
             if now >= publish_at:
                 publish_at = now + SNAPSHOT_SECONDS
@@ -178,7 +178,7 @@ def run_pipeline(
     target: str | None = None,
     until_caught_up: bool = False,
     on_snapshot: Callable[[Snapshot], None] | None = None,
-) -> Account:
+) -> RunSummary:
     """Run a topology until it is stopped or caught up, and return its account.
 
     SIGTERM and SIGINT drain (promise 16); a second one ends the process at once. Call it on the

@@ -14,7 +14,7 @@ ServiceError             1
 ├── TaskError            1   a range cannot be processed on an executor
 ├── TooManyDeadLetters   1   of the newest records more than allowed became dead letters
 ├── SinksFailed          1   a command could not do with every sink what it was to do
-└── AccountOpen          1   the run ended and records are unaccounted for or unresolved
+└── RunIncomplete          1   the run ended and its summary does not reconcile
 """
 
 from collections.abc import Sequence
@@ -142,9 +142,9 @@ class SinksFailed(ServiceError):
         self.sinks = list(sinks)
 
 
-class AccountOpen(ServiceError):
-    """The account does not close."""
+class RunIncomplete(ServiceError):
+    """The run summary does not reconcile."""
 
-    def __init__(self, gaps: Sequence[str]) -> None:
-        super().__init__("the account does not close: " + "; ".join(gaps))
-        self.gaps = list(gaps)
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("the run summary does not reconcile: " + "; ".join(problems))
+        self.problems = list(problems)

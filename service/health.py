@@ -80,7 +80,7 @@ class HealthCheck:
             for part in snapshot.partitions
             if part.transaction_wait_seconds >= TRANSACTION_SECONDS
         ]
-        waiting = snapshot.letters_waiting_seconds
+        waiting = snapshot.dead_letters_waiting_seconds
         if waiting >= LETTERS_SECONDS:
             problems.append(f"dead letters wait for their topic, for {waiting:.0f} s now")
         if snapshot.apart.failing_since is not None:

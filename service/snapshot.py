@@ -1,4 +1,4 @@
-"""The figures of a run at one moment, and the account: where every record is."""
+"""The figures of a run at one moment, and its summary: where every record is."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,7 +11,7 @@ from partition.commits import CommitAges
 from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.pipeline.references import ReferenceStatistics
-from service.pipeline.trees import Tally
+from service.pipeline.trees import OutcomeCounters
 from topology.complaints import Complaint
 from topology.histogram import Distribution
 from topology.workers.runners import RunnerStatistics
@@ -59,7 +59,7 @@ class Apart:
     """Events of other processes, which no part of this one has seen."""
 
     retried: int = 0  # emissions after the first
-    letters_refused: int = 0
+    dead_letters_refused: int = 0
     retries: int = 0  # of groups of ranges: how many tries have failed
     failing_since: float | None = None  # monotonic seconds; None: no group in flight has failed
     last_error: str | None = None
@@ -70,12 +70,12 @@ class EngineStatistics:
     """An engine's figures at one moment; what it has not is as if nothing had happened there."""
 
     sinks: tuple[SinkStatistics, ...] = ()
-    sunk: int = 0
+    written: int = 0
     filtered: int = 0
     dead_lettered: int = 0
     failures: dict[str, int] = field(default_factory=dict)  # by step
-    letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
-    buried: dict[tuple[str, str], int] = field(default_factory=dict)  # by step and kind of error
+    dead_letters: dict[tuple[str, int], int] = field(default_factory=dict)  # sent, by partition
+    dead_letter_causes: dict[tuple[str, str], int] = field(default_factory=dict)  # by step, error
     acker: AckerStatistics = _NO_TREES
     held_back: bool = False
     held_back_seconds: dict[str, float] = field(default_factory=dict)  # by what was full
@@ -86,16 +86,18 @@ class EngineStatistics:
     apart: Apart = field(default_factory=Apart)  # on Spark's executors
 
     @classmethod
-    def of(cls, tally: Tally, sinks: Iterable[SinkStatistics], apart: Apart, **others: Any) -> Self:
+    def of(
+        cls, counters: OutcomeCounters, sinks: Iterable[SinkStatistics], apart: Apart, **others: Any
+    ) -> Self:
         """Figures with copies of what goes on changing."""
         return cls(
             sinks=tuple(sinks),
-            sunk=tally.sunk,
-            filtered=tally.filtered,
-            dead_lettered=tally.dead_lettered,
-            failures=dict(tally.failures),
-            letters=dict(tally.letters),
-            buried=dict(tally.buried),
+            written=counters.written,
+            filtered=counters.filtered,
+            dead_lettered=counters.dead_lettered,
+            failures=dict(counters.failures),
+            dead_letters=dict(counters.dead_letters),
+            dead_letter_causes=dict(counters.dead_letter_causes),
             apart=replace(apart),
             **others,
         )
@@ -107,9 +109,9 @@ class Snapshot(EngineStatistics):
 
     taken_at: float  # monotonic seconds
     partitions: tuple[PartitionStatistics, ...]
-    letters_pending: int = 0
-    letters_refused: int = 0
-    letters_waiting_seconds: float = 0.0  # without one of them becoming durable
+    dead_letters_pending: int = 0
+    dead_letters_refused: int = 0
+    dead_letters_waiting_seconds: float = 0.0  # without one of them becoming durable
     kafka_available: bool = True
     store_available: bool = True
     commit_seconds: float = 0.0  # of the last write of offsets, or the one under way
@@ -179,9 +181,9 @@ def snapshot_of(
         settled=assignment.is_settled,
         departed=assignment.departed,
         moves=assignment.moves,
-        letters_pending=letters.pending,
-        letters_waiting_seconds=letters.waiting_seconds(now),
-        letters_refused=letters.refused + engine.apart.letters_refused,
+        dead_letters_pending=letters.pending,
+        dead_letters_waiting_seconds=letters.waiting_seconds(now),
+        dead_letters_refused=letters.refused + engine.apart.dead_letters_refused,
         references=references,
         spark=spark,
         traces=traces,
@@ -192,7 +194,7 @@ _NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAccount:
+class PartitionSummary:
     """Offsets of one partition; each is the next to read."""
 
     committed: int
@@ -211,11 +213,11 @@ class PartitionAccount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """Accounts for every record. It closes when nothing is missing and nothing is open."""
+class RunSummary:
+    """Says where every record is. It reconciles when nothing is missing and nothing is open."""
 
     read: int = 0
-    sunk: int = 0
+    written: int = 0
     rows: int = 0
     filtered: int = 0
     retried: int = 0
@@ -224,7 +226,7 @@ class Account:
     given_up: int = 0  # in flight when their partitions went to other replicas, which read anew
     lost: int = 0  # offsets the source has lost, or that were skipped by policy
     seconds: float
-    partitions: dict[str, PartitionAccount]
+    partitions: dict[str, PartitionSummary]
     halted: dict[str, str]  # partitions of which nothing more is read, and why
     table: str | None
     dead_letters: str | None
@@ -234,7 +236,7 @@ class Account:
     def of(cls, snapshot: Snapshot, goals: Mapping[Partition, int], **facts: Any) -> Self:
         """Sum up a run by its last snapshot; `goals` are where its logs ended at first."""
         partitions = {
-            str(part.partition): PartitionAccount(
+            str(part.partition): PartitionSummary(
                 committed=part.committed,
                 frontier=part.ledger.last_completed_offset,
                 log_end=max(part.log_end or 0, part.ledger.fetched_to),
@@ -244,7 +246,7 @@ class Account:
         }
         return cls(
             read=snapshot.read,
-            sunk=snapshot.sunk,
+            written=snapshot.written,
             rows=snapshot.rows,
             filtered=snapshot.filtered,
             retried=snapshot.retried,
@@ -263,23 +265,23 @@ class Account:
 
     def losses(self) -> list[str]:
         """Records that are in none of the known places. Always empty."""
-        resolved = self.sunk + self.filtered + self.dead_lettered
+        resolved = self.written + self.filtered + self.dead_lettered
         placed = resolved + self.unresolved + self.given_up
         if placed == self.read:
             return []
         return [f"{self.read} records were read but {placed} are accounted for"]
 
-    def gaps(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Reasons why a finite run is incomplete; empty when it reconciles."""
-        gaps = self.losses()
+        found = self.losses()
         if self.unresolved:
-            gaps.append(f"{self.unresolved} records are unresolved")
-        gaps += [
+            found.append(f"{self.unresolved} records are unresolved")
+        found += [
             f"{name}: committed {part.committed}, {part.missing} short of where the log ended"
             for name, part in self.partitions.items()
             if part.missing
         ]
-        return gaps + [f"{name} is halted: {why}" for name, why in self.halted.items()]
+        return found + [f"{name} is halted: {why}" for name, why in self.halted.items()]
 
     def as_json(self) -> dict[str, Any]:
         facts = asdict(self)

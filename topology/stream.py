@@ -366,7 +366,7 @@ class Stream(Generic[T]):
 
         What comes out belongs to the batch, and to no one record: an error of the function has
         the whole batch tried again, a row that the sink does not take ends the run, and a record
-        whose row the function leaves out counts as sunk.
+        whose row the function leaves out counts as written.
         """
         self._check_unordered("spark()")
         return SparkRows(spark_step(function, schema, name), self.into)

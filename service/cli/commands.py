@@ -16,8 +16,8 @@ from service.cli.common import answers, configured, load_topology, print_json
 from service.cli.embedded import embedded
 from service.cli.render import RunProgress, show_account
 from service.config import Config, EngineName, load
-from service.errors import AccountOpen, BadConfig, NotStarted, ServerEnded
-from service.snapshot import Account
+from service.errors import BadConfig, NotStarted, RunIncomplete, ServerEnded
+from service.snapshot import RunSummary
 from topology.topology import Topology, as_facts, as_mermaid, as_text
 
 _POLL_SECONDS = 0.5
@@ -38,7 +38,7 @@ def run(
     chosen = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
 
-        def started(settings: Config) -> Account:
+        def started(settings: Config) -> RunSummary:
             return run_pipeline(
                 topology,
                 settings,
@@ -55,9 +55,9 @@ def run(
         print_json(account.as_json())
     else:
         show_account(answers(), account)
-    gaps = account.gaps() if account.caught_up else account.losses()
+    gaps = account.problems() if account.caught_up else account.losses()
     if gaps:
-        raise AccountOpen(gaps)
+        raise RunIncomplete(gaps)
 
 
 def _run_embedded(
@@ -66,8 +66,8 @@ def _run_embedded(
     chosen: Mapping[str, Any],
     state_dir: Path,
     progress: RunProgress,
-    run_with: Callable[[Config], Account],
-) -> Account:
+    run_with: Callable[[Config], RunSummary],
+) -> RunSummary:
     """Run on servers of our own; what is `chosen` lies over the configuration."""
     # Read once before the servers start: a wrong key should not cost their start.
     configured(config, {**_SOMEWHERE, **chosen})

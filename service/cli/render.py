@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.snapshot import Account, Snapshot
+from service.snapshot import RunSummary, Snapshot
 
 
 class RunProgress:
@@ -56,7 +56,7 @@ class RunProgress:
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Show where the records are."""
-        resolved = snapshot.sunk + snapshot.filtered + snapshot.dead_lettered
+        resolved = snapshot.written + snapshot.filtered + snapshot.dead_lettered
         waiting = sum(part.ledger.waiting for part in snapshot.partitions)
         facts = (
             f"rows {snapshot.rows:,}  filtered {snapshot.filtered:,}  "
@@ -74,14 +74,14 @@ class RunProgress:
         )
 
 
-def show_account(console: Console, account: Account) -> None:
+def show_account(console: Console, account: RunSummary) -> None:
     """Print an account as tables."""
     totals = Table(title="Where every record is", show_header=False, title_justify="left")
     totals.add_column()
     totals.add_column(justify="right")
     for label, value in (
         ("records read", account.read),
-        ("  in the sinks", account.sunk),
+        ("  in the sinks", account.written),
         ("  filtered", account.filtered),
         ("  dead-lettered", account.dead_lettered),
         ("  unresolved", account.unresolved),
@@ -103,5 +103,5 @@ def show_account(console: Console, account: Account) -> None:
     if account.table is not None:
         console.print(f"table:        {escape(account.table)}", soft_wrap=True)
     console.print(f"dead letters: {escape(str(account.dead_letters))}", soft_wrap=True)
-    for gap in account.gaps():
+    for gap in account.problems():
         console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

@@ -149,7 +149,7 @@ def _drawn(graph: Graph) -> dict[str, Any]:
 def _totals(snapshot: Snapshot) -> dict[str, int]:
     return {
         "read": snapshot.read,
-        "sunk": snapshot.sunk,
+        "written": snapshot.written,
         "filtered": snapshot.filtered,
         "dead_lettered": snapshot.dead_lettered,
         "unresolved": snapshot.unresolved,

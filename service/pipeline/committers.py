@@ -33,7 +33,7 @@ from service.pipeline.sink_buffer import (
     TransactionWork,
     WriterEvent,
 )
-from service.pipeline.trees import LETTERED, Tally, TreeTracker
+from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
 from sinks.writer import BatchCommitted
 from topology.calls import Failure
 from topology.errors import SinkFenced
@@ -68,10 +68,10 @@ class SinkCommitter(ABC):
     is_idle = True
     """Whether nothing is under way that the trees do not tell of."""
 
-    def __init__(self, buffers: Iterable[SinkBuffer], tally: Tally) -> None:
+    def __init__(self, buffers: Iterable[SinkBuffer], counters: OutcomeCounters) -> None:
         self.buffers: Mapping[str, SinkBuffer] = {each.name: each for each in buffers}
         """By the names of the sinks' steps."""
-        self.tally = tally
+        self.counters = counters
 
     @abstractmethod
     def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:
@@ -125,7 +125,7 @@ class BatchCommitter(SinkCommitter):
         buffers: Sequence[BatchBuffer],
         on: Observers,
     ) -> None:
-        super().__init__(buffers, Tally())
+        super().__init__(buffers, OutcomeCounters())
         self._consumer = consumer
         self._trees = trees
         self._buffers = {each.name: each for each in buffers}
@@ -158,7 +158,7 @@ class BatchCommitter(SinkCommitter):
         ]
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
-        self.tally.acked(flags)
+        self.counters.acked(flags)
         for notify in self._on.records_resolved:
             notify(record_ids)
         self._consumer.ack(record_ids)
@@ -173,7 +173,7 @@ class BatchCommitter(SinkCommitter):
 
 @dataclass(slots=True)
 class _Outcome:
-    tally: Tally = field(default_factory=Tally)
+    counters: OutcomeCounters = field(default_factory=OutcomeCounters)
     dead_lettered: set[int] = field(default_factory=set)  # record ids
 
 
@@ -193,7 +193,7 @@ class TransactionCommitter(SinkCommitter):
         buffers: Sequence[TransactionBuffer],
         on: Observers,
     ) -> None:
-        super().__init__(buffers, Tally())
+        super().__init__(buffers, OutcomeCounters())
         self._consumer = consumer
         self._trees = trees
         self._buffers = {each.name: each for each in buffers}
@@ -232,8 +232,8 @@ class TransactionCommitter(SinkCommitter):
                 of_it = txids == txid
                 its_flags = flags[there][of_it]
                 outcome = self._outcomes[index, txid]
-                outcome.tally.acked(its_flags)
-                lettered = record_ids[there][of_it][its_flags & LETTERED > 0]
+                outcome.counters.acked(its_flags)
+                lettered = record_ids[there][of_it][its_flags & DEAD_LETTERED > 0]
                 outcome.dead_lettered.update(lettered.tolist())
 
     def discard_attempt(self, record_id: int) -> None:
@@ -419,7 +419,7 @@ class TransactionCommitter(SinkCommitter):
         if record_id in outcome.dead_lettered:
             return False
         outcome.dead_lettered.add(record_id)
-        outcome.tally.sunk -= 1  # it had a row; `resolved` counts it again
+        outcome.counters.written -= 1  # it had a row; `resolved` counts it again
         owned.awaits(offset)
         return True
 
@@ -446,7 +446,7 @@ class TransactionCommitter(SinkCommitter):
                 notify(index, covered.end)
             outcome = self._outcomes.pop((index, member.txid), None)
             if outcome is not None:
-                self.tally.add(outcome.tally)
+                self.counters.add(outcome.counters)
 
     @property
     def is_idle(self) -> bool:  # type: ignore[override]

@@ -16,7 +16,7 @@ import structlog
 from partition.records import Chunk, RecordIds, offset_of, partition_index_of
 from service.errors import TooManyDeadLetters
 from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.trees import LETTERED, Tally, TreeTracker
+from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
 from topology.calls import Failure
 from topology.complaints import text_of
 from topology.errors import BoltError
@@ -77,7 +77,7 @@ class FailureHandler:
         self._reader = reader
         self._dead_letters = dead_letters
         self._committer = committer
-        self._tally = committer.tally
+        self._counters = committer.counters
         self._retries = retries
         self._screen_policy = screen_policy
         self.complain = context.complaints.hear
@@ -95,7 +95,7 @@ class FailureHandler:
         if is_final(error):
             return False
         after = error.after_seconds if isinstance(error, Retry) else None
-        self._tally.failures[failure.step] += 1
+        self._counters.failures[failure.step] += 1
         self.complain("step_failing", failure.step, error)
         for notify in self._on.record_failed:
             notify(record_id, failure)
@@ -113,7 +113,7 @@ class FailureHandler:
             np.array([record_id for record_id, _failure in rejected], np.int64)
         )
         edges = self._trees.new_edges(len(rejected))
-        self._trees.init(trees, edges, LETTERED)
+        self._trees.init(trees, edges, DEAD_LETTERED)
         places = zip(trees.tolist(), edges.tolist(), strict=True)
         for (record_id, failure), (tree, edge) in zip(rejected, places, strict=True):
             self._complain_if_final(failure)
@@ -174,10 +174,10 @@ class FailureHandler:
             record_id = int(self._trees.record_ids(trees)[0])
             if record_id < 0:
                 continue
-            if int(self._trees.flags(trees)[0]) & LETTERED:
+            if int(self._trees.flags(trees)[0]) & DEAD_LETTERED:
                 self._trees.ack(trees, np.array([its_edge], np.uint64))
                 continue
-            self._trees.mark(trees, LETTERED)
+            self._trees.mark(trees, DEAD_LETTERED)
             self._send(record_id, one, its_edge, failure)
 
     def _complain_if_final(self, failure: Failure) -> None:
@@ -188,8 +188,8 @@ class FailureHandler:
         manager, offset = self._reader.manager(partition_index_of(record_id)), offset_of(record_id)
         message: Any = manager.message(offset)
         letter = _letter(message, failure, manager.attempts(offset))
-        self._tally.letters[message.topic(), message.partition()] += 1
-        self._tally.buried[failure.step, letter.error_class] += 1
+        self._counters.dead_letters[message.topic(), message.partition()] += 1
+        self._counters.dead_letter_causes[failure.step, letter.error_class] += 1
         for notify in self._on.dead_letter_sent:
             trace = notify(record_id, letter, self._dead_letters.name)
             letter = replace(letter, trace=trace) if trace else letter
@@ -227,12 +227,12 @@ class DeadLetterLimit:
         self._of_records = of_records
         self._marks: deque[tuple[int, int]] = deque([(0, 0)])  # resolved, and letters of them
 
-    def look(self, tally: Tally) -> None:
+    def look(self, counters: OutcomeCounters) -> None:
         """Compare the counts with the limit. Raises TooManyDeadLetters."""
         if self._max_ratio is None:
             return
-        letters = tally.dead_lettered
-        resolved = tally.sunk + tally.filtered + letters
+        letters = counters.dead_lettered
+        resolved = counters.written + counters.filtered + letters
         marks = self._marks
         if resolved - marks[-1][0] < max(1, self._of_records // _MARKS):
             return

@@ -58,7 +58,7 @@ class Pipeline:
         self.acker = trees.acker
         self.runners = router.runners
         self.results = context.results
-        self.tally = committer.tally
+        self.counters = committer.counters
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the consumer are open already."""
@@ -188,7 +188,7 @@ class Pipeline:
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics.of(
-            self.tally,
+            self.counters,
             (outlet.statistics() for outlet in self.outlets),
             Apart(),
             acker=self.acker.statistics(),

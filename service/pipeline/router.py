@@ -15,7 +15,7 @@ from partition.records import MAX_PARTITION_INDEX, Chunk, RecordIds, partition_i
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
 from service.pipeline.failures import FailureHandler
-from service.pipeline.trees import SUNK, TreeTracker
+from service.pipeline.trees import WRITTEN, TreeTracker
 from topology.advanced import Actions, AdvancedRunner
 from topology.bolt import Kind
 from topology.calls import Delivery, Failure, Outcome, failure_of
@@ -213,7 +213,7 @@ class Router:
             step, parents = delivery.boundary, delivery.parents
             own = trees if parents is None else trees[parents]
             if isinstance(step, SinkStep):
-                self._trees.mark(own, SUNK)
+                self._trees.mark(own, WRITTEN)
                 # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
                 has_edges = self._committer.rows_have_edges
                 edges = self._new_edges(delivery, roots) if has_edges else None

@@ -24,7 +24,7 @@ from topology.complaints import text_of
 
 log = structlog.get_logger()
 
-SUNK, LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
+WRITTEN, DEAD_LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
 
 _EXPIRE_EVERY_SECONDS = 0.5
 _TOUCH_SECONDS = 1e-5  # per value that waits: looking at all of them costs a hundredth of it
@@ -52,32 +52,32 @@ _NOTHING = Resolved()
 
 
 @dataclass(slots=True)
-class Tally:
+class OutcomeCounters:
     """Counts of resolved records by outcome. The owner thread counts."""
 
-    sunk: int = 0  # every row durable in its sinks
+    written: int = 0  # every row durable in its sinks
     filtered: int = 0  # dropped on purpose: no row, no letter
     dead_lettered: int = 0  # a dead letter of it is durable
     failures: Counter[str] = field(default_factory=Counter)  # by step; tries that are repeated
-    letters: Counter[tuple[str, int]] = field(default_factory=Counter)  # sent, by partition
-    buried: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step and kind of error
+    dead_letters: Counter[tuple[str, int]] = field(default_factory=Counter)  # sent, by partition
+    dead_letter_causes: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step, error
 
     def acked(self, flags: Flags) -> None:
-        letters = int(np.count_nonzero(flags & LETTERED))
-        rows = int(np.count_nonzero(flags & SUNK == SUNK)) - int(
-            np.count_nonzero(flags & (SUNK | LETTERED) == (SUNK | LETTERED))
+        letters = int(np.count_nonzero(flags & DEAD_LETTERED))
+        rows = int(np.count_nonzero(flags & WRITTEN == WRITTEN)) - int(
+            np.count_nonzero(flags & (WRITTEN | DEAD_LETTERED) == (WRITTEN | DEAD_LETTERED))
         )
         self.dead_lettered += letters
-        self.sunk += rows
+        self.written += rows
         self.filtered += len(flags) - letters - rows
 
-    def add(self, other: "Tally") -> None:
-        self.sunk += other.sunk
+    def add(self, other: "OutcomeCounters") -> None:
+        self.written += other.written
         self.filtered += other.filtered
         self.dead_lettered += other.dead_lettered
         self.failures.update(other.failures)
-        self.letters.update(other.letters)
-        self.buried.update(other.buried)
+        self.dead_letters.update(other.dead_letters)
+        self.dead_letter_causes.update(other.dead_letter_causes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from partition.records import Partition, Position, later_epoch
 from service.errors import ServiceError, TaskError
 from service.pipeline.committers import share_of
 from service.pipeline.sink_buffer import WriterEvent
-from service.pipeline.trees import Tally
+from service.pipeline.trees import OutcomeCounters
 from service.snapshot import Apart
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
 from service.spark_engine.planner import Silences
@@ -80,7 +80,7 @@ class Attempts:
         """`at` is called at the points where a test may end the process."""
         self.groups = groups
         self.apart = Apart()
-        self.tally = Tally()
+        self.counters = OutcomeCounters()
         self.running: dict[tuple[int, int], Attempt] = {}
         """Attempts that executors run, by group and attempt."""
         self.processed: dict[int, Attempt] = {}
@@ -415,9 +415,9 @@ class Attempts:
             if manager is not None and manager.delivery is member.line:
                 self._owner.assignment.passed(member.place, covers)
         for done in attempt.results:
-            self.tally.add(done.tally)
+            self.counters.add(done.counters)
             self.apart.retried += done.retried
-            self.apart.letters_refused += done.letters_refused
+            self.apart.dead_letters_refused += done.dead_letters_refused
         log.debug("range_group_committed", **attempt.log_fields())
 
     def _go_on_without_fenced(self, attempt: Attempt, now: float) -> None:

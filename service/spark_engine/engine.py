@@ -22,7 +22,7 @@ from partition.errors import OffsetOutOfRange
 from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letters import DeadLetterSender
-from service.pipeline.trees import Tally
+from service.pipeline.trees import OutcomeCounters
 from service.snapshot import EngineStatistics
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
@@ -120,14 +120,14 @@ class SparkEngine:
         return moved
 
     @property
-    def tally(self) -> Tally:
+    def counters(self) -> OutcomeCounters:
         """How records were resolved whose transactions are committed."""
-        return self._attempts.tally
+        return self._attempts.counters
 
     def statistics(self) -> EngineStatistics:
         """The figures of this moment: no record is in flight here, and no bolt is called."""
         sinks = (outlet.statistics() for outlet in self.outlets)
-        return EngineStatistics.of(self.tally, sinks, self._attempts.apart)
+        return EngineStatistics.of(self.counters, sinks, self._attempts.apart)
 
     @property
     def is_idle(self) -> bool:

@@ -22,7 +22,7 @@ from partition.records import (
 )
 from service.pipeline.committers import RefusedRow, SinkCommitter
 from service.pipeline.sink_buffer import estimated_bytes
-from service.pipeline.trees import LETTERED, Tally, TreeTracker
+from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
 from sinks.writer import RetryLoop, check_rejected
@@ -169,7 +169,7 @@ class Staging(SinkCommitter):
         put: Callable[[list[RefusedRow]], object],
     ) -> None:
         """`put` is the pipeline's queue of results; refused rows come back from it to `handle`."""
-        super().__init__((), Tally())
+        super().__init__((), OutcomeCounters())
         self._sinks = sinks
         self._trees = trees
         self._reader = reader
@@ -185,10 +185,10 @@ class Staging(SinkCommitter):
         self._sinks[sink].add(piece, record_ids, *self._sections_of(record_ids))
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
-        self.tally.acked(flags)
+        self.counters.acked(flags)
         self._reader.processed(record_ids)
         numbers, _places = self._sections_of(record_ids)
-        letters = flags & LETTERED > 0
+        letters = flags & DEAD_LETTERED > 0
         for number, section in enumerate(self._sections, self._first):
             of_it = numbers == number
             if section.is_staged:  # the letter of a refused row
@@ -264,7 +264,7 @@ class Staging(SinkCommitter):
                     continue  # a record has one letter
                 section.lettered.add(record_id)
                 section.letters_out.add(record_id)
-                self.tally.sunk -= 1  # it had a row; `processed` counts it again
+                self.counters.written -= 1  # it had a row; `processed` counts it again
                 refused.append(RefusedRow(Failure(name, Reject(reason)), record_id))
         if refused:
             self._put(refused)

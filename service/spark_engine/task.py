@@ -15,7 +15,7 @@ import pyarrow as pa
 from partition.records import Offsets, Partition, Position
 from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
-from service.pipeline.trees import Tally
+from service.pipeline.trees import OutcomeCounters
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Staged, Stager
@@ -100,9 +100,9 @@ class TaskDone:
 
     ranges: tuple[RangeRead, ...]
     staged: Mapping[str, tuple[Staged, ...]]
-    tally: Tally
+    counters: OutcomeCounters
     retried: int
-    letters_refused: int = 0
+    dead_letters_refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

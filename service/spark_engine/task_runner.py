@@ -242,9 +242,9 @@ def _run(
     return TaskDone(
         ranges=fetcher.read(),
         staged={name: tuple(sink.staged) for name, sink in sinks.items()},
-        tally=pipeline.tally,
+        counters=pipeline.counters,
         retried=reader.retried,
-        letters_refused=pipeline.dead_letters.refused,
+        dead_letters_refused=pipeline.dead_letters.refused,
     )
 
 

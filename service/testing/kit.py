@@ -98,7 +98,7 @@ class TopologyTest:
 
     @property
     def acked(self) -> list[Record]:
-        """Records that are complete: sunk or filtered, not rejected."""
+        """Records that are complete: written or filtered, not rejected."""
         rejected = {_place_of(letter.record) for letter in self.rejected}
         acked = self._bench.recording.acked
         return [record for record in acked if _place_of(record) not in rejected]
@@ -143,7 +143,7 @@ class TopologyTest:
     def metrics(self) -> dict[str, float]:
         """The figures that `/metrics` would show now, by name and labels as it writes them.
 
-        So `headrace_service_sunk_records_total`, or
+        So `headrace_service_written_records_total`, or
         `headrace_topology_failed_tuples_total{step="parse"}`.
         """
         # Not above: whoever only tests needs no client of Prometheus.

@@ -148,7 +148,7 @@ def stored_is_written(stage: Stage, run: Run, records: evidence.Topic) -> None:
     """Committed, frontier and stored are one, and just the records below are in the table."""
     account = run.account()
     assert account["unresolved"] == 0
-    assert account["read"] == account["sunk"] + account["filtered"] + account["dead_lettered"]
+    assert account["read"] == account["written"] + account["filtered"] + account["dead_lettered"]
     for part in account["partitions"].values():
         assert part["committed"] == part["frontier"]
     stored = stage.stored()

@@ -214,7 +214,10 @@ def test_every_order_of_a_known_customer_is_billed_once(tmp_path: Path) -> None:
     assert Counter(tuple(row[name] for name in names) for row in rows) == wanted
     account = done.account
     assert (account["read"], account["rows"]) == (len(published), wanted.total())
-    assert (account["sunk"], account["dead_lettered"]) == (len(whole), len(published) - len(whole))
+    assert (account["written"], account["dead_lettered"]) == (
+        len(whole),
+        len(published) - len(whole),
+    )
     assert done.said[-1] == f"{wanted.total()} bills of {len(published)} orders"
 
 

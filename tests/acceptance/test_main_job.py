@@ -97,7 +97,7 @@ def test_ctrl_c_in_the_middle_of_the_main_job_drains_and_leaves_no_process_behin
         account = run.account()
         assert 0 < account["read"] < MANY_FLIGHTS
         assert account["unresolved"] == 0
-        resolved = account["sunk"] + account["filtered"] + account["dead_lettered"]
+        resolved = account["written"] + account["filtered"] + account["dead_lettered"]
         assert account["read"] == resolved
         assert sum(part["committed"] for part in account["partitions"].values()) == resolved
         table = tmp_path / "state" / "flights" / "warehouse" / "flight_events"

@@ -76,8 +76,8 @@ def watching(
     try:
         with prometheus.running():
             _feed(kafka)
-            sunk = "headrace_service_sunk_records_total > 0"
-            until("rows are in the table", lambda: prometheus.series(sunk), 300, log.read_text)
+            written = "headrace_service_written_records_total > 0"
+            until("rows are in the table", lambda: prometheus.series(written), 300, log.read_text)
             yield prometheus
     finally:
         run.terminate()
@@ -116,7 +116,7 @@ def test_what_has_nothing_to_tell_has_no_series(watching):
 
 def test_the_account_closes_in_prometheus(watching):
     resolved = " + ".join(
-        f"headrace_service_{how}_records_total" for how in ("sunk", "filtered", "dead_lettered")
+        f"headrace_service_{how}_records_total" for how in ("written", "filtered", "dead_lettered")
     )
     until("all is resolved", lambda: watching.series(f"({resolved}) == 2000"), 120)
     assert watching.series("sum(headrace_partition_read_records_total) == 2000") == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from acker.acker import Acker
-from service.pipeline.trees import LETTERED
+from service.pipeline.trees import DEAD_LETTERED
 from tests.simulation.sink import Letter, Write
 from tests.simulation.tuples import Attempt, Tuple
 from topology.workers.key_queue import CallQueue
@@ -121,7 +121,7 @@ class Bolts:
         trees = np.array([attempt.tree for attempt in tup.attempts], np.int64)
         if (self.acker.owners(trees) < 0).all():
             return
-        self.acker.mark(trees, LETTERED)
+        self.acker.mark(trees, DEAD_LETTERED)
         for attempt in tup.attempts:
             attempt.letter = attempt
         self.buried.append(tup)

@@ -9,7 +9,7 @@ import numpy as np
 
 from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
 from partition.records import Partition
-from service.pipeline.trees import Tally
+from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.cluster import TasksEnded
 from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
 from tests.simulation.kafka import SimLog, SimRecord
@@ -175,7 +175,7 @@ class SimExecutors:
         task, runs = job.tasks[place], list[RangeRun]()
         apart = [name for name, stager in task.stagers.items() if isinstance(stager, SimStager)]
         reads, staged = [], {name: list[Staged]() for name in apart}
-        tally = Tally()
+        counters = OutcomeCounters()
         for each in task.ranges:
             log = self._world.cluster.log(each.partition)
             trouble = _trouble(each, log)
@@ -192,7 +192,7 @@ class SimExecutors:
             )  # fmt: skip
             runs.append(run)
             reads.append(_read(each.partition, records))
-            self._stage(run, each, staged, tally)
+            self._stage(run, each, staged, counters)
             known = log.epoch_before(each.end, each.position.leader_epoch)
             job.life.fetcher.read_under[log.topic_id, each.partition] = known
         spooled = spool_all(
@@ -208,18 +208,22 @@ class SimExecutors:
             oracle.lettered(record, table)
             of[record.partition].lettered.add((record, table))
         made = {name: tuple(those) for name, those in staged.items()} | spooled.staged
-        return TaskDone(tuple(reads), made, tally, retried=0), runs
+        return TaskDone(tuple(reads), made, counters, retried=0), runs
 
     def _stage(
-        self, run: RangeRun, each: TaskRange, staged: dict[str, list[Staged]], tally: Tally
+        self,
+        run: RangeRun,
+        each: TaskRange,
+        staged: dict[str, list[Staged]],
+        counters: OutcomeCounters,
     ) -> None:
         for record in run.records:
             if self._rng.randrange(_BAD) == 0:
                 run.buried.add(record)
             if record.offset in each.refused or record in run.buried:
-                tally.dead_lettered += 1
+                counters.dead_lettered += 1
             else:
-                tally.sunk += 1
+                counters.written += 1
         for name, those in staged.items():
             if name in each.skips:
                 continue

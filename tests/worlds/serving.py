@@ -15,7 +15,7 @@ from service.app import Service
 from service.config import load
 from service.health import HealthCheck
 from service.metrics import figures
-from service.snapshot import Account, Snapshot
+from service.snapshot import RunSummary, Snapshot
 from service.wiring import wire
 from tests.support import patience
 from tests.support.patience import Limit, seconds, until
@@ -66,7 +66,7 @@ class Serving:
         self.root = f"/{uuid.uuid4().hex[:8]}"
         self._zookeeper = {"hosts": zookeeper, "root": self.root}
 
-    def run(self, **pipeline: Any) -> Account:
+    def run(self, **pipeline: Any) -> RunSummary:
         """Read to the end of the logs as they are at the start. Raises what ends the run."""
         with self.service(pipeline) as service:
             return service.run(until_caught_up=True)
@@ -150,7 +150,7 @@ class Running:
         self._service = service
         self._health = HealthCheck(lambda: service.snapshot)
         self._error: BaseException | None = None
-        self._account: Account | None = None
+        self._account: RunSummary | None = None
         self._thread = threading.Thread(target=self._run, name="service")
         self._thread.start()
 
@@ -204,7 +204,7 @@ class Running:
             ),
         )
 
-    def end(self) -> Account:
+    def end(self) -> RunSummary:
         """Drain and end. Raises what ended the run."""
         self._service.stop()
         self.wait()

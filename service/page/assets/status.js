@@ -47,7 +47,7 @@ function showVerdict(status) {
 
 function showTotals(totals) {
   const named = {
-    read: "records read", sunk: "in the sinks", filtered: "filtered", dead_lettered: "dead letters",
+    read: "records read", written: "in the sinks", filtered: "filtered", dead_lettered: "dead letters",
     unresolved: "unresolved", retried: "retries", rows: "rows written",
   };
   at("totals").replaceChildren(...Object.entries(named).map(([key, name]) => {

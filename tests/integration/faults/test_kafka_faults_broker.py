@@ -44,7 +44,7 @@ def test_a_broker_that_restarts_again_and_again_repeats_nothing(
         running.committed(topic, {0: count, 1: RESTARTS})
         account = running.end()
     assert serving.offsets(0) == list(range(count))
-    assert account.gaps() == []
+    assert account.problems() == []
     assert {letter["headrace.offset"] for letter in serving.letters()} == {"0", "1", "2"}
     assert serving.events("partition_halted") == []
 
@@ -75,5 +75,5 @@ def test_a_frozen_broker_is_noticed_and_waited_for_beyond_every_time_out_of_the_
         running.committed(topic, {0: 200})
         account = running.end()
     assert serving.offsets(0) == list(range(200))
-    assert account.gaps() == []
+    assert account.problems() == []
     assert serving.events("partition_halted") == []

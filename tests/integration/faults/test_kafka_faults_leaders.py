@@ -91,7 +91,7 @@ def test_a_leader_that_dies_again_and_again_costs_no_record_and_repeats_none(
     assert serving.offsets(0) == list(range(count))
     assert serving.offsets(1) == list(range(10 * MOVES))
     assert sorted(int(row[3] or b"") for row in serving.rows if row[0] == 0) == list(range(count))
-    assert account.gaps() == []
+    assert account.problems() == []
     assert account.lost == 0
     assert serving.events("partition_halted") == []
 

@@ -63,7 +63,7 @@ def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(
         running.committed(topic, {0: 21})
         running.until("ready", lambda: not running.problems)
         account = running.end()
-    assert account.gaps() == []
+    assert account.problems() == []
     assert [letter["headrace.offset"] for letter in serving.letters()] == ["3", "9", "10"]
     assert serving.offsets(0) == [0, 1, 2, *range(4, 9), *range(11, 21)]
     assert serving.events("dead_letter_broker_error"), "the log says what is wrong"
@@ -117,7 +117,7 @@ def test_too_many_dead_letters_end_the_run_and_lose_nothing(
     letters = {int(letter["headrace.offset"]) for letter in serving.letters()}
     assert letters == {*range(4, 200, 5), *range(200, 1200)}, "all that is bad has a letter"
     assert len(serving.rows) == len(set(serving.rows)) == 160
-    assert account.gaps() == []
+    assert account.problems() == []
 
 
 def test_a_key_larger_than_the_dead_letter_topic_takes_is_told_by_size_and_digest(
@@ -132,7 +132,7 @@ def test_a_key_larger_than_the_dead_letter_topic_takes_is_told_by_size_and_diges
     few = [RawRecord(b"bad", (), b"%d" % number) for number in range(20)]
     send_raw(world.kafka.address, topic, [*large, *few])
     account = serving.run()
-    assert account.gaps() == []
+    assert account.problems() == []
     assert account.dead_lettered == 22
     letters = {dict(each.headers())["headrace.offset"]: each for each in serving.letter_messages()}
     by_key = dict(letters[b"1"].headers())

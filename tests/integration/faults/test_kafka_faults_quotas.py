@@ -62,5 +62,5 @@ def test_a_throttled_service_is_slow_and_ready_and_reads_everything_once(
     assert problems == set()
     assert account.seconds > RECORDS * SIZE / BYTES_PER_SECOND / 2, "it was throttled"
     assert serving.offsets(0) == list(range(RECORDS))
-    assert account.gaps() == []
+    assert account.problems() == []
     assert serving.events("kafka_throttled")

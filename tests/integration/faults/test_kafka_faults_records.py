@@ -42,7 +42,7 @@ def test_markers_and_what_was_aborted_leave_no_lag_behind(
         running.until("no lag", lambda: running.of("lag_records", topic, 0) == 0)
         account = running.end()
     assert serving.offsets(0) == [0, 1, 2, 3, 4, 16]
-    assert account.gaps() == []
+    assert account.problems() == []
     assert serving.run().read == 0
 
 
@@ -56,7 +56,7 @@ def test_the_holes_of_a_compacted_log_leave_no_lag_behind(
     serving = serve(topic, own)
     account = serving.run()
     read = serving.offsets(0)
-    assert account.gaps() == []
+    assert account.problems() == []
     assert account.read == len(read) == len(set(read))
     assert len(read) < count, "the cleaner has taken some"
     assert set(range(count - KEYS, count)) <= set(read), "the newest record of each key is there"
@@ -133,8 +133,8 @@ def test_a_record_that_is_too_large_becomes_a_letter_that_refers_to_it(
     by_service = limit == "of the service"
     # The dead-letter topic has the broker's own limit, a million bytes.
     account = serving.run(max_record_bytes=100_000 if by_service else None)
-    assert account.gaps() == []
-    assert (account.read, account.sunk, account.dead_lettered) == (3, 2, 1)
+    assert account.problems() == []
+    assert (account.read, account.written, account.dead_lettered) == (3, 2, 1)
     assert serving.offsets(0) == [0, 2]
     (letter,) = serving.letters()
     assert letter["headrace.error_class"] == ("Oversized" if by_service else "Reject")
@@ -163,7 +163,7 @@ def test_null_values_go_where_policy_says_and_null_keys_and_empty_values_are_del
         world.append_one(a, value, key, [], 1_700_000_000_000)
     serving = serve(topic, world)
     account = serving.run(null_values=policy)
-    assert account.gaps() == []
+    assert account.problems() == []
     assert (account.filtered, account.dead_lettered) == (filtered, buried)
     expected = {0: (None, b"v"), 1: (None, b""), 2: (b"k", None), 3: (b"", b"")}
     found = {row[1]: row[2:] for row in serving.rows}
@@ -185,7 +185,7 @@ def test_a_header_name_that_is_not_utf8_costs_a_record_its_headers_at_most(
     send_raw(world.kafka.address, topic, [*hot, *odd, RawRecord(b"look", good)])
     serving = serve(topic, world)
     account = serving.run()
-    assert account.gaps() == []
+    assert account.problems() == []
     assert serving.offsets(0) == [*range(51), 53]
     refused, looked = serving.letter_messages()
     for letter, error in ((refused, "Reject"), (looked, "HeadersUnreadable")):

@@ -164,7 +164,7 @@ def test_a_right_that_is_taken_amid_a_run_ends_it_and_nothing_is_lost(
     assert tells_no_secret(begun, error, SECRET)
     broker.allow(topic, "READ")
     account = begun.run()
-    assert account.gaps() == []
+    assert account.problems() == []
     assert begun.offsets(0) == [*range(20), *range(21, 41)]
 
 
@@ -187,7 +187,7 @@ def test_a_password_that_is_changed_amid_a_run_ends_it_when_it_is_asked_for(
     assert "uthentication" in str(error)
     assert tells_no_secret(begun, error, SECRET, OTHER_SECRET)
     broker.set_password(SECRET)
-    assert begun.run().gaps() == []
+    assert begun.run().problems() == []
     assert begun.offsets(0) == list(range(40))
 
 

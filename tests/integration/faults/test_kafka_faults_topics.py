@@ -63,7 +63,7 @@ def test_a_topic_made_again_under_a_reader_halts_until_policy_says_read_it(
         running.committed(again, {0: 50})
         account = running.end()
     assert account.read == 50
-    assert account.gaps() == []
+    assert account.problems() == []
     (notice,) = serving.letters()
     assert notice["headrace.reason"] == "recreated"
     assert notice["headrace.first_offset"] == "20"

@@ -42,4 +42,4 @@ def test_a_transaction_that_is_never_ended_is_named_where_it_holds_readers_up(
         assert running.of(HELD, topic, 0) == 0
         account = running.end()
     assert serving.offsets(0) == [0, 1, 2, 5, 6, 7, 8]
-    assert account.gaps() == []
+    assert account.problems() == []

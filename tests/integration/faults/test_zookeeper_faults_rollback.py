@@ -127,7 +127,7 @@ def test_a_run_does_not_go_on_with_a_server_that_has_lost_its_data(
         account = running.end()
     assert place.written() == Counter(range(80))
     assert place.offset() == 80
-    assert account.gaps() == []
+    assert account.problems() == []
 
 
 def test_exactly_once_nothing_begins_anew_where_the_sink_knows_better(make: Make) -> None:
@@ -210,7 +210,7 @@ def test_at_least_once_older_data_repeat_what_came_after_them_and_lose_nothing(m
     assert place.serving.events("partition_resumed")[-1]["offset"] == 20
     assert place.written() == Counter(range(60)) + Counter(range(20, 40))
     assert place.offset() == 60
-    assert account.gaps() == []
+    assert account.problems() == []
 
 
 def test_at_least_once_lost_data_are_as_a_first_start_and_told_as_one(make: Make) -> None:

@@ -202,7 +202,7 @@ def test_all_clients_of_a_run_sign_in(
         },
     )
     account = run_pipeline(topology, config, until_caught_up=True)
-    assert (account.sunk, account.dead_lettered, account.unresolved) == (3, 1, 0)
+    assert (account.written, account.dead_lettered, account.unresolved) == (3, 1, 0)
     command = Command(tmp_path, topic, kafka, zookeeper.address)
     checks = {each["name"]: each for each in json.loads(command("check"))["checks"]}
     assert checks["kafka"]["ok"], checks

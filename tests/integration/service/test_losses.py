@@ -15,7 +15,7 @@ from partition.errors import SourceLost
 from service.app import Service
 from service.config import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.snapshot import Account
+from service.snapshot import RunSummary
 from service.wiring import wire
 from tests.support.patience import Limit, seconds
 
@@ -39,7 +39,7 @@ class Place:
         self._root = f"/{uuid.uuid4().hex[:8]}"
         self.admin = AdminClient({"bootstrap.servers": kafka.address})
 
-    def run(self, **pipeline: Any) -> Account:
+    def run(self, **pipeline: Any) -> RunSummary:
         """Read to the end."""
         topology = Topology("losses")
         topology.source(self.topic).then(pass_on).into(DiscardSink(), batch_seconds=0.05)
@@ -104,7 +104,7 @@ def test_expired_records_halt_their_partition_and_are_skipped_only_by_policy(pla
     """Promise 12; Faults K09: nothing is skipped in silence, and the others go on."""
     place.publish(0, 10)
     place.publish(1, 10)
-    assert place.run().gaps() == []
+    assert place.run().problems() == []
     place.publish(0, 10)
     place.publish(1, 5)
     place.expire(0, 16)
@@ -112,10 +112,10 @@ def test_expired_records_halt_their_partition_and_are_skipped_only_by_policy(pla
     assert list(halted.halted) == [f"{place.topic}[0]"]
     assert "expired" in halted.halted[f"{place.topic}[0]"]
     assert halted.read == 5
-    assert halted.gaps()
+    assert halted.problems()
     assert place.notices() == []
     skipped = place.run(on_data_loss="skip")
-    assert (skipped.lost, skipped.read, skipped.gaps()) == (6, 4, [])
+    assert (skipped.lost, skipped.read, skipped.problems()) == (6, 4, [])
     (notice,) = place.notices()
     assert notice["headrace.notice"] == "range"
     assert notice["headrace.reason"] == "expired"
@@ -134,7 +134,7 @@ def test_a_topic_created_again_is_another_one_however_many_records_it_holds(plac
     with pytest.raises(SourceLost, match="recreated"):
         place.run()
     account = place.run(on_data_loss="skip")
-    assert account.gaps() == []
+    assert account.problems() == []
     assert account.read == 35
     assert [notice["headrace.reason"] for notice in place.notices()] == ["recreated"] * 2
 
@@ -144,5 +144,5 @@ def test_no_more_than_asked_for_is_left_behind_and_that_is_told(place: Place) ->
     assert place.run().read == 0
     place.publish(0, 50)
     account = place.run(max_offset_behind=20)
-    assert (account.read, account.lost, account.gaps()) == (20, 30, [])
+    assert (account.read, account.lost, account.problems()) == (20, 30, [])
     assert [notice["headrace.reason"] for notice in place.notices()] == ["behind"]

@@ -18,7 +18,7 @@ from partition.errors import ReplayDiffers
 from service.app import Service
 from service.config import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.snapshot import Account
+from service.snapshot import RunSummary
 from service.wiring import wire
 from tests.support.patience import Limit, seconds
 
@@ -56,7 +56,7 @@ class Place:
         self._root = f"/{uuid.uuid4().hex[:8]}"
         self._admin = AdminClient({"bootstrap.servers": kafka.address})
 
-    def run(self) -> Account:
+    def run(self) -> RunSummary:
         """Let a process read to the end."""
         topology = Topology("replays", reliability="exactly-once")
         topology.source(self.topic).then(text).into(self.sink, batch_seconds=0.05)

@@ -98,7 +98,7 @@ def test_tasks_are_run_from_bytes_alone_and_bad_records_get_their_letters(
         str(places[1]): list(range(10, 20)),
     }
     assert [read.count for read in (*first.ranges, *second.ranges)] == [600, 10, 400]
-    assert first.tally.dead_lettered + second.tally.dead_lettered == 10
+    assert first.counters.dead_lettered + second.counters.dead_lettered == 10
     assert world.log(Partition(letters, 0)).end == 10
     assert isinstance(third, TaskFailed)
     assert (third.partition, third.error_class) == (places[1], "OffsetOutOfRange")

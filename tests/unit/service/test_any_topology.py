@@ -212,7 +212,7 @@ def test_in_any_topology_every_record_resolves_once_and_no_row_is_lost(graph, se
             assert not buried
         resolved = sum(
             kit.metrics[f"headrace_service_{fate}_records_total"]
-            for fate in ("sunk", "filtered", "dead_lettered")
+            for fate in ("written", "filtered", "dead_lettered")
         )
         assert resolved == count
 

@@ -239,7 +239,7 @@ def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
         settle()
         assert committed[-1] == 3
         assert pipeline.is_idle
-        assert pipeline.tally.dead_lettered == 1
+        assert pipeline.counters.dead_lettered == 1
     finally:
         pipeline.close(5)
         reader.close()

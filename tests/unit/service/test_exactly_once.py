@@ -73,7 +73,7 @@ def test_rows_are_durable_with_their_transaction_and_the_offset_follows() -> Non
         assert sink.rows == ["a", "b", "c"]
         works.until(lambda: transactions(works).committed == committed(works).txid)
         assert transactions(works).open == ()
-        assert works.pipeline.tally.sunk == 3
+        assert works.pipeline.counters.written == 3
         assert [txid for _line, txid, _rows in sink.shares] == list(range(1, len(sink.shares) + 1))
 
 
@@ -170,8 +170,8 @@ def test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_commi
         works.finish()
         assert sink.rows == ["a", "c"]
         assert len(works.letters_sink.letters) == 1
-        tally = works.pipeline.tally
-        assert (tally.sunk, tally.dead_lettered, tally.filtered) == (2, 1, 0)
+        counters = works.pipeline.counters
+        assert (counters.written, counters.dead_lettered, counters.filtered) == (2, 1, 0)
 
 
 def test_two_sinks_get_the_same_transactions() -> None:
@@ -256,7 +256,7 @@ def test_a_line_that_a_sink_gives_to_another_owner_is_left_out_and_the_others_go
         works.until(lambda: sink.rows == ["b", "c"])
         assert list(works.reader.assignment.halted) == [PLACE]
         assert committed(works) == Committed("t[0]", 99, 0)
-        works.until(lambda: works.pipeline.tally.sunk == 2)
+        works.until(lambda: works.pipeline.counters.written == 2)
 
 
 def test_a_batch_s_end_is_what_ends_a_transaction() -> None:

@@ -86,6 +86,6 @@ def test_of_a_chunk_s_records_each_failed_one_gets_its_own_letter_or_its_retry(l
         assert {letters[place].reason for place in (1, 6)} == {"rejected 1", "rejected 6"}
         assert sorted(row["offset"] for row in test.rows) == [0, *([4] if limit else []), 7]
         assert test.unresolved == 0
-        tally = test._bench.pipeline.tally
-        assert (tally.sunk, tally.filtered) == (len(test.rows), 1)
-        assert tally.dead_lettered == len(letters)
+        counters = test._bench.pipeline.counters
+        assert (counters.written, counters.filtered) == (len(test.rows), 1)
+        assert counters.dead_lettered == len(letters)

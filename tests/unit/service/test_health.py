@@ -30,7 +30,7 @@ def snapshot() -> Snapshot:
             partitions=tuple(test._bench.reader.statistics(0.0)),
             sinks=(SinkStatistics("discard", 1, 0, 0, 1, 0.0, 0, None, None),),
             acker=test._bench.pipeline.statistics().acker,
-            sunk=1,
+            written=1,
             filtered=0,
             dead_lettered=0,
         )
@@ -77,7 +77,7 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
             "sink 't' is failing: disk full",
         ),
         (
-            {"letters_waiting_seconds": 12.3},
+            {"dead_letters_waiting_seconds": 12.3},
             "dead letters wait for their topic, for 12 s now",
         ),
         (

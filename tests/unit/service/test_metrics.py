@@ -55,17 +55,17 @@ def snapshot() -> Snapshot:
                 for outlet in test._bench.pipeline.outlets
             ),
             acker=test._bench.pipeline.statistics().acker,
-            sunk=test._bench.pipeline.tally.sunk,
-            filtered=test._bench.pipeline.tally.filtered,
-            dead_lettered=test._bench.pipeline.tally.dead_lettered,
+            written=test._bench.pipeline.counters.written,
+            filtered=test._bench.pipeline.counters.filtered,
+            dead_lettered=test._bench.pipeline.counters.dead_lettered,
             mirror_failures=3,
             held_back_seconds={"out": 1.5},
             references=(ReferenceStatistics("airports", 1458, 60.5, 3, 1),),
             runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
             failed_ticks={"parse": 7},
-            failures=dict(test._bench.pipeline.tally.failures) | {'odd "step"\n': 1},
-            letters=dict(test._bench.pipeline.tally.letters),
-            buried=dict(test._bench.pipeline.tally.buried),
+            failures=dict(test._bench.pipeline.counters.failures) | {'odd "step"\n': 1},
+            dead_letters=dict(test._bench.pipeline.counters.dead_letters),
+            dead_letter_causes=dict(test._bench.pipeline.counters.dead_letter_causes),
             call_times=test._bench.pipeline.statistics().call_times,
             moves=Moves(taken=3, released=2, fenced=1),
             spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
@@ -133,7 +133,7 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
         == 7
     )
     assert found["headrace_partition_unmirrored_commits_total", ""] == 3
-    assert found["headrace_service_sunk_records_total", ""] == 2
+    assert found["headrace_service_written_records_total", ""] == 2
     assert found["headrace_service_dead_lettered_records_total", ""] == 1
     assert found["headrace_topology_failed_tuples_total", 'step="parse"'] == 1
     assert found["headrace_sinks_written_rows_total", 'sink="discard"'] == 2

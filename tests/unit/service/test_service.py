@@ -195,8 +195,8 @@ def test_a_finite_run_closes_its_account():
     world = World()
     world.send(*range(12), -1, 14)
     account = world.service().run(until_caught_up=True)
-    assert account.gaps() == []
-    assert (account.read, account.sunk, account.rows, account.dead_lettered) == (14, 13, 13, 1)
+    assert account.problems() == []
+    assert (account.read, account.written, account.rows, account.dead_lettered) == (14, 13, 13, 1)
     assert account.caught_up
     assert world.committed() == 14
 
@@ -208,7 +208,7 @@ def test_what_is_resolved_is_stored_even_if_a_bolt_keeps_a_tuple_beyond_the_drai
     world.bolts = [KeepFromTwo]
     world.send(0, 1, 2, 3)
     running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.sunk == 2)
+    running.wait_for(lambda snapshot: snapshot.written == 2)
     running.end()
     assert world.committed() == 2
 
@@ -231,7 +231,7 @@ def test_a_passing_failure_of_the_sink_is_tried_again_and_loses_nothing():
     world = World(sink)
     world.send(*range(5))
     account = world.service().run(until_caught_up=True)
-    assert account.gaps() == []
+    assert account.problems() == []
     assert [row["n"] for row in sink.rows] == list(range(5))
 
 
@@ -261,7 +261,7 @@ def test_stopping_drains_what_is_in_flight_and_commits_it():
     account = running.end()
     assert account.unresolved == 0
     assert account.losses() == []
-    assert world.committed() == len(sink.rows) == account.sunk
+    assert world.committed() == len(sink.rows) == account.written
 
 
 @pytest.mark.parametrize("error", [SinkFailed("table gone"), ValueError("a bug")], ids=repr)
@@ -277,7 +277,7 @@ def test_what_is_resolved_is_stored_even_if_the_drain_raises(error, monkeypatch)
         if not options.get("fetch", True):
             raise error
         moved = step(pipeline, **options)
-        if pipeline.tally.sunk == 2:
+        if pipeline.counters.written == 2:
             service.stop()
         return moved
 
@@ -293,7 +293,7 @@ def test_a_record_that_waits_for_its_retry_stays_uncommitted_when_the_run_stops(
     world = World()
     world.send(1, 13, 2)
     running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.sunk == 2)
+    running.wait_for(lambda snapshot: snapshot.written == 2)
     account = running.end()
     assert account.unresolved == 1
     assert world.committed() == 1
@@ -311,7 +311,7 @@ def test_a_slow_sink_bounds_what_is_in_flight():
     snapshot = running.service.snapshot
     assert snapshot.unresolved <= 40
     sink.gate.set()
-    running.wait_for(lambda snapshot: snapshot.sunk == 1000)
+    running.wait_for(lambda snapshot: snapshot.written == 1000)
     running.end()
 
 
@@ -323,7 +323,7 @@ def test_a_stuck_record_stops_its_partition_at_the_windows_end_and_no_other():
     running = InBackground(world.service())
     running.wait_for(
         lambda snapshot: (
-            snapshot.partitions[1].ledger.last_completed_offset == 300 and snapshot.sunk >= 319
+            snapshot.partitions[1].ledger.last_completed_offset == 300 and snapshot.written >= 319
         )
     )
     stuck = running.service.snapshot.partitions[0]
@@ -341,12 +341,12 @@ def test_with_the_offset_store_away_the_run_works_on_and_commits_when_it_is_back
     running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
     world.nodes.away = True
     world.send(*range(100, 150))
-    running.wait_for(lambda snapshot: snapshot.sunk == 51)
+    running.wait_for(lambda snapshot: snapshot.written == 51)
     assert running.service.snapshot.partitions[0].committed < 51
     assert not running.service.snapshot.store_available
     world.nodes.away = False
     running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 51)
-    assert running.end().gaps() == []
+    assert running.end().problems() == []
 
 
 def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
@@ -373,8 +373,8 @@ def test_with_kafka_away_the_run_waits_and_goes_on():
     world.send(1)
     running.wait_for(lambda snapshot: not snapshot.kafka_available)
     world.log.away = False
-    running.wait_for(lambda snapshot: snapshot.sunk == 1)
-    assert running.end().gaps() == []
+    running.wait_for(lambda snapshot: snapshot.written == 1)
+    assert running.end().problems() == []
 
 
 def test_gaps_in_the_log_leave_no_lag():
@@ -383,7 +383,7 @@ def test_gaps_in_the_log_leave_no_lag():
     world.send(1, 2)
     world.log.append_gap(Partition("numbers", 0), 3)
     account = world.service().run(until_caught_up=True)
-    assert account.gaps() == []
+    assert account.problems() == []
     assert world.committed() == 5
 
 

@@ -408,4 +408,4 @@ def test_the_figures_are_those_of_the_metrics_endpoint():
         assert metrics['headrace_partition_failed_records{topic="numbers",partition="0"}'] == 1
         kit.advance(5)
         assert kit.metrics['headrace_sinks_written_rows_total{sink="numbers"}'] == 1
-        assert kit.metrics["headrace_service_sunk_records_total"] == 1
+        assert kit.metrics["headrace_service_written_records_total"] == 1

@@ -44,7 +44,7 @@ def test_rows_are_there_when_send_returns(transactions: Kind) -> None:
         assert numbers(test.rows) == [1, 2, 3, 4]
         assert [record.offset for record in test.acked] == [0, 1, 2, 0]
         assert test.unresolved == 0
-        assert test.metrics["headrace_service_sunk_records_total"] == 4
+        assert test.metrics["headrace_service_written_records_total"] == 4
         assert [event.what for event in test.history(1)] == ["read", "written", "resolved"]
 
 

@@ -43,7 +43,7 @@ def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: P
         drives.finish()
         assert sorted(apart.rows) == sorted(here.rows) == sorted(values("a", 25) + values("b", 17))
         assert [row for row in here.rows if row[0] == "a"] == values("a", 25)
-        assert drives.engine.tally.sunk == 42
+        assert drives.engine.counters.written == 42
         assert sum(part.read for part in drives.reader.statistics(0.0)) == 42
         for sink in (apart, here):
             of_one = [(txid, rows) for line, txid, rows in sink.shares if line == "t[0]"]
@@ -111,7 +111,7 @@ def test_the_next_group_runs_while_the_first_is_under_way(tmp_path: Path) -> Non
         assert drives.open_of() == [(0, 5, False), (5, 10, False)]
         drives.executors.gate.set()
         drives.finish()
-        assert drives.engine.tally.sunk == 20
+        assert drives.engine.counters.written == 20
 
 
 def test_dropped_and_buried_records_are_accounted_for(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_dropped_and_buried_records_are_accounted_for(tmp_path: Path) -> None:
     with Driving(tmp_path, text, picks, sinks=[apart]) as drives:
         drives.send(*values("a", 5))
         drives.finish()
-        tally = drives.engine.tally
-        assert (tally.sunk, tally.filtered, tally.dead_lettered) == (3, 1, 1)
+        counters = drives.engine.counters
+        assert (counters.written, counters.filtered, counters.dead_lettered) == (3, 1, 1)
         assert apart.rows == ["a0", "a3", "a4"]
         assert [letter.reason for letter in drives.letters_sink.letters] == ["not this one"]
 
@@ -147,7 +147,7 @@ def test_retries_happen_in_tasks_and_are_counted(tmp_path: Path) -> None:
         drives.send(*values("a", 3))
         drives.finish()
         assert drives.engine.statistics().apart.retried == 1
-        assert sum(drives.engine.tally.failures.values()) == 1
+        assert sum(drives.engine.counters.failures.values()) == 1
 
 
 def test_rows_that_only_the_sink_can_judge_get_their_letters_in_another_try(
@@ -166,7 +166,7 @@ def test_rows_that_only_the_sink_can_judge_get_their_letters_in_another_try(
             (b"a1", "unwanted"),
             (b"b0", "unwanted"),
         ]
-        assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (3, 2)
+        assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (3, 2)
         assert [outlet.rows_rejected for outlet in drives.engine.outlets] == [0, 2]
 
 
@@ -186,7 +186,7 @@ def test_of_a_record_of_which_one_row_does_not_fit_the_others_are_there(tmp_path
         assert drives.executors.names == ["ranges-1-1", "ranges-1-2"]
         letters = {e.record.value for e in drives.letters_sink.letters}
         assert letters == {b"a1|bad|a3", b"bad|bad|d3", b"c1|c2"}
-        assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (1, 3)
+        assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (1, 3)
         assert drives.engine.outlets[0].rows_rejected == 4
 
 
@@ -221,7 +221,7 @@ def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:
         letters = [letter.record.value for letter in drives.letters_sink.letters]
         # Each try sends what it knows of; a letter may come twice, as one may after a crash.
         assert set(letters) == {b"a1"}
-        assert (drives.engine.tally.sunk, drives.engine.tally.dead_lettered) == (2, 1)
+        assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (2, 1)
 
 
 def test_rows_that_do_not_fit_are_found_by_the_tasks(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
         drives.until(lambda: drives.engine.is_idle, fetch=False)
         drives.until(lambda: drives.stored_at(ONE) == 5, fetch=False)
         assert drives.executors.names == ["ranges-1-1"]
-        assert drives.engine.tally.sunk == 5
+        assert drives.engine.counters.written == 5
 
 
 def test_with_flush_nothing_waits_to_be_more(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_with_flush_nothing_waits_to_be_more(tmp_path: Path) -> None:
         drives.send("a0")
         drives.turn(20)
         assert drives.executors.names == []
-        while drives.engine.tally.sunk < 1:
+        while drives.engine.counters.written < 1:
             drives.engine.step(flush=True)
 
 
@@ -317,8 +317,8 @@ def test_a_source_with_a_rate_gives_no_more_than_that(tmp_path: Path) -> None:
         tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 0.01), records_per_second=100.0
     ) as drives:
         drives.send(*values("a", 1000))
-        drives.until(lambda: drives.engine.tally.sunk > 0)
-        assert drives.engine.tally.sunk <= 2
+        drives.until(lambda: drives.engine.counters.written > 0)
+        assert drives.engine.counters.written <= 2
 
 
 def test_a_topology_that_is_not_exactly_once_does_not_run_on_spark() -> None:
@@ -333,7 +333,7 @@ def test_the_first_group_is_of_all_partitions_that_are_there(tmp_path: Path) -> 
     for number in range(3):
         drives.send(*values("a", 4), partition=number)
     account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
-    assert account.sunk == 12
+    assert account.written == 12
     assert drives.executors.names == ["ranges-1-1"]
 
 
@@ -342,8 +342,8 @@ def test_a_finite_run_ends_when_all_that_was_there_is_committed(tmp_path: Path) 
     drives.send(*values("a", 7))
     drives.send(*values("b", 5), partition=1)
     account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
-    assert account.gaps() == []
-    assert (account.read, account.sunk, account.rows) == (12, 12, 12)
+    assert account.problems() == []
+    assert (account.read, account.written, account.rows) == (12, 12, 12)
     assert account.caught_up
     assert {name: each.committed for name, each in account.partitions.items()} == {
         "t[0]": 7,
@@ -400,7 +400,7 @@ def test_spark_steps_alone_take_the_ordinary_path(tmp_path: Path) -> None:
         drives.send(*values("a", 15))
         drives.send(*values("b", 7), partition=1)
         drives.finish()
-        assert drives.engine.tally.sunk == 22
+        assert drives.engine.counters.written == 22
     rows = [(row["partition"], row["offset"]) for row in rows_of([table.rows])]
     assert sorted(rows) == [(0, offset) for offset in range(15)] + [(1, n) for n in range(7)]
     assert sorted(record.value for record in kept.rows) == sorted(

@@ -364,7 +364,7 @@ def test_a_replay_that_differs_halts_the_partition(tmp_path: Path) -> None:
 
     def differs(task: Task) -> TaskDone | TaskFailed:
         reads = tuple(RangeRead(e.partition, 3, "0" * 32, None) for e in task.ranges)
-        return TaskDone(reads, {}, first.engine.tally, 0)
+        return TaskDone(reads, {}, first.engine.counters, 0)
 
     with first.another() as second:
         second.executors.answers = [differs]
@@ -629,8 +629,8 @@ def test_nothing_is_counted_of_a_try_that_did_not_count(tmp_path: Path) -> None:
     with Driving(tmp_path, sinks=[here]) as drives:
         drives.send(*values("a", 2))
         drives.finish()
-        tally = drives.engine.tally
-        assert (tally.sunk, tally.dead_lettered, tally.filtered) == (1, 1, 0)
+        counters = drives.engine.counters
+        assert (counters.written, counters.dead_lettered, counters.filtered) == (1, 1, 0)
         assert sum(part.read for part in drives.reader.statistics(0.0)) == 2
 
 

@@ -18,7 +18,7 @@ from service.config import load
 from service.errors import TaskError
 from service.pipeline.loop import Pipeline
 from service.pipeline.sink_buffer import writer_of
-from service.pipeline.trees import Tally
+from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import partition_error
 from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.engine import SparkEngine
@@ -33,7 +33,7 @@ from topology.steps import SinkStep
 
 ONE = Partition("t", 0)
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
-DONE = TaskDone((), {}, Tally(), 0)
+DONE = TaskDone((), {}, OutcomeCounters(), 0)
 
 
 class Driver:

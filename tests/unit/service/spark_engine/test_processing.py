@@ -38,8 +38,12 @@ def test_a_range_is_processed_and_nothing_beyond_its_end() -> None:
     assert read.partition == Partition("t", 0)
     assert (read.count, read.digest) == digest_of(world.tasks.log, read.partition, 40, 200)
     assert read.leader_epoch == 0
-    assert (done.tally.sunk, done.tally.filtered, done.tally.dead_lettered) == (160, 0, 0)
-    assert (done.retried, done.letters_refused) == (0, 0)
+    assert (done.counters.written, done.counters.filtered, done.counters.dead_lettered) == (
+        160,
+        0,
+        0,
+    )
+    assert (done.retried, done.dead_letters_refused) == (0, 0)
 
 
 def test_the_next_range_goes_on_where_the_client_stands() -> None:
@@ -97,9 +101,9 @@ def test_records_are_retried_buried_and_filtered_as_on_the_local_engine() -> Non
     done = world.done(ranged(0, 10))
     assert rows_in(done.staged["rows"]) == ["0", "1", "2", "3", "4", "6", "8", "9"]
     assert [letter.reason for letter in world.letters.letters] == ["never"]
-    assert (done.tally.sunk, done.tally.filtered, done.tally.dead_lettered) == (8, 1, 1)
+    assert (done.counters.written, done.counters.filtered, done.counters.dead_lettered) == (8, 1, 1)
     assert done.retried == 2
-    assert done.tally.failures == {"moody": 2}
+    assert done.counters.failures == {"moody": 2}
 
 
 def test_async_bolts_run_and_rows_come_in_the_records_order() -> None:
@@ -150,7 +154,7 @@ def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
     done = world.done(ranged(0, 5, 0, skips=frozenset({"one"})), ranged(0, 5, 1))
     assert sorted(rows_in(done.staged["one"])) == texts(5, 100)
     assert len(rows_in(done.staged["two"])) == 10
-    assert done.tally.sunk == 10
+    assert done.counters.written == 10
 
 
 def test_rows_that_do_not_fit_get_their_letters() -> None:
@@ -160,7 +164,7 @@ def test_rows_that_do_not_fit_get_their_letters() -> None:
     done = world.done(ranged(0, 4))
     assert rows_in(done.staged["rows"]) == ["0", "1", "3"]
     assert [letter.reason for letter in world.letters.letters] == ["unfit"]
-    assert (done.tally.sunk, done.tally.dead_lettered) == (3, 1)
+    assert (done.counters.written, done.counters.dead_lettered) == (3, 1)
 
 
 def test_rows_that_the_driver_was_refused_are_left_out_and_get_their_letters() -> None:
@@ -176,7 +180,7 @@ def test_rows_that_the_driver_was_refused_are_left_out_and_get_their_letters() -
         letter.record.offset: (letter.step, letter.reason) for letter in world.letters.letters
     }
     assert letters == {1: ("one", "taken already"), 2: ("two", "too long"), 3: ("one", "unfit")}
-    assert (done.tally.sunk, done.tally.dead_lettered) == (4, 3)
+    assert (done.counters.written, done.counters.dead_lettered) == (4, 3)
 
 
 def test_a_long_range_streams_through_in_several_groups() -> None:
@@ -278,9 +282,9 @@ def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed: i
     buried = [int(letter.record.value or b"") for letter in world.letters.letters]
     assert sorted(buried) == [int(v) for v in fate if fate[v] == "bad"]
     counts = Counter(fate.values())
-    assert sum(d.tally.sunk for d in dones) == counts["row"] + counts["moody"]
-    assert sum(d.tally.filtered for d in dones) == counts["skip"]
-    assert sum(d.tally.dead_lettered for d in dones) == counts["bad"]
+    assert sum(d.counters.written for d in dones) == counts["row"] + counts["moody"]
+    assert sum(d.counters.filtered for d in dones) == counts["skip"]
+    assert sum(d.counters.dead_lettered for d in dones) == counts["bad"]
 
 
 class _Told(Hooks):
@@ -299,6 +303,6 @@ def test_hooks_are_the_drivers_and_hear_nothing_of_tasks() -> None:
     told = _Told()
     world.topology.hooks(told)
     world.tasks.send(*numbers(10))
-    assert world.done(ranged(0, 10)).tally.sunk == 10
+    assert world.done(ranged(0, 10)).counters.written == 10
     assert not told.events
     assert world.topology.listeners == [told]

@@ -39,7 +39,7 @@ def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out() 
     letters = {text(letter.record): letter.reason for letter in world.letters.letters}
     assert letters.keys() == {"1", "11", "12"}
     assert (letters["1"], letters["12"]) == ("middle", "all")
-    assert (done.tally.sunk, done.tally.dead_lettered) == (3, 3)
+    assert (done.counters.written, done.counters.dead_lettered) == (3, 3)
 
 
 def test_columns_are_left_out_by_row_too() -> None:
@@ -132,7 +132,7 @@ def test_a_range_of_which_no_row_comes_passes_through() -> None:
     for number in (0, 1):
         world.tasks.send(*numbers(500), partition=number)
     done = world.done(ranged(0, 500, 0), ranged(0, 500, 1), max_pending=40)
-    assert (done.tally.filtered, done.staged) == (1000, {"rows": ()})
+    assert (done.counters.filtered, done.staged) == (1000, {"rows": ()})
 
 
 def test_a_record_that_is_tried_again_holds_up_its_own_section_only() -> None:
