@@ -168,3 +168,12 @@ def test_an_owner_is_held_until_its_outcome_is_drained():
     assert trees.holds(is_one)
     trees.drain()
     assert not trees.holds(is_one)
+
+
+def test_an_edge_acked_twice_never_completes_its_tree():
+    trees = acker()
+    tree = trees.begin(array(7))
+    trees.init(tree, edges(5))
+    trees.ack(array(tree[0], tree[0]), edges(5, 5))
+    assert trees.drain().acked.tolist() == []
+    assert trees.in_flight == 1

@@ -209,3 +209,35 @@ def test_a_tuple_whose_time_is_reset_does_not_expire():
         kit.drain()
         assert kit.rows == [b"a+b"]
         assert offsets(kit.acked) == [0, 1]
+
+
+def test_a_tuple_that_is_never_acked_expires_and_its_record_comes_again():
+    seen = []
+
+    def forget_once(tuple_, collector):
+        seen.append(tuple_.value)
+        if len(seen) > 1:
+            collector.ack(tuple_)
+
+    with topology_test(piped(Each(forget_once))) as kit:
+        kit.send(b"a")
+        kit.advance(20)
+        assert seen == [b"a"]
+        for _ in range(10):
+            kit.advance(10)
+        assert seen == [b"a", b"a"]
+        assert offsets(kit.acked) == [0]
+
+
+@pytest.mark.parametrize("error", [ValueError("later"), Reject("no")])
+def test_a_value_without_an_anchor_that_fails_is_lost_and_troubles_nobody(error):
+    def emit(tuple_, collector):
+        collector.emit(b"?", anchors=())
+        collector.emit(tuple_.value, anchors=tuple_)
+        collector.ack(tuple_)
+
+    with topology_test(piped(Each(emit), bolt(failing(error)))) as kit:
+        kit.send(b"a")
+        assert kit.rows == [b"a"]
+        assert offsets(kit.acked) == [0]
+        assert kit.rejected == []

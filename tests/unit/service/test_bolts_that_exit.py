@@ -143,3 +143,14 @@ def test_a_tick_that_would_end_the_process_is_a_failed_tick(kind, error):
     assert {line["error"] for line in logs if line["event"] == "tick_failed"} == {
         "bolt 'ticks' raised SystemExit(3)" if isinstance(error, SystemExit) else "late"
     }
+
+
+@pytest.mark.parametrize("kind", OFF_THE_OWNER)
+def test_a_keyboard_interrupt_that_no_keyboard_sent_fails_its_record_alone(kind):
+    """Python sends Ctrl-C to the main thread only, so on any other it is the bolt's own."""
+    with topology_test(leads_to(kind, KeyboardInterrupt()), retries=ONCE_MORE) as kit:
+        kit.send(*(payload(n=n) for n in range(4))).advance(60)
+        assert sorted(row["n"] for row in kit.rows) == [0, 2, 3]
+        assert [letter.reason for letter in kit.rejected] == [
+            "bolt 'leaves' raised KeyboardInterrupt()"
+        ]

@@ -75,21 +75,6 @@ def test_a_call_that_fails_after_its_partition_was_taken_over_holds_no_key():
         assert not kit._bench.pipeline.runners.held
 
 
-def test_of_a_partition_that_was_taken_over_nothing_that_waits_is_begun():
-    """Whoever has it now does that."""
-    notes = Notes()
-    with topology_test(ordered(notes.bolt), retries=RETRIES) as kit:
-        kit.send(b"bad", key=b"k").send(b"x", key=b"k").send(b"y", key=b"k", partition=1)
-        assert notes.calls == [(0, 0)]
-        take_over(kit, 0)
-        kit.advance(1)
-        assert notes.calls == [(0, 0), (1, 0)]
-        kit.advance(600)
-        assert notes.calls == [(0, 0), (1, 0)]
-        assert kit.rejected == []
-        assert kit._bench.pipeline.is_idle
-
-
 def end_session(store: MemoryStore) -> None:
     store._nodes.session_ended()
     store.session += 1
@@ -141,36 +126,6 @@ def test_a_drain_waits_for_what_runs_beside_a_held_key():
         while not kit._bench.pipeline.is_idle:
             kit._bench.pipeline.step(flush=True)
         assert [row["offset"] for row in kit.rows] == [2]
-
-
-def test_a_record_that_waits_and_fails_elsewhere_is_called_once():
-    """Its retries do not pile up behind the key that another record holds."""
-    notes, tries = Notes(), []
-
-    @bolt
-    def other(record: Record) -> dict[str, int]:
-        if record.value == b"x":
-            tries.append(record.offset)
-            if len(tries) < 20:
-                raise ValueError("other branch")
-        return {"offset": record.offset}
-
-    topology = Topology("branches")
-    records = topology.source("words")
-    records.keyed_by(lambda record: record.key).then(notes.bolt).into(MemorySink("out"))
-    records.keyed_by(lambda record: record.value).then(other).into(MemorySink("others"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    slow = RetryPolicy(limit=1000, jitter=0, initial_seconds=1, max_seconds=1)
-    with topology_test(topology, retries=slow) as kit:
-        kit.send(b"bad", b"x", b"y", key=b"k")
-        kit.advance(60)
-        assert len(tries) == 20
-        assert kit._bench.pipeline.statistics().runners["look_up"].waiting == 2
-        notes.fails = False
-        kit.advance(60)
-        assert [offset for _partition, offset in notes.calls][-3:] == [0, 1, 2]
-        assert notes.calls.count((0, 1)) == 1
-        assert kit.unresolved == 0
 
 
 class Refuses(Bolt[str, str]):

@@ -1,8 +1,5 @@
 """Orders by the test kit: of a key and of a partition, through retries and tasks."""
 
-import asyncio
-from collections import Counter
-
 import pytest
 
 from headrace import bolt
@@ -52,26 +49,6 @@ def test_a_key_has_one_task_and_keeps_its_order_there(kind):
             mine = [row for row in kit.rows if row["n"] % 4 == user]
             assert [row["n"] for row in mine] == sorted(row["n"] for row in mine)
             assert len({row["task"] for row in mine}) == 1
-
-
-def test_different_keys_of_an_async_bolt_run_at_once_and_one_key_never_does():
-    running, most, by_key = Counter(), [], []
-
-    @bolt
-    async def wait(value):
-        running[value["user"]] += 1
-        by_key.append(running[value["user"]])
-        most.append(sum(running.values()))
-        await asyncio.sleep(0.002)
-        running[value["user"]] -= 1
-        return value
-
-    topology = drawn(lambda s: s.keyed_by("user").then(wait, workers=8).into(MemorySink("out")))
-    with topology_test(topology) as kit:
-        kit.send(*[payload(n=n, user=n % 4) for n in range(40)])
-        assert len(kit.rows) == 40
-    assert max(by_key) == 1
-    assert max(most) == 4
 
 
 def test_a_record_whose_key_cannot_be_told_is_a_dead_letter_and_holds_nobody():

@@ -59,34 +59,6 @@ def test_a_sibling_that_fails_in_a_lane_brings_the_whole_record_again():
         assert (len(kit.acked), seen.calls[0].count(1)) == (1, 2)
 
 
-def test_an_advanced_bolt_behind_a_keyed_one_and_before_another():
-    class Pairs(AdvancedBolt):
-        def __init__(self):
-            self.kept = {}
-
-        def process(self, tuple_, collector, /):
-            other = self.kept.pop(tuple_.value["n"], None)
-            if other is None:
-                self.kept[tuple_.value["n"]] = tuple_
-                return
-            collector.emit({"n": tuple_.value["n"] * 10}, anchors=[other, tuple_])
-            collector.ack(other)
-            collector.ack(tuple_)
-
-    before, after = Seen(failing=[(0, 1)]), Seen(failing=[(0, 20)])
-    topology = drawn(
-        lambda s: s.keyed_by("user").then(lambda: before.make("async"), name="before", workers=4)
-        .then(Pairs)
-        .keyed_by("n").then(lambda: after.make("blocking"), name="after", workers=2)
-        .into(MemorySink("out"))
-    )  # fmt: skip
-    with topology_test(topology) as kit:
-        kit.send(*[payload(n=n, user=user) for n in (1, 2) for user in ("ann", "ben")])
-        kit.advance(600)
-        assert sorted(row["n"] for row in kit.rows) == [10, 20]
-        assert (len(kit.acked), kit.unresolved, kit.rejected) == (4, 0, [])
-
-
 def test_a_record_that_comes_again_as_part_of_a_pair_does_not_wait_for_itself():
     """It holds the key for which the pair wants to be called."""
 

@@ -137,15 +137,6 @@ def test_groups_run_at_once_and_are_committed_in_order():
         world.groups.done(2)
 
 
-def test_a_run_that_tells_nothing_of_a_range_is_refused():
-    world = World()
-    group = world.plan()
-    world.run()
-    with pytest.raises(ValueError, match=r"group 1 lacks t\[1\]"):
-        world.groups.ran(1, 1, world.reads(group)[:1])
-    assert group.phase is GroupPhase.RUNNING
-
-
 def test_a_group_that_fails_fails_all_later_ones_and_runs_again_after_a_pause():
     world = World()
     first, second = world.plan(0), world.plan(1)
@@ -200,23 +191,6 @@ def test_pauses_grow_to_half_a_minute_less_a_random_part():
     groups.next_run(0.0)
     groups.failed(1, 1, 0.0)
     assert 0.8 < group.again_at < 1.0
-
-
-def test_one_that_is_being_committed_does_not_fail_before_it_is_known_not_to_be_done():
-    world = World()
-    group = world.plan()
-    world.run()
-    assert not world.groups.not_done(1)
-    world.read(group)
-    world.groups.next_commit()
-    assert not world.groups.failed(1, 1, 0.0)
-    assert group.phase is GroupPhase.COMMITTING
-    assert world.groups.not_done(1)
-    assert not world.groups.not_done(7)
-    assert world.groups.next_commit() is group, "it may be committed as it is"
-    world.groups.not_done(1)
-    assert world.groups.failed(1, 1, 0.0)
-    assert world.attempts() == [2]
 
 
 def test_what_a_sink_refuses_is_known_to_the_next_tries():

@@ -119,19 +119,6 @@ def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
     assert line.filling.count == 10
 
 
-def test_a_line_that_has_emitted_all_plans_anew_only_after_a_while():
-    line = new_line()
-    offer(line, 100)
-    line.plan(1.0, ROOM)
-    store(line)
-    line.on_emitted(1)
-    offer(line, 101)
-    line.plan(1.4, ROOM)
-    assert line.filling.count == 1
-    line.plan(1.5, ROOM)
-    assert line.filling.count == 2
-
-
 def test_nothing_is_open_before_it_is_stored_nor_what_it_grew_by():
     """Promise 14: a record's txid is stored before it runs."""
     line = new_line()
@@ -337,12 +324,6 @@ def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
     assert len(line.to_store().open) == 2
 
 
-def test_a_replay_of_other_lengths_is_told():
-    line = new_line(committed=4, opened=OPEN)
-    line.on_fetched(Chunk(ORDERS, array(100, 101, 104), []), array(0, 1, 3))
-    assert line.replay_error(log_moved=False).txid == 5
-
-
 def test_a_replay_that_a_later_leader_wrote_is_told_though_offsets_and_lengths_are_the_same():
     """Storm 14. Simulated seed 3057: the log was cut off before it, and written anew."""
     opened = (OpenTransaction(5, 2, covers(100, 101, 104, leader_epoch=7)),)
@@ -443,13 +424,6 @@ def test_a_planned_range_is_sealed_with_the_latest_leader_that_is_known_of(plann
     )
     line.on_log_end(110)
     assert line.to_store().open[0].range.leader_epoch == sealed
-
-
-def test_records_that_are_missing_of_a_planned_range_are_told_without_a_count():
-    line = replay_planned()
-    assert "was of offsets 100 to 110, but the log now lacks some" in str(
-        line.replay_error(log_moved=True)
-    )
 
 
 def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_none():

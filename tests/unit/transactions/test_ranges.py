@@ -84,15 +84,6 @@ def test_as_many_are_open_as_are_allowed_and_no_range_is_empty():
         line.begin(103)
 
 
-def test_nothing_is_emitted_by_the_driver():
-    line = new_line()
-    assert (line.open_to, line.ends_at, line.accepts_more(99)) == (100, 100, False)
-    begin(line, 110)
-    line.on_log_end(500)
-    assert (line.to_store().first, line.planned_to, line.awaits_commit) == (100, 110, False)
-    assert not line.accepts_more(99)
-
-
 def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch():
     line = new_line()
     begin(line, 140)
@@ -132,18 +123,6 @@ def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_p
 
 
 # Sealed and committed
-
-
-def test_what_was_on_its_way_to_the_store_before_the_seal_does_not_make_it_ready():
-    line = new_line()
-    line.begin(110)
-    asked = line.to_store()
-    store(line, asked)
-    read(line, 1)
-    store(line, asked)
-    assert not line.is_ready(1)
-    store(line)
-    assert line.is_ready(1)
 
 
 def test_they_are_taken_and_done_in_order_only():
@@ -345,18 +324,6 @@ def test_no_attempt_is_less_than_the_least_one_allowed():
     assert new_line(SEALED[0], committed=4, least_attempt=9).transaction_of(5).attempt == 9
 
 
-def test_groups_take_what_is_open_in_order():
-    line = new_line(*SEALED, committed=4)
-    with pytest.raises(OutOfOrder):
-        group(line, 6)
-    group(line, 5)
-    assert [each.txid for each in line.ungrouped] == [6]
-    group(line, 6)
-    assert line.ungrouped == []
-    with pytest.raises(OutOfOrder):
-        group(line, 6)
-
-
 def test_what_one_sink_has_is_not_repeated_there():
     line = new_line(skips={"lake": 3})
     line.is_in("lake", 2)
@@ -401,13 +368,6 @@ def test_an_opaque_one_is_given_up_unless_a_sink_has_it_or_it_is_being_committed
     line.take(5)
     assert not line.may_plan_anew
     assert line.replay_error(log_moved=True) is None, "it needs nothing of the log"
-
-
-def test_a_line_with_nothing_open_goes_on_anywhere():
-    line = new_line(committed=4)
-    assert line.may_plan_anew
-    assert line.replay_error(log_moved=True) is None
-    assert line.resume_state(Position(7)).transactions == Transactions("transactional", 4)
 
 
 # Cut off and written anew while it is read
@@ -458,13 +418,6 @@ def test_what_was_read_under_an_older_leader_than_the_range_before_is_not_sealed
     store(line)
     assert read(line, 2, leader_epoch=None), "the log holds nothing there that anyone can read"
     assert not line.is_outdated(2)
-
-
-def test_records_may_be_older_than_the_leader_where_a_partition_begins():
-    line = new_line()
-    begin(line, 140)
-    assert read(line, 1, leader_epoch=3)
-    assert standing(line) == [(1, 1, Range(100, 140, 8, DIGEST, 3))]
 
 
 def test_a_sealed_range_is_promised_although_a_later_leader_wrote_the_one_before():
