@@ -182,7 +182,7 @@ class FailpointSink:
         self._at("sink_after_commit")
 
 
-class FailpointLetters:
+class FailpointDeadLetters:
     """A sink of dead letters that passes its places."""
 
     def __init__(self, sink: DeadLetterSink, at: Callable[[str], object]) -> None:
@@ -330,7 +330,7 @@ def with_places(port: Port, at: Callable[[str], object]) -> Port:
     """Return a port that passes its places, if there are any to pass."""
     if at is nowhere:
         return port
-    make: Any = FailpointLetters if isinstance(port, DeadLetterSink) else FailpointSink
+    make: Any = FailpointDeadLetters if isinstance(port, DeadLetterSink) else FailpointSink
     passing: Port = make(port, at)
     return passing
 

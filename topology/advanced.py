@@ -495,7 +495,7 @@ class Kept:
         self._timeout_seconds = timeout_seconds
         self._record_ids = record_ids
         self._indexes_of = indexes_of
-        self._record_id: dict[Tuple[Any], int] = {}  # a record, or a joint tree
+        self._record_id: dict[Tuple[Any], int] = {}  # a record, or a compound tree
         self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a timeout
         self.by_partition: Counter[int] = Counter()
         """Number of tuples, by partition index."""

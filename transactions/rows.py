@@ -42,7 +42,7 @@ class _Collected:
         self.record_ids.append(record_ids)
         self.num_rows += len(record_ids)
 
-    def kept(self) -> list[npt.NDArray[np.bool_]]:
+    def valid_rows(self) -> list[npt.NDArray[np.bool_]]:
         discarded = np.array(sorted(self.discarded), np.int64)
         pieces = np.array([self.discarded[record_id] for record_id in discarded.tolist()], np.int64)
         lengths = [len(record_ids) for record_ids in self.record_ids]
@@ -121,7 +121,7 @@ class PendingRows:
         pieces: list[Piece] = []
         record_ids = [np.empty(0, np.int64)]
         for piece, its_record_ids, kept in zip(
-            collected.pieces, collected.record_ids, collected.kept(), strict=True
+            collected.pieces, collected.record_ids, collected.valid_rows(), strict=True
         ):
             if kept.all():
                 pieces.append(piece)

@@ -125,11 +125,11 @@ class Backpressure:
         if isinstance(step, SinkStep):
             return _NONE
         if step.kind is Kind.ADVANCED:
-            return self._kept_of(step)
+            return self._overloading_sources(step)
         is_laden = self._runners.num_waiting(step) > _MAX_KEPT
         return self._leading_to({step.name}) if is_laden else _NONE
 
-    def _kept_of(self, step: BoltStep) -> frozenset[str]:
+    def _overloading_sources(self, step: BoltStep) -> frozenset[str]:
         """Return the sources of which a step keeps too many tuples.
 
         Others go on: a join may wait for them. A tuple of several records, or of none, counts

@@ -407,10 +407,10 @@ class TransactionCommitter(SinkCommitter):
         return [
             RefusedRow(Failure(sink, Reject(reason)), record_id)
             for record_id, reason in reasons.items()
-            if partition_index_of(record_id) in ours and self._awaits_letter(record_id)
+            if partition_index_of(record_id) in ours and self._awaits_dead_letter(record_id)
         ]
 
-    def _awaits_letter(self, record_id: int) -> bool:
+    def _awaits_dead_letter(self, record_id: int) -> bool:
         """Wait for the dead letter of a record with a rejected row; False: it has one already."""
         index, offset = partition_index_of(record_id), offset_of(record_id)
         owned = self._owned[index]

@@ -88,7 +88,7 @@ class DeadLetterSender:
                     notify(sent.record_id)
                 continue
             self.refused += 1
-            _tell_refused(self._sent[delivered.token], self._sink.name, delivered.error)
+            _log_rejection(self._sent[delivered.token], self._sink.name, delivered.error)
             self._again.append((now + RESEND_SECONDS, delivered.token))
         while self._again and self._again[0][0] <= now:
             token = self._again.pop(0)[1]
@@ -116,7 +116,7 @@ class DeadLetterSender:
         return np.array([a[0] for a in answers if not isinstance(a, Future)], np.int64)
 
 
-def _tell_refused(sent: _Sent, sink: str, error: str) -> None:
+def _log_rejection(sent: _Sent, sink: str, error: str) -> None:
     """Count a letter's refusals, and log the first, the second, the fourth, and so on."""
     sent.refusals += 1
     if sent.refusals & (sent.refusals - 1):

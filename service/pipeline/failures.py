@@ -116,7 +116,7 @@ class FailureHandler:
         self._trees.init(trees, edges, DEAD_LETTERED)
         places = zip(trees.tolist(), edges.tolist(), strict=True)
         for (record_id, failure), (tree, edge) in zip(rejected, places, strict=True):
-            self._complain_if_final(failure)
+            self._log_if_final(failure)
             self._send(record_id, tree, edge, failure)
 
     def reject_row(self, refused: "RefusedRow") -> None:
@@ -168,7 +168,7 @@ class FailureHandler:
         A tuple of several records sends a dead letter for each. A record has one dead letter per
         attempt, with the first of the reasons, however many of its tuples are rejected.
         """
-        self._complain_if_final(failure)
+        self._log_if_final(failure)
         for one, its_edge in self._trees.split(tree, edge, failure):
             trees = np.array([one], np.int64)
             record_id = int(self._trees.record_ids(trees)[0])
@@ -180,14 +180,14 @@ class FailureHandler:
             self._trees.mark(trees, DEAD_LETTERED)
             self._send(record_id, one, its_edge, failure)
 
-    def _complain_if_final(self, failure: Failure) -> None:
+    def _log_if_final(self, failure: Failure) -> None:
         if is_final(failure.error):  # else `fail_records` has complained
             self.complain("step_failing", failure.step, failure.error)
 
     def _send(self, record_id: int, tree: int, edge: int, failure: Failure) -> None:
         manager, offset = self._reader.manager(partition_index_of(record_id)), offset_of(record_id)
         message: Any = manager.message(offset)
-        letter = _letter(message, failure, manager.attempts(offset))
+        letter = _dead_letter_of(message, failure, manager.attempts(offset))
         self._counters.dead_letters[message.topic(), message.partition()] += 1
         self._counters.dead_letter_causes[failure.step, letter.error_class] += 1
         for notify in self._on.dead_letter_sent:
@@ -201,7 +201,7 @@ def is_final(error: Exception) -> bool:
     return isinstance(error, (Reject, BoltError))
 
 
-def _letter(message: Message, failure: Failure, attempts: int) -> DeadLetter:
+def _dead_letter_of(message: Message, failure: Failure, attempts: int) -> DeadLetter:
     error = failure.error
     return DeadLetter(
         record=Record(message.value(), message),

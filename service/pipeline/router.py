@@ -144,7 +144,7 @@ class Router:
         if call.error is None:
             return False
         self._failures.fail_tuple(call.tree, call.edge, Failure(step.name, call.error))
-        if self._trees.is_joint(call.record_id):
+        if self._trees.is_compound(call.record_id):
             self.runners.release([call.record_id])  # it never comes again as it was
         return True
 
@@ -190,7 +190,7 @@ class Router:
             return 0
         if not all(map(self._failures.comes_again, runners.holders())):
             return 0  # a holder that does not come again is soon released
-        if not self._trees.has_joint and runners.num_blocked < self._trees.acker.in_flight:
+        if not self._trees.has_compound and runners.num_blocked < self._trees.acker.in_flight:
             return 0  # others are on their way: no need to list those that are blocked
         blocked = np.array(runners.blocked(), np.int64)
         trees = np.unique(self._trees.with_anchors(blocked))
@@ -243,7 +243,7 @@ class Router:
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
         record_ids = self._trees.record_ids(trees)
-        if self._trees.has_joint and self.runners.held:
+        if self._trees.has_compound and self.runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
             self.runners.release(self._trees.records_of(trees).tolist())
         for notify in self._on.calls_started:

@@ -1,10 +1,10 @@
 """The trees of all records: those that are done, that failed (and why), and that are too old.
 
 The acker is Storm's, and holds one tree for each record. Storm anchors a tuple of several records
-(a join's) in each of their trees; here it travels in a joint tree of its own, so that it is one
-tree and one edge like any other. A joint tree is the child of the trees of its anchors: it has an
-edge in each, which is acked when it is acked, and they fail when it fails or expires. A tuple
-without an anchor gets a joint tree of none.
+(a join's) in each of their trees; here it travels in a compound tree, so that it is one tree and
+one edge like any other. A compound tree is the child of the trees of its anchors: it has an edge in
+each, which is acked when it is acked, and they fail when it fails or expires. A tuple without an
+anchor gets a compound tree without anchors.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _TOUCH_SECONDS = 1e-5  # per value that waits: looking at all of them costs a hu
 
 _Anchors: TypeAlias = tuple[int, ...]  # their trees
 
-# A joint tree's id is no record's: its partition index is above all that partitions have.
+# A compound tree's id is no record's: its partition index is above all that partitions have.
 _FIRST = MAX_PARTITION_INDEX << OFFSET_BITS
 _NONE: RecordIds = np.empty(0, np.int64)
 
@@ -84,7 +84,7 @@ class OutcomeCounters:
 class Placed:
     """Emitted values, each with the tree it travels in.
 
-    `edges` has a joint tree's root edge, and 0 where the tree is the anchor's own: the edge of
+    `edges` has a compound tree's root edge, and 0 where the tree is the anchor's own: the edge of
     the anchor is outstanding there. XOR the edges of derived values into it, and ack the result.
     """
 
@@ -95,7 +95,7 @@ class Placed:
 
 
 class TreeTracker:
-    """Tracks the trees of records, and joint trees. The owner thread calls everything."""
+    """Tracks the trees of records, and compound trees. The owner thread calls everything."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class TreeTracker:
         timeout_seconds: float,
         rng: np.random.Generator,
     ) -> None:
-        """`holders` returns the step that holds a tuple, by record id or joint tree's id.
+        """`holders` returns the step that holds a tuple, by record id or compound tree's id.
 
         `timeout_seconds` is the acker's, and `rng` draws the edges.
         """
@@ -116,20 +116,20 @@ class TreeTracker:
         self._timeout_seconds = timeout_seconds
         self._rng = rng
         self._reasons: dict[int, Failure] = {}  # why a tree failed that was not drained yet
-        self._joint: dict[int, tuple[_Anchors, int]] = {}  # by id: anchors, and the edge
+        self._compound: dict[int, tuple[_Anchors, int]] = {}  # by id: anchors, and the edge
         self._begun = 0
         self._expire_due = 0.0
         self._touch_due = 0.0
-        self._untold: list[Failure] = []
+        self._unlogged: list[Failure] = []
         self.lost = 0
         """Tuples without an anchor that failed: nobody tries them again."""
 
     @property
-    def has_joint(self) -> bool:
-        return bool(self._joint)
+    def has_compound(self) -> bool:
+        return bool(self._compound)
 
     @staticmethod
-    def is_joint(record_id: int) -> bool:
+    def is_compound(record_id: int) -> bool:
         return record_id >= _FIRST
 
     def new_edges(self, count: int) -> Edges:
@@ -145,7 +145,7 @@ class TreeTracker:
             self.acker.fail(trees)
 
     def drain(self) -> Resolved:
-        """Return the records that resolved since the last call; settle joint trees' anchors."""
+        """Return the records that resolved since the last call; settle compound trees' anchors."""
         ended = self.acker.drain()
         if not ended:
             return _NOTHING
@@ -156,10 +156,10 @@ class TreeTracker:
         holders = self._holders() if len(ended.expired) else {}
         while ended:
             record_ids, marks = ended.acked, ended.acked_flags
-            if self._joint:
-                joint = record_ids >= _FIRST
-                self._ack_anchors(record_ids[joint].tolist(), marks[joint])
-                record_ids, marks = record_ids[~joint], marks[~joint]
+            if self._compound:
+                compound = record_ids >= _FIRST
+                self._ack_anchors(record_ids[compound].tolist(), marks[compound])
+                record_ids, marks = record_ids[~compound], marks[~compound]
             acked.append(record_ids)
             flags.append(marks)
             for record_id in ended.failed.tolist():
@@ -167,7 +167,7 @@ class TreeTracker:
             for record_id in ended.expired.tolist():
                 self._fail_record(record_id, self._late(record_id, holders), expired)
             ended = self.acker.drain()
-        self._tell_lost()
+        self._log_lost()
         if len(acked) == 1:
             return Resolved(acked[0], flags[0], failed + expired)
         return Resolved(np.concatenate(acked), np.concatenate(flags), failed + expired)
@@ -189,9 +189,9 @@ class TreeTracker:
                 begun[place] = anchors
         edges = _zeros(len(live))
         if begun:
-            joint = list(begun)
-            edges[joint] = self.new_edges(len(joint))
-            trees[joint], live[joint] = self._begin(list(begun.values()), edges[joint]), True
+            new = list(begun)
+            edges[new] = self.new_edges(len(new))
+            trees[new], live[new] = self._begin(list(begun.values()), edges[new]), True
         kept = np.flatnonzero(live)
         places = kept.tolist()
         values = [emission.values[place] for place in places]
@@ -200,10 +200,10 @@ class TreeTracker:
     def split(self, tree: int, edge: int, failure: Failure) -> list[tuple[int, int]]:
         """Return a tree and edge for the dead letter of each record that a tuple belongs to.
 
-        A tuple in its record's own tree keeps its edge. One in a joint tree is acked there, after
-        each record got an edge for its dead letter.
+        A tuple in its record's own tree keeps its edge. One in a compound tree is acked there,
+        after each record got an edge for its dead letter.
         """
-        if not self._joint or not self.is_joint(int(self.record_ids(_trees([tree]))[0])):
+        if not self._compound or not self.is_compound(int(self.record_ids(_trees([tree]))[0])):
             return [(tree, edge)]
         trees, is_lost = self._records(tree)
         if is_lost:
@@ -214,29 +214,26 @@ class TreeTracker:
         return list(zip(trees.tolist(), edges.tolist(), strict=True))
 
     def records_of(self, trees: Trees) -> RecordIds:
-        """Return the unresolved records that the joint trees among these belong to."""
-        joint = trees[self.record_ids(trees) >= _FIRST].tolist()
-        found = [self._records(tree)[0] for tree in joint]
+        """Return the unresolved records that the compound trees among these belong to."""
+        compound = trees[self.record_ids(trees) >= _FIRST].tolist()
+        found = [self._records(tree)[0] for tree in compound]
         return self.record_ids(np.concatenate([_trees([]), *found]))
 
     def discard(self, chosen: Callable[[RecordIds], npt.NDArray[np.bool_]]) -> set[int]:
         """Drop the trees of the chosen records, without an outcome.
 
-        Also drops joint trees that have no anchor left, and returns their ids.
+        Also drops compound trees that have no anchor left, and returns their ids.
         """
         self.acker.discard(chosen)
         gone: set[int] = set()
-        for record_id, (
-            anchors,
-            _edge,
-        ) in self._joint.items():  # an anchor stands before its children
+        for record_id, (anchors, _edge) in self._compound.items():  # anchors before children
             found = self.record_ids(_trees(anchors)).tolist()
             if anchors and all(each < 0 or each in gone for each in found):
                 gone.add(record_id)
         if gone:
             self.acker.discard(lambda record_ids: np.isin(record_ids, list(gone)))
         for record_id in gone:
-            del self._joint[record_id]
+            del self._compound[record_id]
         return gone
 
     def touch(self, trees: Trees, seconds: float | None = None) -> None:
@@ -266,25 +263,25 @@ class TreeTracker:
 
     def with_anchors(self, trees: Trees) -> Trees:
         found = [trees]
-        while self._joint and len(found[-1]):
+        while self._compound and len(found[-1]):
             found.append(self._anchors(found[-1]))
         return trees if len(found) == 1 else np.concatenate(found)
 
-    # Joint trees
+    # Compound trees
 
     def _begin(self, anchors: Sequence[_Anchors], edges: Edges) -> Trees:
-        """Begin a joint tree for each tuple of anchors' trees.
+        """Begin a compound tree for each tuple of anchors' trees.
 
-        Each edge is added to all of the anchors' trees, and is the joint tree's root edge.
+        Each edge is added to all of the anchors' trees, and is the compound tree's root edge.
         """
         numbers = np.arange(self._begun, self._begun + len(anchors), dtype=np.int64)
         record_ids = numbers & OFFSET_MASK | _FIRST
         trees = self.begin(record_ids)
         self._begun += len(anchors)
         self.init(trees, edges)
-        joints = list(zip(anchors, edges.tolist(), strict=True))
-        self._joint.update(zip(record_ids.tolist(), joints, strict=True))
-        self.ack(*_pairs(joints))
+        compounds = list(zip(anchors, edges.tolist(), strict=True))
+        self._compound.update(zip(record_ids.tolist(), compounds, strict=True))
+        self.ack(*_pairs(compounds))
         self.acker.unanchored += sum(not each for each in anchors)
         return trees
 
@@ -297,22 +294,22 @@ class TreeTracker:
         }
 
     def _ack_anchors(self, record_ids: Sequence[int], flags: Flags) -> None:
-        """Ack the edges of joint trees in their anchors, which take over their flags."""
+        """Ack the edges of compound trees in their anchors, which take over their flags."""
         if not record_ids:
             return
-        joints = [self._joint.pop(record_id) for record_id in record_ids]
+        compounds = [self._compound.pop(record_id) for record_id in record_ids]
         for flag in np.unique(flags[flags > 0]).tolist():
-            marked = [joints[place] for place in np.flatnonzero(flags == flag).tolist()]
+            marked = [compounds[place] for place in np.flatnonzero(flags == flag).tolist()]
             self.mark(_pairs(marked)[0], flag)
-        self.ack(*_pairs(joints))
+        self.ack(*_pairs(compounds))
 
     def _fail_record(
         self, record_id: int, failure: Failure, failed: list[tuple[int, Failure]]
     ) -> None:
-        if not self.is_joint(record_id):
+        if not self.is_compound(record_id):
             failed.append((record_id, failure))
             return
-        anchors, _edge = self._joint.pop(record_id)
+        anchors, _edge = self._compound.pop(record_id)
         if not anchors:
             self._lose(failure)
             return
@@ -324,11 +321,13 @@ class TreeTracker:
 
     def _anchors(self, trees: Trees) -> Trees:
         record_ids = self.record_ids(trees)
-        joint = np.unique(record_ids[record_ids >= _FIRST]).tolist()
-        return _trees(list(dict.fromkeys(tree for each in joint for tree in self._joint[each][0])))
+        found = np.unique(record_ids[record_ids >= _FIRST]).tolist()
+        return _trees(
+            list(dict.fromkeys(tree for each in found for tree in self._compound[each][0]))
+        )
 
     def _records(self, tree: int) -> tuple[Trees, bool]:
-        """Return the trees of the unresolved records that a joint tree belongs to.
+        """Return the trees of the unresolved records that a compound tree belongs to.
 
         And whether there are none because it came from a tuple without an anchor.
         """
@@ -337,10 +336,10 @@ class TreeTracker:
         trees = _trees([tree])
         while len(trees):
             record_ids = self.record_ids(trees)
-            joint = record_ids >= _FIRST
-            records.update(dict.fromkeys(trees[(record_ids >= 0) & ~joint].tolist()))
+            compound = record_ids >= _FIRST
+            records.update(dict.fromkeys(trees[(record_ids >= 0) & ~compound].tolist()))
             is_anchored &= all(
-                self._joint[record_id][0] for record_id in record_ids[joint].tolist()
+                self._compound[record_id][0] for record_id in record_ids[compound].tolist()
             )
             trees = self._anchors(trees)
         return _trees(list(records)), not records and not is_anchored
@@ -358,18 +357,18 @@ class TreeTracker:
             return Failure(step, TimeoutError(late(step, limit)))
         reason = f"the record's tree was not resolved in time: {limit}"
         keepers = sorted(set(holders.values()))
-        if keepers:  # a tuple of several records is held under its joint tree's id
+        if keepers:  # a tuple of several records is held under its compound tree's id
             reason += f"; perhaps one of these bolts keeps a tuple of it: {', '.join(keepers)}"
         return Failure("topology", TimeoutError(reason))
 
     def _lose(self, failure: Failure) -> None:
         self.lost += 1
-        self._untold.append(failure)
+        self._unlogged.append(failure)
 
-    def _tell_lost(self) -> None:
-        if self._untold:
-            count, failure = len(self._untold), self._untold[0]
-            self._untold = []
+    def _log_lost(self) -> None:
+        if self._unlogged:
+            count, failure = len(self._unlogged), self._unlogged[0]
+            self._unlogged = []
             error = text_of(failure.error)
             log.warning("unanchored_tuples_lost", count=count, step=failure.step, error=error)
 
@@ -382,7 +381,7 @@ def _zeros(count: int) -> Edges:
     return np.zeros(count, np.uint64)
 
 
-def _pairs(joints: Sequence[tuple[_Anchors, int]]) -> tuple[Trees, Edges]:
-    pairs = [(tree, edge) for anchors, edge in joints for tree in anchors]
+def _pairs(compounds: Sequence[tuple[_Anchors, int]]) -> tuple[Trees, Edges]:
+    pairs = [(tree, edge) for anchors, edge in compounds for tree in anchors]
     trees = np.fromiter((tree for tree, _edge in pairs), np.int64, len(pairs))
     return trees, np.fromiter((edge for _tree, edge in pairs), np.uint64, len(pairs))

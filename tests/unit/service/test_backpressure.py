@@ -148,7 +148,7 @@ def test_what_a_join_keeps_holds_back_only_the_source_it_is_of():
     assert look(made) == []
     filled.kept_of = {"Kept": {0: 150_000, 1: 190_000, 3: 50_001}}
     assert look(made) == ["a"]
-    of_several = (1 << 15) - 1  # records, as a joint tree has them; or of none
+    of_several = (1 << 15) - 1  # records, as a compound tree has them; or of none
     filled.kept_of = {"Kept": {1: 190_000, of_several: 10_001}}
     assert look(made) == ["b"]
     filled.kept_of = {"Kept": {of_several: 200_001}}

@@ -1,4 +1,4 @@
-"""The trees of records: joint trees are their children, and why one failed is told once."""
+"""The trees of records: compound trees are their children, and why one failed is told once."""
 
 import numpy as np
 import pytest
@@ -69,11 +69,11 @@ def test_records_are_complete_when_what_was_joined_of_them_is():
     assert world.resolved() == {"acked": [C]}
     world.acker.ack(tree, edge)
     assert world.resolved() == {"acked": [A, B]}
-    assert not world.tracker.has_joint
+    assert not world.tracker.has_compound
     assert world.acker.statistics().ignored == 0
 
 
-def test_a_joint_tree_that_fails_fails_its_records_for_its_reason():
+def test_a_compound_tree_that_fails_fails_its_records_for_its_reason():
     """Promise 4: also those whose other tuples are all acked."""
     world = World()
     tree, _edge = world.join(world.a, world.b)
@@ -128,10 +128,10 @@ def test_a_tuple_without_an_anchor_that_fails_is_counted_and_told(how):
         assert world.resolved() == {}
     assert world.tracker.lost == 1
     assert [(line["event"], line["count"]) for line in logs] == [("unanchored_tuples_lost", 1)]
-    assert not world.tracker.has_joint
+    assert not world.tracker.has_compound
 
 
-def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
+def test_a_compound_tree_none_of_whose_records_is_left_is_let_go():
     """Their partition is lost: what waits of them is not to be begun."""
     world = World()
     of_lost, _ = world.join(world.a, world.b)
@@ -143,7 +143,7 @@ def test_a_joint_tree_none_of_whose_records_is_left_is_let_go():
     assert (world.acker.owners(of_lost) < 0).all()
     assert (world.acker.owners(of_both) >= 0).all()
     assert (world.acker.owners(of_none) >= 0).all()
-    assert len(world.tracker._joint) == 2
+    assert len(world.tracker._compound) == 2
     assert world.tracker.lost == 0
 
 

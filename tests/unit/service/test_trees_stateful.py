@@ -260,7 +260,7 @@ class Tuples(RuleBasedStateMachine):
             self.wait(seconds(40.0))
             self.nothing_is_lost_but_what_has_no_anchor()
             assert all(record.came_to for record in self.records.values())
-            assert not self.tracker.has_joint
+            assert not self.tracker.has_compound
             assert self.acker.in_flight == 0
             assert not self.tracker._reasons
 
