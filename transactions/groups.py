@@ -4,11 +4,11 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from partition.records import Partition, Range
+from partition.records import Range
 from transactions.partition_transactions import PartitionTransactions
-from transactions.transaction import OutOfOrder, Transaction
+from transactions.transaction import OutOfOrder, RangeRead, Transaction
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -29,22 +29,6 @@ class RangePolicy:
     records: int = 1_000_000  # at most so many in one group of ranges; so many are planned at once
     seconds: float = 1.0  # or after so long, if fewer wait
     max_active: int = 2  # groups in flight: one is committed while the next is processed
-
-
-class RangeHeld(Protocol):
-    """A range as a task has read it; see `PartitionTransactions.read`."""
-
-    @property
-    def partition(self) -> Partition: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def leader_epoch(self) -> int | None: ...
 
 
 class Member(NamedTuple):
@@ -159,7 +143,7 @@ class TransactionGroups:
         group.phase = GroupPhase.RUNNING
         return group
 
-    def ran(self, number: int, attempt: int, reads: Sequence[RangeHeld]) -> bool:
+    def ran(self, number: int, attempt: int, reads: Sequence[RangeRead]) -> bool:
         """Seal all ranges of an attempt, as it has read them; False: it is not the live one.
 
         A group is run again at once, and so are all later ones, if a range of it turns out to have

@@ -15,6 +15,7 @@ from partition.interfaces import StoredOffset
 from partition.records import (
     Offsets,
     OpenTransaction,
+    Partition,
     Position,
     Range,
     Resumed,
@@ -156,6 +157,16 @@ class Transaction:
 
 class OutOfOrder(Exception):
     """A transaction or a group cannot be begun, committed, or failed now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """A range as a task has read it; see `PartitionTransactions.read`."""
+
+    partition: Partition
+    count: int
+    digest: str
+    leader_epoch: int | None  # None: no later one than the range is known to have
 
 
 def resumed(

@@ -314,7 +314,7 @@ class TransactionCommitter(SinkCommitter):
         works = self._works[group.number] = {}
         for name, buffer in self._buffers.items():
             parts = self._parts(name, group.members)
-            works[name] = TransactionWork(group.number, parts)
+            works[name] = TransactionWork(group, parts)
             buffer.stage(works[name])
         return True
 
@@ -369,7 +369,7 @@ class TransactionCommitter(SinkCommitter):
         refused: list[RefusedRow] = []
         if isinstance(done, BatchCommitted):
             work = buffer.committed(done)
-            group = self._group_of(work)
+            group = work.group
             if isinstance(done.error, SinkFenced):
                 self._fenced(group, done.error)
             else:
@@ -378,19 +378,13 @@ class TransactionCommitter(SinkCommitter):
                     notify(event.sink, record_ids)
         else:
             work = buffer.staged(done)
-            group = self._group_of(work)
+            group = work.group
             refused = self._refused(event.sink, work, group)
             if group.phase is GroupPhase.COMMITTING:  # it was staged again, without what is lost
                 buffer.commit(work)
         if group.phase is GroupPhase.COMMITTING:
             self._end_if_done(group)
         return refused
-
-    def _group_of(self, work: TransactionWork) -> TransactionGroup:
-        group = self._groups.of(work.group)
-        if group is None:
-            raise KeyError(work.group)
-        return group
 
     def _refused(
         self, sink: str, work: TransactionWork, group: TransactionGroup

@@ -25,6 +25,7 @@ from topology.errors import SinkFenced
 from topology.histogram import Histogram
 from topology.sink import NO_TRACES, Batch, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
+from transactions.groups import TransactionGroup
 from transactions.rows import PendingRows
 
 _MOST_BATCHES = 2  # one that is committed, one that is staged
@@ -297,7 +298,7 @@ class TransactionPart(NamedTuple):
 class TransactionWork(GroupWork):
     """A sink's part of a group on the local engine."""
 
-    group: int
+    group: TransactionGroup
     parts: list[TransactionPart]
 
     def record_ids(self) -> RecordIds:

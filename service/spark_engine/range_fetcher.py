@@ -10,8 +10,8 @@ import numpy as np
 from partition.errors import KafkaError, OffsetOutOfRange
 from partition.interfaces import Fetched, Fetcher
 from partition.records import Chunk, Partition, Position
-from service.spark_engine.task import RangeRead, TaskRange
-from transactions.transaction import RangeDigest
+from service.spark_engine.task import TaskRange
+from transactions.transaction import RangeDigest, RangeRead
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _MOST_BYTES = 16 * 1024 * 1024  # of payload

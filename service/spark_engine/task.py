@@ -19,6 +19,7 @@ from service.pipeline.trees import OutcomeCounters
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Staged, Stager
+from transactions.transaction import RangeRead
 
 EVERY_ROW = -1
 """In place of a row's index: no row of the record is wanted."""
@@ -77,18 +78,6 @@ class Task:
     ranges: tuple[TaskRange, ...]
     stagers: Mapping[str, Stager]
     patience: int = 1  # its job has so many times `job_deadline_seconds`
-
-
-@dataclass(frozen=True, slots=True)
-class RangeRead:
-    """What a range turned out to hold."""
-
-    partition: Partition
-    count: int
-    digest: str  # see transactions.digest
-    # No record of it has a later one. None: none has a later one than the range knows of, or it is
-    # not known.
-    leader_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)

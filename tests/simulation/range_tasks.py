@@ -11,12 +11,12 @@ from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicM
 from partition.records import Partition
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.cluster import TasksEnded
-from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed, TaskRange
+from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange
 from tests.simulation.kafka import SimLog, SimRecord
 from tests.simulation.recorded import Open
 from tests.simulation.spooled import SpooledRun, spool_all
 from topology.sink import Share, Staged
-from transactions.transaction import RangeDigest
+from transactions.transaction import RangeDigest, RangeRead
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life

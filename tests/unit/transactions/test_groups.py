@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from partition.records import Partition, Position, Range, Resumed, Transactions
-from service.spark_engine.task import RangeRead
 from tests.worlds import lined
 from transactions.groups import GroupPhase, Member, TransactionGroups
-from transactions.transaction import OutOfOrder, TransactionPolicy
+from transactions.transaction import OutOfOrder, RangeRead, TransactionPolicy
 
 DIGEST = "ab" * 16
 

@@ -18,10 +18,9 @@ from hypothesis.stateful import (
 
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, Resumed, Transactions
-from service.spark_engine.task import RangeRead
 from tests.worlds import lined
 from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
-from transactions.transaction import RangeDigest, TransactionPolicy, resumed
+from transactions.transaction import RangeDigest, RangeRead, TransactionPolicy, resumed
 
 SINKS = ("lake", "archive")
 PICK = st.integers(0, 9)

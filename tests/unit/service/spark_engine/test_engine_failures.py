@@ -19,7 +19,7 @@ from partition.records import Partition
 from partition.recovery import StartPolicy
 from service.errors import TaskError
 from service.spark_engine import planner
-from service.spark_engine.task import RangeRead, Task, TaskDone, TaskFailed
+from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.errors import SparkTimeout
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyStore
@@ -28,6 +28,7 @@ from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecu
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Fence, Staged
 from transactions.groups import RangePolicy
+from transactions.transaction import RangeRead
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 
