@@ -10,7 +10,7 @@ from partition.assignment import Moves
 from partition.commits import CommitAges
 from partition.manager import PartitionStatistics
 from partition.records import Partition
-from service.pipeline.references import ReferenceStatistics
+from service.pipeline.reference_tables import ReferenceStatistics
 from service.pipeline.trees import OutcomeCounters
 from topology.complaints import Complaint
 from topology.histogram import Distribution

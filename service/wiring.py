@@ -42,7 +42,7 @@ from service.pipeline.build import (
 )
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
-from service.pipeline.references import References
+from service.pipeline.reference_tables import References
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.wiring import check_runs_on_spark, range_delivery, spark_engine
 from sinks.names import is_uri, local_path

@@ -31,7 +31,7 @@ class RangePolicy:
     max_active: int = 2  # groups in flight: one is committed while the next is processed
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """A transaction of a group, and the partition it is of."""
 
     place: int  # of the partition
@@ -56,7 +56,7 @@ class TransactionGroup:
     """One transaction of each of some partitions. Only TransactionGroups changes it."""
 
     number: int  # from 1
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     phase: GroupPhase
     # Of one that is run on executors:
     attempt: int = 0
@@ -101,7 +101,7 @@ class TransactionGroups:
         return self._groups[0] if self._groups else None
 
     def plan(
-        self, members: Sequence[Member], phase: GroupPhase = GroupPhase.PLANNED
+        self, members: Sequence[GroupMember], phase: GroupPhase = GroupPhase.PLANNED
     ) -> TransactionGroup:
         """Make a group of open transactions, each the next of its partition that no group has.
 
@@ -228,7 +228,7 @@ class TransactionGroups:
         group.phase = GroupPhase.PROCESSED
         return True
 
-    def done(self, number: int) -> list[tuple[Member, Range]]:
+    def done(self, number: int) -> list[tuple[GroupMember, Range]]:
         """Remove a group that every sink has; return the range that it covered of each partition.
 
         Raises OutOfOrder unless it is the lowest group, and COMMITTING.
@@ -261,7 +261,7 @@ class TransactionGroups:
         if first is not None:
             self._again(first)
 
-    def leave_out(self, number: int, gone: Collection[Member]) -> None:
+    def leave_out(self, number: int, gone: Collection[GroupMember]) -> None:
         """Remove members that another owner has from a group whose others are committed."""
         group = self.of(number)
         if group is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from acker.acker import Acker
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from topology.advanced import AdvancedRunner
 from topology.bolt import Kind
 from topology.steps import BoltStep, SinkStep, Source, Step

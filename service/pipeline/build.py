@@ -20,7 +20,7 @@ from partition.recovery import Loss
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import BatchCommitter, SinkCommitter, TransactionCommitter
 from service.pipeline.context import Observer, Observers, ResultQueue, RunContext
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.failures import FailureHandler, ScreenPolicy
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline

@@ -39,7 +39,7 @@ from topology.calls import Failure
 from topology.errors import SinkFenced
 from topology.record import Reject
 from topology.sink import Piece, Share
-from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
+from transactions.groups import GroupMember, GroupPhase, TransactionGroup, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import Phase, Transaction
 
@@ -296,7 +296,7 @@ class TransactionCommitter(SinkCommitter):
         if not self._groups.may_plan:
             return False
         ready = [
-            Member(index, each, found.txid)
+            GroupMember(index, each, found.txid)
             for index, each in owned.items()
             if (found := each.ready()) is not None
         ]
@@ -318,7 +318,7 @@ class TransactionCommitter(SinkCommitter):
             buffer.stage(works[name])
         return True
 
-    def _parts(self, sink: str, members: Iterable[Member]) -> list[TransactionPart]:
+    def _parts(self, sink: str, members: Iterable[GroupMember]) -> list[TransactionPart]:
         """A sink's part of a group, without the transactions that it has already."""
         parts = [
             (member, self._buffers[sink].part(member.place, self._share(member)))
@@ -326,7 +326,7 @@ class TransactionCommitter(SinkCommitter):
         ]
         return [part for member, part in parts if member.txid > member.line.skips.get(sink, 0)]
 
-    def _share(self, member: Member) -> Share:
+    def _share(self, member: GroupMember) -> Share:
         epoch = self._consumer.partition(member.place).epoch
         return share_of(str(member.line.partition), epoch, member.transaction)
 
@@ -358,7 +358,7 @@ class TransactionCommitter(SinkCommitter):
             self._buffers[name].leave_out(work, lines)
         return True
 
-    def _is_ours(self, member: Member) -> bool:
+    def _is_ours(self, member: GroupMember) -> bool:
         """Whether its partition was not lost since, even if it was claimed again."""
         return self._owned.get(member.place) is member.line
 

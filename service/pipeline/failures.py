@@ -15,7 +15,7 @@ import structlog
 
 from partition.records import Chunk, RecordIds, offset_of, partition_index_of
 from service.errors import TooManyDeadLetters
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
 from topology.calls import Failure
 from topology.complaints import text_of

@@ -16,7 +16,7 @@ from partition.records import Chunk, RecordIds, partition_indexes_of
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
 from service.pipeline.sink_buffer import SinkBuffer

@@ -26,7 +26,7 @@ from topology.histogram import Histogram
 from topology.sink import NO_TRACES, Batch, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
 from transactions.groups import TransactionGroup
-from transactions.rows import PendingRows
+from transactions.pending_rows import PendingRows
 
 _MOST_BATCHES = 2  # one that is committed, one that is staged
 _LADEN_BATCHES = 3

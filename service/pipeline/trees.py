@@ -37,7 +37,7 @@ _NONE: RecordIds = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedRecords:
     """Records that are done, with their flags, and those that failed, with the reason."""
 
     acked: RecordIds = field(default_factory=lambda: _NONE)
@@ -48,7 +48,7 @@ class Resolved:
         return bool(len(self.acked) or self.failed)
 
 
-_NOTHING = Resolved()
+_NOTHING = ResolvedRecords()
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class TreeTracker:
             self._reasons[record_id] = failure
             self.acker.fail(trees)
 
-    def drain(self) -> Resolved:
+    def drain(self) -> ResolvedRecords:
         """Return the records that resolved since the last call; settle compound trees' anchors."""
         ended = self.acker.drain()
         if not ended:
@@ -169,8 +169,8 @@ class TreeTracker:
             ended = self.acker.drain()
         self._log_lost()
         if len(acked) == 1:
-            return Resolved(acked[0], flags[0], failed + expired)
-        return Resolved(np.concatenate(acked), np.concatenate(flags), failed + expired)
+            return ResolvedRecords(acked[0], flags[0], failed + expired)
+        return ResolvedRecords(np.concatenate(acked), np.concatenate(flags), failed + expired)
 
     def place(self, emission: Emission) -> Placed:
         """Find or begin the tree of each emitted value. Raises TooManyTrees.

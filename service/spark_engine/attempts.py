@@ -29,7 +29,7 @@ from sinks.errors import SparkTimeout
 from sinks.writer import BatchCommitted, BatchStaged
 from topology.errors import SinkError, SinkFailed, SinkFenced
 from topology.sink import Share
-from transactions.groups import GroupPhase, Member, TransactionGroup, TransactionGroups
+from transactions.groups import GroupMember, GroupPhase, TransactionGroup, TransactionGroups
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class Attempt:
 
     number: int  # of the group
     attempt: int
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     tasks: list[Task]
     works: dict[str, RangeWork]  # by sink step
     results: tuple[TaskDone, ...] = ()
@@ -117,7 +117,7 @@ class Attempts:
         self._leaving[index] = at_once or self._leaving.get(index, False)
         self.look()
 
-    def fell_silent(self, member: Member, error: str, now: float) -> None:
+    def fell_silent(self, member: GroupMember, error: str, now: float) -> None:
         """Leave a partition of which nothing was heard out of new groups for a while.
 
         Its range stays planned, and is run again after a pause.
@@ -209,7 +209,7 @@ class Attempts:
         ]
         return Attempt(group.number, group.attempt, group.members, tasks, works)
 
-    def _range_of(self, group: TransactionGroup, member: Member) -> TaskRange:
+    def _range_of(self, group: TransactionGroup, member: GroupMember) -> TaskRange:
         index, line, txid = member
         covers = line.transaction_of(txid).range
         return TaskRange(
@@ -305,7 +305,7 @@ class Attempts:
             )
             self._buffers[name].stage(work)
 
-    def _share_of(self, member: Member, work: RangeWork) -> Share:
+    def _share_of(self, member: GroupMember, work: RangeWork) -> Share:
         line = str(member.line.partition)
         epoch = self._owner.assignment.at(member.place).epoch
         share = share_of(line, epoch, member.transaction)

@@ -21,7 +21,7 @@ from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoke
 from partition.errors import OffsetOutOfRange
 from service.failpoints import nowhere
 from service.pipeline.context import ResultQueue
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.trees import OutcomeCounters
 from service.snapshot import EngineStatistics
 from service.spark_engine.attempts import Attempts
@@ -32,7 +32,13 @@ from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
 from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Lifecycle
-from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
+from transactions.groups import (
+    GroupMember,
+    GroupPhase,
+    RangePlanner,
+    RangePolicy,
+    TransactionGroups,
+)
 from transactions.partition_transactions import PartitionTransactions
 
 _IDLE_SECONDS = 0.02
@@ -227,7 +233,7 @@ class SparkEngine:
             return False
         groups = self._attempts.groups
         if line.may_begin and not manager.open_transactions and groups.may_plan:
-            groups.plan([Member(index, line, line.begin(line.planned_to + 1).txid)])
+            groups.plan([GroupMember(index, line, line.begin(line.planned_to + 1).txid)])
         return True
 
     def _take_results(self, now: float) -> bool:

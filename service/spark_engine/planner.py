@@ -11,7 +11,7 @@ from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMis
 from partition.interfaces import Catalogue, LogEnd, Topic
 from partition.records import Partition, Position
 from topology.steps import Source
-from transactions.groups import Member, RangePlanner, TransactionGroups
+from transactions.groups import GroupMember, RangePlanner, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 
 log = structlog.get_logger()
@@ -372,7 +372,7 @@ class RangePlans:
             self._planner.look(now, logs)
             return False
         members = [
-            Member(index, line, line.ungrouped[0].txid)
+            GroupMember(index, line, line.ungrouped[0].txid)
             for index, line in lines.items()
             if line.ungrouped and line.replay_error(log_moved=False) is None
         ]
@@ -380,7 +380,7 @@ class RangePlans:
             for index, to in (self._planner.plan(now, logs, flush=flush) or {}).items():
                 self._rates.take(topics[index], to - logs[index][0])
                 begun = lines[index].begin(to, ends[index].leader_epoch)
-                members.append(Member(index, lines[index], begun.txid))
+                members.append(GroupMember(index, lines[index], begun.txid))
         if members:
             self._groups.plan(members)
         return bool(members)

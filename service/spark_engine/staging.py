@@ -31,7 +31,7 @@ from topology.errors import SinkFailed
 from topology.record import Reject
 from topology.sink import Batch, Piece, Share, Staged, Stager
 from topology.steps import SinkStep
-from transactions.rows import PendingRows, rows_at
+from transactions.pending_rows import PendingRows, rows_at
 
 log = structlog.get_logger()
 

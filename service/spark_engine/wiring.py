@@ -15,7 +15,7 @@ from service.config import Config
 from service.failpoints import consumer_with_places, with_places
 from service.pipeline.build import sizes_of
 from service.pipeline.context import ResultQueue
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import writer_of
 from service.spark_engine.cluster import OnSpark, SharedFolder

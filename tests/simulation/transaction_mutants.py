@@ -21,7 +21,7 @@ from topology.sink import Staged
 from transactions import partition_transactions
 from transactions.groups import TransactionGroup
 from transactions.partition_transactions import PartitionTransactions
-from transactions.rows import PendingRows
+from transactions.pending_rows import PendingRows
 from transactions.transaction import Phase, Transaction
 
 _ALWAYS = 1 << 30

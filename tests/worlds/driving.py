@@ -19,9 +19,9 @@ from partition.recovery import StartPolicy, Ways
 from service.config import load
 from service.failpoints import with_places
 from service.pipeline.context import ResultQueue
-from service.pipeline.dead_letters import DeadLetterSender
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
-from service.pipeline.references import References
+from service.pipeline.reference_tables import References
 from service.pipeline.sink_buffer import writer_of
 from service.spark_engine.cluster import SharedFolder
 from service.spark_engine.engine import SparkEngine

@@ -7,7 +7,7 @@ from partition.records import Range, Transactions
 from partition.recovery import StartPolicy
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, SKIP_LOSS
-from transactions.groups import Member, TransactionGroups
+from transactions.groups import GroupMember, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy, resumed
 
@@ -49,7 +49,7 @@ class RangeBench(GatedBench):
             self.reader.commit(now, force=True)
 
     def group(self, txid):
-        self.groups.plan([Member(0, self.line, txid)])
+        self.groups.plan([GroupMember(0, self.line, txid)])
 
     def read(self, txid, count):
         found = self.line.transaction_of(txid)

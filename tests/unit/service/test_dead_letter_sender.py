@@ -17,7 +17,7 @@ from partition.memory import (
 from partition.records import Partition, Position
 from partition.recovery import Loss, Ways
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
-from service.pipeline.dead_letters import RESEND_SECONDS, DeadLetterSender
+from service.pipeline.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from topology.sink import DeadLetter, DeadLetterSink, Delivered

@@ -10,7 +10,7 @@ from partition.manager import InFlightLimits
 from partition.records import Resumed, offsets_of, partition_indexes_of
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
-from transactions.groups import GroupPhase, Member, TransactionGroups
+from transactions.groups import GroupMember, GroupPhase, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy, resumed
 
@@ -60,7 +60,7 @@ class LinedBench(GatedBench):
             line.close()
             while commits and (ready := line.ready()) is not None:
                 groups = TransactionGroups(1)
-                groups.plan([Member(place, line, ready.txid)], GroupPhase.PROCESSED)
+                groups.plan([GroupMember(place, line, ready.txid)], GroupPhase.PROCESSED)
                 assert groups.next_commit() is groups.lowest
                 rows = self.table.setdefault(line.partition, {})
                 assert ready.txid not in rows

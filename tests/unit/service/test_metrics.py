@@ -11,7 +11,7 @@ from headrace.testing import topology_test
 from partition.assignment import Moves
 from partition.records import Partition
 from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
-from service.pipeline.references import ReferenceStatistics
+from service.pipeline.reference_tables import ReferenceStatistics
 from service.snapshot import Apart, Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS
 from topology.workers.runners import RunnerStatistics

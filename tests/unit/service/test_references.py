@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
-from service.pipeline.references import References, ReferenceStatistics
+from service.pipeline.reference_tables import References, ReferenceStatistics
 from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from tests.support.patience import seconds

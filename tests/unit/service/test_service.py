@@ -37,7 +37,7 @@ from service.app import Service
 from service.config import load
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import Pipeline
-from service.pipeline.references import References
+from service.pipeline.reference_tables import References
 from service.wiring import Parts
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore

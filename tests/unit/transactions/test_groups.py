@@ -7,7 +7,7 @@ import pytest
 
 from partition.records import Partition, Position, Range, Resumed, Transactions
 from tests.worlds import lined
-from transactions.groups import GroupPhase, Member, TransactionGroups
+from transactions.groups import GroupMember, GroupPhase, TransactionGroups
 from transactions.transaction import OutOfOrder, RangeRead, TransactionPolicy
 
 DIGEST = "ab" * 16
@@ -37,7 +37,7 @@ class World:
         for place in places or range(len(self.lines)):
             line = self.lines[place]
             planned = line.begin(line.planned_to + 10)
-            members.append(Member(place, line, planned.txid))
+            members.append(GroupMember(place, line, planned.txid))
         return self.groups.plan(members)
 
     def store(self, *places):
@@ -85,14 +85,14 @@ def test_as_many_are_in_flight_as_policy_says_and_each_has_its_own_ranges():
         world.groups.plan([])
     line = world.lines[0]
     with pytest.raises(ValueError, match="one range each"):
-        world.groups.plan([Member(0, line, 1), Member(0, line, 1)])
+        world.groups.plan([GroupMember(0, line, 1), GroupMember(0, line, 1)])
     first = world.plan()
     with pytest.raises(OutOfOrder):
-        world.groups.plan([Member(0, line, first.members[0].txid)])
+        world.groups.plan([GroupMember(0, line, first.members[0].txid)])
     world.plan()
     assert not world.groups.may_plan
     with pytest.raises(OutOfOrder, match="2 groups are in flight"):
-        world.groups.plan([Member(0, line, 3)])
+        world.groups.plan([GroupMember(0, line, 3)])
 
 
 def test_it_is_committed_once_its_seals_are_stored():
@@ -185,7 +185,7 @@ def test_pauses_grow_to_half_a_minute_less_a_random_part():
         Resumed(Position(0), Transactions("opaque")),
         TransactionPolicy("opaque", by_executors=True),
     )
-    group = groups.plan([Member(0, line, line.begin(10).txid)])
+    group = groups.plan([GroupMember(0, line, line.begin(10).txid)])
     lined.store(line)
     groups.next_run(0.0)
     groups.failed(1, 1, 0.0)
@@ -267,7 +267,7 @@ def processed(world, *places):
         world.store(place)
         assert line.read(txid, 1, 10, DIGEST, 3)
         world.store(place)
-        members.append(Member(place, line, txid))
+        members.append(GroupMember(place, line, txid))
     return members
 
 

@@ -19,7 +19,13 @@ from hypothesis.stateful import (
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, Resumed, Transactions
 from tests.worlds import lined
-from transactions.groups import GroupPhase, Member, RangePlanner, RangePolicy, TransactionGroups
+from transactions.groups import (
+    GroupMember,
+    GroupPhase,
+    RangePlanner,
+    RangePolicy,
+    TransactionGroups,
+)
 from transactions.transaction import RangeDigest, RangeRead, TransactionPolicy, resumed
 
 SINKS = ("lake", "archive")
@@ -94,7 +100,7 @@ class GroupsAndModel(RuleBasedStateMachine):
     def plan(self, seconds, flush):
         self.now += seconds
         if members := [
-            Member(place, line, line.ungrouped[0].txid)
+            GroupMember(place, line, line.ungrouped[0].txid)
             for place, line in enumerate(self.lines)
             if line.ungrouped
         ]:
@@ -112,7 +118,7 @@ class GroupsAndModel(RuleBasedStateMachine):
             )
             self.groups.plan(
                 [
-                    Member(place, self.lines[place], self.lines[place].begin(end).txid)
+                    GroupMember(place, self.lines[place], self.lines[place].begin(end).txid)
                     for place, end in found.items()
                 ]
             )

@@ -5,7 +5,7 @@ import pytest
 from partition.errors import ReplayDiffers
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
 from tests.worlds.lined import resume, store
-from transactions.groups import Member, TransactionGroups
+from transactions.groups import GroupMember, TransactionGroups
 from transactions.transaction import OutOfOrder, TransactionPolicy
 
 ORDERS = Partition("orders", 3)
@@ -28,7 +28,7 @@ def policy(kind="transactional", max_active=2):
 
 def group(line, txid):
     """Let a group have it."""
-    TransactionGroups(1).plan([Member(0, line, txid)])
+    TransactionGroups(1).plan([GroupMember(0, line, txid)])
 
 
 def told(transaction):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transactions.rows import PendingRows
+from transactions.pending_rows import PendingRows
 
 
 def numbers(*values):
