@@ -146,7 +146,7 @@ def rows_at(piece: Piece, indices: npt.NDArray[np.intp]) -> Piece:
 
 def in_order(pieces: list[Piece], record_ids: _Numbers) -> OrderedRows:
     """Sort rows by record; those of one record stay in the order they came in."""
-    if len(record_ids) < 2 or bool((record_ids[1:] >= record_ids[:-1]).all()):  # noqa: PLR2004 - two to compare
+    if (record_ids[1:] >= record_ids[:-1]).all():
         return OrderedRows(pieces, record_ids)
     order = np.argsort(record_ids, kind="stable").astype(np.int64)
     return OrderedRows(_sorted(pieces, order), record_ids[order])

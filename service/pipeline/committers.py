@@ -208,7 +208,8 @@ class TransactionCommitter(SinkCommitter):
 
     # Records
 
-    def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:  # noqa: ARG002
+    def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:
+        del edges, now  # rows have no edge, and wait for their transaction
         record_ids = self._trees.record_ids(trees)  # -1 where an attempt was abandoned
         txids = np.zeros(len(record_ids), np.int64)
         for index, offsets, there in _by_partition(record_ids):

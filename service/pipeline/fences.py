@@ -54,7 +54,8 @@ class EpochFencer:
             waiting.append(request)
         return request.ended
 
-    def begin(self, partition: Partition, position: Position) -> Resumed:  # noqa: ARG002 - see Fencing
+    def begin(self, partition: Partition, position: Position) -> Resumed:
+        del partition
         return Resumed(position, Transactions(self._kind))
 
     def resume(

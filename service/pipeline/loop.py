@@ -71,7 +71,7 @@ class Pipeline:
             raise
         self.router.executor.prefetcher.open()
         for outlet in self.outlets:
-            outlet.start()
+            outlet.writer.start()
         self.router.start(self.context.clock())
 
     def step(self, *, fetch: bool = True, flush: bool = False, drain: bool = False) -> bool:

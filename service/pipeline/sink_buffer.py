@@ -76,9 +76,6 @@ class SinkBuffer(ABC):
         self._bytes_written: int | None = 0
         self._write_times = Histogram()
 
-    def start(self) -> None:
-        self.writer.start()
-
     @property
     def is_filled(self) -> bool:
         """Whether a batch of rows has arrived since the last one."""
@@ -153,10 +150,6 @@ class BatchBuffer(SinkBuffer):
         self._rows = self._bytes = 0
         self._deadline: float | None = None  # of the batch that fills; None while it is empty
 
-    def start(self) -> None:
-        super().start()
-        self._ready = self.writer.fence(())
-
     def add(self, piece: Piece, trees: Trees, edges: Edges, now: float) -> None:
         """Add rows to the batch that fills: row i belongs to `trees[i]` by `edges[i]`.
 
@@ -203,7 +196,9 @@ class BatchBuffer(SinkBuffer):
 
     @property
     def _takes_one(self) -> bool:
-        if self._ready is None or not self._ready.done():
+        if self._ready is None:
+            self._ready = self.writer.fence(())  # the sink's writer has started by now
+        if not self._ready.done():
             return False
         self._ready.result()  # raises what ends the run
         return len(self._writing) < _MOST_BATCHES

@@ -97,7 +97,7 @@ class SparkEngine:
         self._submissions.open()
         self._life.open()
         for outlet in self.outlets:
-            outlet.start()
+            outlet.writer.start()
 
     def step(self, *, fetch: bool = True, flush: bool = False, drain: bool = False) -> bool:
         """Run one turn of the loop; True if anything moved.

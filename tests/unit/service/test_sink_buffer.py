@@ -38,9 +38,7 @@ class NoWriter:
 
 def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
     writer: Any = NoWriter()
-    buffer = BatchBuffer(SinkStep("rows", MemorySink(), policy), writer)
-    buffer.start()
-    return buffer, writer
+    return BatchBuffer(SinkStep("rows", MemorySink(), policy), writer), writer
 
 
 def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> None:
@@ -123,7 +121,7 @@ def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces(
     written: queue.SimpleQueue[WriterEvent] = queue.SimpleQueue()
     step = SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows))
     outlet = BatchBuffer(step, writer_of(step, stands_in, written.put))
-    outlet.start()
+    outlet.writer.start()
     one = np.ones(1, np.int64), np.ones(1, np.uint64)
     outlet.add(["a"], *one, now=0.0)
     assert not outlet.submit_due(0.0, None, flush=False)
