@@ -1,7 +1,7 @@
 """python -m benchmarks [SUITE]: run a suite of measurements, or all of them.
 
 Tables for people go to standard error; the last line of standard output is one JSON object.
-With --report they also go into a page, with a profile of each variant of Headrace.
+With --report they also go into a page.
 """
 
 import argparse
@@ -12,10 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.bench import Bench
-from benchmarks.conditions import Conditions
-from benchmarks.options import Options
-from benchmarks.report import written_into
+from benchmarks.bench import Bench, Options
+from benchmarks.report import Conditions, written_into
 from benchmarks.result import Facts, Result
 from service import logs
 
@@ -46,14 +44,13 @@ def main() -> int:
     conditions = Conditions.now()  # a later suite would see the load of those before it
     with Bench(console, options) as bench:
         for name in SUITES if ALL in suites else suites:
-            bench.profiles.clear()
             result: Result = importlib.import_module(SUITES[name]).run(bench)
             for table in result.all_tables:
                 table.show(console)
             facts.append(result.json)
             if report is not None:  # at once: a later suite may fail
                 page = report.read_text(encoding="utf-8")
-                page = written_into(page, result, conditions, bench.profiles)
+                page = written_into(page, result, conditions)
                 report.write_text(page, encoding="utf-8")
     is_one = len(suites) == 1 and ALL not in suites
     print(json.dumps(facts[0] if is_one else {"suite": " ".join(suites), "suites": facts}))
@@ -68,12 +65,6 @@ def _arguments() -> tuple[list[str], Path | None, Options]:
     parser.add_argument("--slow-seconds", type=float, help="io: what a slow call takes (10)")
     parser.add_argument("--trees", type=int, help="acker: how many a round (200000)")
     parser.add_argument("--in-flight", type=int, help="acker: when bytes are counted (1000000)")
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="all variants in one process with one Spark: to see that they work, not how fast",
-    )
-    parser.add_argument("--profile", action="store_true", help="profile Headrace's variants, too")
     parser.add_argument("--report", type=Path, help="a page that has a place for the suite")
     given = parser.parse_args()
     options = Options(
@@ -82,8 +73,6 @@ def _arguments() -> tuple[list[str], Path | None, Options]:
         trees=given.trees,
         in_flight=given.in_flight,
         slow_seconds=given.slow_seconds,
-        profiled=given.profile or given.report is not None,
-        together=given.together,
     )
     suites = given.suites if given.suites != "hot-path" else ["hot-path"]
     return suites, given.report, options

@@ -24,7 +24,6 @@ _PLACE = 3 << 48  # an owner is a partition's place and an offset
 
 
 def run(bench: Bench) -> Result:
-    """Measure."""
     options = bench.options
     trees = options.trees or TREES
     in_flight = options.in_flight or IN_FLIGHT
@@ -64,7 +63,6 @@ def bytes_per_tree(in_flight: int, batch: int = 1_000) -> float:
 
 
 def batch_ns(size: int, trees: int) -> float:
-    """Nanoseconds per tree, in batches of so many."""
     acker = Acker(timeout_seconds=30)
     rng = np.random.default_rng(1)
     owners = _PLACE + np.arange(size, dtype=np.int64)

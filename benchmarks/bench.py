@@ -1,42 +1,52 @@
 """A bench: servers to measure on, and runs of variants, each in a process of its own."""
 
+import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from rich.console import Console
 
-from benchmarks.children import Together, run_alone
-from benchmarks.job import Figures, Job
-from benchmarks.options import Options
+from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
 from benchmarks.publishing import publish
+from examples.flights.publish import publish as publish_flights
 from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress
 
+FLIGHTS = 336_776
 Runs = dict[str, list[Figures]]  # by variant
 
 
-class Bench:
-    """Servers, which start when the first suite asks for them, and runs of variants.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line's options; None leaves it to the suite."""
 
-    Use it in a `with`; `close` ends the servers. `profiles` are those that were taken.
-    """
+    records: int | None = None
+    rounds: int | None = None
+    trees: int | None = None
+    in_flight: int | None = None
+    slow_seconds: float | None = None
+
+
+class Bench:
+    """Servers, which start when the first suite asks for them, and runs of variants."""
 
     def __init__(self, console: Console, options: Options) -> None:
         self.options = options
         self.progress = RunProgress(console)
-        self.profiles: dict[str, Figures] = {}
         self._servers: Servers | None = None
-        self._together = Together() if options.together else None
         self._closing = ExitStack()
         self._count = 0
 
     def __enter__(self) -> Self:
-        """Show the progress."""
         self._closing.enter_context(self.progress)
         return self
 
@@ -46,14 +56,10 @@ class Bench:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the variants' process, if they have one together, and the servers."""
-        if self._together is not None:
-            self._closing.callback(self._together.close)
         self._closing.close()
 
     @property
     def servers(self) -> Servers:
-        """Kafka and ZooKeeper, running."""
         if self._servers is None:
             folder = self._closing.enter_context(TemporaryDirectory(prefix="headrace-bench-"))
             servers = embedded(Path(folder), self.progress.jars)
@@ -73,6 +79,18 @@ class Bench:
             progress=lambda done, total: self.progress.step("publishing", done, total),
         )
 
+    def publish_flights(self, topic: str, records: int) -> int:
+        """Fill a new topic with the flights as often as it takes; return how many records."""
+        published = publish_flights(
+            self.servers.kafka.address,
+            topic,
+            limit=min(records, FLIGHTS),
+            repeat=-(-records // FLIGHTS),
+            malformed=0,
+            progress=lambda done, total: self.progress.step("publishing", done, total),
+        )
+        return published.total
+
     def rounds(
         self,
         module: str,
@@ -81,37 +99,21 @@ class Bench:
         records: int,
         *,
         rounds: int,
-        profile: Sequence[str] = (),
         endpoints: Mapping[str, str] | None = None,
     ) -> Runs:
-        """Every variant once a round, on one topic, with the order turned each time.
+        """Run every variant once a round, on one topic, with the order turned each time.
 
-        `endpoints` are the object stores of those variants whose tables are in one.
-
-        If profiles are wanted, those named in `profile` run once more under the sampler. Where
-        all run together, and no figure counts, they are sampled in the first round.
+        `endpoints` are the object stores of the variants whose tables are in one.
         """
         runs: Runs = {name: [] for name in variants}
-        wanted = profile if self.options.profiled else ()
-        at_once = wanted if self.options.together else ()
         names = list(variants)
         for turn in range(rounds):
             for place, name in enumerate(names):
                 done, total = turn * len(names) + place, rounds * len(names)
                 self.progress.step(f"round {turn + 1}: {name}", done, total)
-                profiled = turn == 0 and name in at_once
                 endpoint = (endpoints or {}).get(name, "")
-                figures = self.run(
-                    module, name, topic, records, profiled=profiled, endpoint=endpoint
-                )
-                runs[name].append(figures)
-                if profiled:
-                    self.profiles[name] = figures["profile"]
+                runs[name].append(self.run(module, name, topic, records, endpoint=endpoint))
             names = names[1:] + names[:1]
-        for name in wanted if not at_once else ():
-            self.progress.step(f"profiling {name}")
-            figures = self.run(module, name, topic, records, profiled=True)
-            self.profiles[name] = figures["profile"]
         return runs
 
     def run(
@@ -122,14 +124,12 @@ class Bench:
         records: int,
         *,
         options: Mapping[str, float] | None = None,
-        profiled: bool = False,
         endpoint: str = "",
-        meanwhile: Callable[[Job], None] | None = None,
     ) -> Figures:
-        """One variant in a process and session of its own, unless all run together.
+        """Run one variant in a process and session of its own.
 
-        `meanwhile` is called again and again while it runs. Raises SystemExit with what it
-        wrote if it fails, does not end, or has not read every record.
+        Raises SystemExit, with the process's standard error, if it fails, does not end in time, or
+        has not read every record.
         """
         self._count += 1
         job = Job(
@@ -142,18 +142,34 @@ class Bench:
             pipeline=f"{variant}-{self._count}",
             options=dict(options or {}),
             endpoint=endpoint,
-            profiled=profiled,
-            together=self._together is not None,
         )
-        run = run_alone if self._together is None else self._together.run
-        figures = run(job, meanwhile)
+        figures = run_alone(job)
         if figures["records"] != records:
             raise SystemExit(f"variant {variant} read {figures['records']} of {records} records")
         return figures
 
 
+def run_alone(job: Job) -> Figures:
+    """Run a job in a process and session of its own. Raises SystemExit if it fails."""
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "benchmarks.child", msgspec.json.encode(job).decode()],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"variant {job.variant} ran for {TIMEOUT_SECONDS:g} s") from None
+    if ran.returncode:
+        raise SystemExit(f"variant {job.variant} failed:\n{ran.stderr}")
+    figures: Figures = json.loads(ran.stdout.splitlines()[-1])
+    return figures
+
+
 def opened(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """How many seconds each variant took to open its partitions, where it tells."""
+    """Seconds that each variant took to open its partitions, if it reports them."""
     return {
         name: round(found["open_seconds"], 3)
         for name, found in figures.items()
@@ -161,8 +177,13 @@ def opened(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     }
 
 
+def rounded(
+    figures: Mapping[str, Mapping[str, float]], key: str, digits: int | None = 3
+) -> dict[str, float]:
+    return {name: round(found[key], digits) for name, found in figures.items()}
+
+
 def medians(runs: Sequence[Figures]) -> dict[str, float]:
-    """The median of each figure that is a number."""
     return {
         key: statistics.median(run[key] for run in runs)
         for key, value in runs[0].items()

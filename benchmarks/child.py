@@ -1,51 +1,35 @@
-"""Runs a variant and prints its figures as JSON: python -m benchmarks.child JOB.
-
-Without a job it runs those that come as lines on its standard input, until that ends.
-"""
+"""Run one variant of a suite and print its figures as JSON: python -m benchmarks.child JOB."""
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from benchmarks.job import Figures, Job
-from benchmarks.sampling import Sampler
+TIMEOUT_SECONDS = 300.0  # of a variant
+Figures = dict[str, Any]  # a variant's report; numbers, but for what its suite knows of
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A variant's order. `module` has a table `VARIANTS` with the variant's name."""
+
+    module: str
+    variant: str
+    kafka: str
+    zookeeper: str
+    topic: str
+    records: int  # all that the topic holds
+    pipeline: str  # unique, so no run finds another's offsets
+    options: dict[str, float] = {}
+    endpoint: str = ""  # of the object store that the table lies in; none: on a local disk
 
 
 def main() -> None:
-    """Run one job, or all that come."""
-    if len(sys.argv) > 1:
-        print(json.dumps(_figures(sys.argv[1])))
-    else:
-        _run_all()
-
-
-def _figures(text: str | bytes) -> Figures:
-    """Run a variant, with a sampler beside it if a profile is wanted."""
-    job = msgspec.json.decode(text, type=Job)
+    job = msgspec.json.decode(sys.argv[1], type=Job)
     variants: dict[str, Callable[[Job], Figures]] = importlib.import_module(job.module).VARIANTS
-    if job.profiled:
-        with Sampler() as sampler:
-            figures = variants[job.variant](job)
-        span = (figures[name] for name in ("began_at", "ended_at") if name in figures)
-        figures["profile"] = sampler.profile(*span)
-    else:
-        figures = variants[job.variant](job)
-    return figures
-
-
-def _run_all() -> None:
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # what a variant prints must not come between the answers
-        try:
-            for line in sys.stdin.buffer:
-                print(json.dumps(_figures(line)), file=answers, flush=True)
-        finally:
-            if "benchmarks.place" in sys.modules:
-                importlib.import_module("benchmarks.place").end_shared()
+    print(json.dumps(variants[job.variant](job)))
 
 
 if __name__ == "__main__":

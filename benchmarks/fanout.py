@@ -1,14 +1,25 @@
 """Suite fanout: ten tuples per record through three bolts, and what one tuple costs."""
 
-from benchmarks.bench import Bench, medians, opened
-from benchmarks.fanout_variants import WORDS, line
-from benchmarks.result import Goal, Result, Table
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
+
+from benchmarks.bench import Bench, medians, opened
+from benchmarks.child import Figures, Job
+from benchmarks.measured import BareLoop, run_headrace
+from benchmarks.result import Goal, Result, Table
+from headrace import Record, Reject, Topology, bolt
+from headrace.sinks import DiscardSink
+
+WORDS = 10
 RECORDS = 500_000
 ROUNDS = 3
 TOPIC = "lines"
-MODULE = "benchmarks.fanout_variants"
-VARIANTS = ("loop", "functions", "vectorised")
+MODULE = "benchmarks.fanout"
+NAMES = ("loop", "functions", "vectorised")
 HEADRACE = ("functions", "vectorised")
 MOST_US = 1.5
 BOLTS = 3
@@ -20,11 +31,10 @@ one tuple through one bolt. `loop` is the same work by hand, without any trackin
 
 
 def run(bench: Bench) -> Result:
-    """Measure."""
     rounds = bench.options.rounds or ROUNDS
     records = bench.options.records or RECORDS
     bench.publish(TOPIC, line, records)
-    runs = bench.rounds(MODULE, VARIANTS, TOPIC, records, rounds=rounds, profile=HEADRACE)
+    runs = bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds)
     figures = {name: medians(found) for name, found in runs.items()}
     for name, found in figures.items():
         if found["rows"] != records * WORDS:
@@ -63,3 +73,83 @@ def run(bench: Bench) -> Result:
         goals,
         NOTES,
     )
+
+
+Row = tuple[str, int]
+
+
+def line(number: int) -> bytes:
+    return b" ".join(b"w%04d" % ((number * 31 + word * 977) % 10_000) for word in range(WORDS))
+
+
+def loop(job: Job) -> Figures:
+    written = 0
+
+    def work(messages: list[Message]) -> None:
+        nonlocal written
+        rows = []
+        for message in messages:
+            for word in str(message.value() or b"", "utf-8").split():
+                upper = word.upper()
+                rows.append((upper, len(upper)))
+        written += len(rows)
+
+    return {**BareLoop(job).run(work), "rows": written}
+
+
+@bolt
+def split(record: Record) -> Iterator[str]:
+    if record.value is None:
+        raise Reject("not a line: the record has no value")
+    yield from str(record.value, "utf-8").split()
+
+
+@bolt
+def to_upper(word: str) -> str:
+    return word.upper()
+
+
+@bolt
+def measure(word: str) -> Row:
+    return word, len(word)
+
+
+def functions(job: Job) -> Figures:
+    topology = Topology("fanout-functions")
+    topology.source(job.topic).then(split).then(to_upper).then(measure).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+@bolt(vectorised=True, columns=["value"], concurrent=True)
+def split_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give the words of a chunk's lines; the other columns, the lineage's too, are repeated."""
+    lines = batch.column("value").cast(pa.string())
+    words = pc.split_pattern(lines, " ")
+    others = batch.drop_columns(["value"]).take(pc.list_parent_indices(words))
+    return others.append_column("word", pc.list_flatten(words))
+
+
+@bolt(vectorised=True, concurrent=True)
+def to_upper_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    place = batch.schema.get_field_index("word")
+    return batch.set_column(place, "word", pc.utf8_upper(batch.column(place)))
+
+
+@bolt(vectorised=True, concurrent=True)
+def measure_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    words: Any = batch.column("word")
+    return batch.append_column("length", pc.utf8_length(words))
+
+
+def vectorised(job: Job) -> Figures:
+    topology = Topology("fanout-vectorised")
+    words = topology.source(job.topic).then(split_columns)
+    words.then(to_upper_columns).then(measure_columns).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+VARIANTS: dict[str, Callable[[Job], Figures]] = {
+    "loop": loop,
+    "functions": functions,
+    "vectorised": vectorised,
+}

@@ -3,18 +3,21 @@
 They differ by less than one run does from the next, so both run many times, in turn.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from benchmarks.bench import Bench
-from benchmarks.comparison import Comparison
+from benchmarks.child import Figures, Job
 from benchmarks.orders import Orders
-from benchmarks.result import Goal, Result
-from benchmarks.tables import WORK
+from benchmarks.result import Comparison, Goal, Result
+from benchmarks.tables import WORK, local
 
 RECORDS = 2_000_000
 ROUNDS = 9
 TOPIC = "orders-guarantees"
-MODULE = "benchmarks.guarantees_variants"
+MODULE = "benchmarks.guarantees"
 AGAINST = {"exactly_once": "at_least_once"}
-VARIANTS = ("at_least_once", "exactly_once")
+NAMES = ("at_least_once", "exactly_once")
 LEAST_KEPT = 0.9  # of the rate
 NOTES = f"""\
 {WORK}
@@ -25,11 +28,10 @@ seconds, and differs from the next by more than the guarantees do: hence the {RO
 
 
 def run(bench: Bench) -> Result:
-    """Measure."""
     rounds = bench.options.rounds or ROUNDS
     records = bench.options.records or RECORDS
     bench.publish(TOPIC, Orders().value, records)
-    runs = bench.rounds(MODULE, VARIANTS, TOPIC, records, rounds=rounds)
+    runs = bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds)
     found = Comparison(runs, AGAINST)
     kept = found.ratio["exactly_once"]
     return Result(
@@ -44,3 +46,9 @@ def run(bench: Bench) -> Result:
         [Goal("exactly once: rate of at least once", kept, LEAST_KEPT)],
         NOTES,
     )
+
+
+VARIANTS: dict[str, Callable[[Job], Figures]] = {
+    "at_least_once": partial(local, flow="vectorised", reliability="at-least-once"),
+    "exactly_once": partial(local, flow="vectorised"),
+}

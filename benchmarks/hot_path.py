@@ -5,16 +5,25 @@ with the order turned each time; medians count. Rates shift with what else the m
 does, so the ratios of one run are what to quote.
 """
 
-from benchmarks.bench import Bench, medians, opened
-from benchmarks.measured import AT_ONCE, FEW_AT_ONCE
+from collections.abc import Callable
+from functools import partial
+
+import orjson
+from confluent_kafka import Message
+
+from benchmarks.bench import Bench, medians, opened, rounded
+from benchmarks.child import Figures, Job
+from benchmarks.measured import AT_ONCE, FEW_AT_ONCE, BareLoop, run_headrace
 from benchmarks.result import Goal, Result, Table
-from examples.flights.publish import publish
+from examples.flights.bolts import NameCarrier, keep_flown, parse
+from examples.flights.columns import name_carriers, parse_columns
+from headrace import Record, Topology, bolt
+from headrace.sinks import DiscardSink
 
 RECORDS = 2_000_000
 ROUNDS = 3
 TOPIC = "flights"
-FLIGHTS = 336_776
-MODULE = "benchmarks.hot_path_variants"
+MODULE = "benchmarks.hot_path"
 # Which bare loop each variant of Headrace is held against, and the part of its rate to reach.
 AGAINST = {
     "noop": "raw",
@@ -23,7 +32,7 @@ AGAINST = {
     "functions_flights": "raw_json",
     "vectorised_flights": "raw_json",
 }
-VARIANTS = ("raw", "raw_json", "raw_few", "raw_json_few", *AGAINST)
+NAMES = ("raw", "raw_json", "raw_few", "raw_json_few", *AGAINST)
 LEAST = {"noop": 0.9, "functions": 0.6, "vectorised": 1.0}
 NOTES = f"""\
 Flights as JSON, about 295 bytes and 19 members each. `raw` and `raw_json` take {AT_ONCE:,}
@@ -41,20 +50,10 @@ are in brackets. All ratios are of rates.
 
 
 def run(bench: Bench) -> Result:
-    """Measure."""
     rounds = bench.options.rounds or ROUNDS
     records = bench.options.records or RECORDS
-    published = publish(
-        bench.servers.kafka.address,
-        TOPIC,
-        limit=min(records, FLIGHTS),
-        repeat=-(-records // FLIGHTS),
-        malformed=0,
-        progress=lambda done, total: bench.progress.step("publishing", done, total),
-    )
-    runs = bench.rounds(
-        MODULE, VARIANTS, TOPIC, published.total, rounds=rounds, profile=list(LEAST)
-    )
+    total = bench.publish_flights(TOPIC, records)
+    runs = bench.rounds(MODULE, NAMES, TOPIC, total, rounds=rounds)
     figures = {name: medians(found) for name, found in runs.items()}
     ratios = {
         name: figures[name]["per_second"] / figures[other]["per_second"]
@@ -76,15 +75,15 @@ def run(bench: Bench) -> Result:
         for name, found in figures.items()
     ]
     columns = ("variant", "records/s", "CPU µs/record", "ratio", "MB at 1/4", "MB at end")
-    title = f"{published.total:,} records, medians of {rounds} rounds"
+    title = f"{total:,} records, medians of {rounds} rounds"
     return Result(
         "hot-path",
         {
-            "records": published.total,
+            "records": total,
             "rounds": rounds,
             "open_seconds": opened(figures),
-            "cpu_us": {name: round(found["cpu_us"], 3) for name, found in figures.items()},
-            "per_second": {name: round(found["per_second"]) for name, found in figures.items()},
+            "cpu_us": rounded(figures, "cpu_us", 3),
+            "per_second": rounded(figures, "per_second", None),
             "ratio": {name: round(ratio, 3) for name, ratio in ratios.items()},
             "ratio_few": {name: round(ratio, 3) for name, ratio in few.items()},
             "memory_mb": {
@@ -96,3 +95,71 @@ def run(bench: Bench) -> Result:
         [Goal(f"{name}: rate", ratios[name], least) for name, least in LEAST.items()],
         NOTES,
     )
+
+
+@bolt
+def pass_on(record: Record) -> Record:
+    return record
+
+
+def raw(job: Job, at_once: int = AT_ONCE) -> Figures:
+    return BareLoop(job, at_once).run(lambda _messages: None)
+
+
+def raw_json(job: Job, at_once: int = AT_ONCE) -> Figures:
+    """The bare loop that parses every value, into a dict of all its members."""
+    loads = orjson.loads
+
+    def work(messages: list[Message]) -> None:
+        for message in messages:
+            loads(message.value() or b"")
+
+    return BareLoop(job, at_once).run(work)
+
+
+def noop(job: Job) -> Figures:
+    topology = Topology("noop")
+    topology.source(job.topic).then(pass_on).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+def functions(job: Job) -> Figures:
+    """One function that parses, into a typed struct that it checks."""
+    topology = Topology("functions")
+    topology.source(job.topic).then(parse).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+def vectorised(job: Job) -> Figures:
+    """One vectorised bolt that parses, into the columns that the flights example needs."""
+    topology = Topology("vectorised")
+    topology.source(job.topic).then(parse_columns).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+def functions_flights(job: Job) -> Figures:
+    """The flights bolts as functions: parse, keep those that flew, look the carrier up."""
+    topology = Topology("functions-flights")
+    flown = topology.source(job.topic).then(parse).then(keep_flown)
+    flown.then(NameCarrier).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+def vectorised_flights(job: Job) -> Figures:
+    topology = Topology("vectorised-flights")
+    flights = topology.source(job.topic).then(parse_columns)
+    flights.then(name_carriers).into(DiscardSink())
+    return run_headrace(topology, job)
+
+
+VARIANTS: dict[str, Callable[[Job], Figures]] = {
+    "raw": raw,
+    "raw_json": raw_json,
+    "raw_few": partial(raw, at_once=FEW_AT_ONCE),
+    "raw_json_few": partial(raw_json, at_once=FEW_AT_ONCE),
+    "noop": noop,
+    "functions": functions,
+    "vectorised": vectorised,
+    "functions_flights": functions_flights,
+    "vectorised_flights": vectorised_flights,
+}

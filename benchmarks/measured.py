@@ -2,14 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from benchmarks.job import Figures, Job
+from benchmarks.child import Figures, Job
 from headrace import Hooks, Topology
 from headrace.sinks import MemoryDeadLetters
 from partition.kafka.librdkafka import DEFAULTS
@@ -41,7 +41,6 @@ class Moment:
 
     @classmethod
     def now(cls, read: int, cpu: Clock = time.process_time) -> Self:
-        """This one."""
         return cls(time.monotonic(), cpu(), read)
 
 
@@ -54,7 +53,6 @@ class Opening(Hooks):
         self.moment: Moment | None = None
 
     def partition_assigned(self, topic: str, partition: int) -> None:  # noqa: ARG002 - a hook
-        """Note it, once: from then on the client fetches."""
         if self.moment is None:
             self.moment = Moment.now(self._read(), self._cpu)
 
@@ -206,7 +204,6 @@ def figures(start: Moment, end: Moment, memory: Memory) -> Figures:
 
 
 def resident_mb(process: int | str = "self") -> float:
-    """Resident memory of a process in MB."""
     return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_MB
 
 
@@ -215,3 +212,61 @@ def _peak_mb() -> float:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     kilobytes = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(kilobytes.split()[1]) * 1024 / 1e6
+
+
+_PROC = "/proc"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, with the time of the children that it has waited for."""
+
+    pid: int
+    parent: int
+    session: int
+    seconds: float
+
+
+def parse(stat: str) -> Process:
+    """Read a line of /proc/PID/stat. Fields are counted from the name's end: it may hold blanks."""
+    pid, rest = stat.split(" ", 1)
+    after = rest.rpartition(")")[2].split()
+    ticks = sum(map(int, after[11:15]))  # user, system, and both of children that have ended
+    return Process(int(pid), int(after[1]), int(after[3]), ticks / _TICKS)
+
+
+def tree(processes: Iterable[Process], root: int) -> list[Process]:
+    """The root, whatever descends from it, and all sessions that one of these leads.
+
+    The sessions are what is left of a descendant whose parent has ended; Spark's JVM leads one.
+    """
+    known = {each.pid: each for each in processes}
+    members: set[int] = set()
+    new = {root} & known.keys()
+    while new:
+        members |= new
+        new = {
+            each.pid for each in known.values() if each.parent in members or each.session in members
+        } - members
+    return [known[pid] for pid in sorted(members)]
+
+
+def tree_seconds() -> float:
+    """Seconds of processor time, so far, of this process's tree.
+
+    One that ends is still counted, by the parent that waits for it. Servers that were started
+    elsewhere are in no part of it.
+    """
+    return sum(each.seconds for each in tree(running(), os.getpid()))
+
+
+def running() -> Iterator[Process]:
+    # Without pathlib, which takes longer: this is called several times a second.
+    for name in os.listdir(_PROC):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                with open(f"{_PROC}/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123
+                    yield parse(file.read().decode(errors="replace"))
+            except OSError:  # it has just ended
+                continue

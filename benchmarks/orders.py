@@ -46,7 +46,6 @@ class Orders:
 
 
 def users() -> dict[int, str]:
-    """Each user's segment."""
     return {
         number: f"segment-{number % 100:02}" for number in range(FIRST_USER, FIRST_USER + USERS)
     }

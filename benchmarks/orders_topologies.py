@@ -7,26 +7,39 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.enrich_variants import Order, Price, keep_large, parse
 from benchmarks.order_table import NAME, ORDER, PRICED
 from benchmarks.orders import LEAST_TOTAL, users
 from benchmarks.structured import BATCH_ROWS
-from headrace import Reject, Topology, bolt
+from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import DeltaSink, MemoryDeadLetters, Sink
 from topology.stream import Stream
 from topology.topology import Reliability
 
+Order = dict[str, Any]
 TOPIC = "orders-tables"
 GROWTH_TOPIC = "orders-growth"
 MODULE = "benchmarks.orders_topologies"
 
 
-class PriceWhole(Price):
-    """The same as `Price`, and keeps what the order had."""
+@bolt
+def parse(record: Record) -> Order:
+    try:
+        order: Order = orjson.loads(record.value or b"")
+    except orjson.JSONDecodeError as error:
+        raise Reject(f"not an order: {error}") from error
+    return order
+
+
+class Price(Bolt[Order, Order]):
+    """Looks the user up, and multiplies."""
+
+    def open(self) -> None:
+        self._segments = users()
 
     def process(self, order: Order, /) -> Order:
         """Make the row. An order of an unknown user is rejected."""
@@ -38,6 +51,11 @@ class PriceWhole(Price):
             }
         except KeyError as error:
             raise Reject(f"no such user or field: {error}") from None
+
+
+@bolt
+def keep_large(row: Order) -> Order | Skip:
+    return row if row["total"] >= LEAST_TOTAL else SKIP
 
 
 class PriceColumns:
@@ -72,14 +90,12 @@ class PriceColumns:
 
 
 def priced_columns(topology: Topology, topic: str) -> Stream[Any]:
-    """The rows, by two vectorised bolts."""
     price = bolt(vectorised=True, concurrent=True)(PriceColumns().price)
     return topology.source(topic).then(json_columns(ORDER)).then(price)
 
 
 def priced_functions(topology: Topology, topic: str) -> Stream[Any]:
-    """The rows, by three functions in a row."""
-    return topology.source(topic).then(parse).then(PriceWhole).then(keep_large)
+    return topology.source(topic).then(parse).then(Price).then(keep_large)
 
 
 FLOWS = {"vectorised": priced_columns, "functions": priced_functions}

@@ -1,7 +1,7 @@
 """A place for one run's table: a warehouse of its own, and the Spark that the run uses.
 
 The Spark outlives the service that writes the table, so that the table can be read afterwards.
-Each run has a JVM of its own, or, where all run together, the process has one for all.
+Each run has a JVM of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +13,8 @@ from typing import Any
 from unittest import mock
 
 from benchmarks import order_table
-from benchmarks.children import TIMEOUT_SECONDS
-from benchmarks.job import Figures, Job
-from benchmarks.kinds import Kind
+from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
+from benchmarks.order_table import PRICED
 from headrace import Topology
 from service import wiring as service_parts
 from service.config import Config
@@ -26,12 +25,25 @@ from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET
 
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of table. A table is in a folder that nobody else uses.
+
+    `create` makes one, with no rows, in a session with the jars; `start` starts a query of
+    Structured Streaming that writes into it; `files` are those with the rows.
+    """
+
+    jars: tuple[str, ...]
+    create: Callable[[Any, str], None]
+    start: Callable[[Any, str], Any]
+    files: Callable[["Place"], list[str]]
+
+
 KAFKA_SOURCE = "kafka-source"
-_ALL_JARS = ("delta", "iceberg", KAFKA_SOURCE)
+
+
 _S3_JARS = ("s3a",)
-# Code that runs once or twice is not worth compiling well. Java would then keep 48 MB for it, which
-# one Spark for all suites may fill.
-LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 
 
 class HeldSpark(SparkDriver):
@@ -41,7 +53,6 @@ class HeldSpark(SparkDriver):
         """Not yet."""
 
     def end(self) -> None:
-        """Stop Spark."""
         super().close()
 
 
@@ -57,7 +68,6 @@ class Place:
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
         return self.storage.uri(order_table.NAME)
 
     def prepare(self, parts: Parts) -> None:
@@ -76,7 +86,6 @@ class Place:
         return wired
 
     def contents(self) -> Figures:
-        """What is in the table."""
         return order_table.contents(self.storage, self.kind.files(self))._asdict()
 
 
@@ -94,39 +103,92 @@ def place(job: Job, kind: Kind, *jars: str) -> Iterator[Place]:
             config |= {"access_key_id": KEY_ID, "secret_access_key": SECRET}
             jars += _S3_JARS
         storage = StorageConfig.model_validate(config).storage()
-        with _spark((*kind.jars, *jars), storage.spark_conf(), together=job.together) as spark:
+        spark = HeldSpark(
+            "headrace-bench",
+            storage.spark_conf(),
+            jars=lambda: [jar for name in (*kind.jars, *jars) for jar in resolve(name)],
+            job_deadline_seconds=TIMEOUT_SECONDS,
+        )
+        try:
             yield Place(kind, Path(folder), config, storage, spark)
+        finally:
+            spark.end()
 
 
-_shared: list[HeldSpark] = []
+_ICEBERG_PROPERTIES = "'write.parquet.compression-codec' = 'snappy'"  # as Spark's Parquet has it
 
 
-@contextmanager
-def _spark(
-    jars: tuple[str, ...], conf: Mapping[str, str], *, together: bool
-) -> Iterator[HeldSpark]:
-    if together:
-        if not _shared:
-            _shared.append(_driver(tuple({*_ALL_JARS, *jars}), {**conf, **LIGHT}))
-        yield _shared[0]
-        return
-    spark = _driver(jars, conf)
-    try:
-        yield spark
-    finally:
-        spark.end()
+def _columns() -> str:
+    from sinks.spark.existing import spark_schema  # noqa: PLC0415 - see sinks/__init__
+
+    fields = spark_schema(PRICED).fields
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
 
 
-def _driver(jars: tuple[str, ...], conf: Mapping[str, str]) -> HeldSpark:
-    return HeldSpark(
-        "headrace-bench",
-        conf,
-        jars=lambda: [jar for name in jars for jar in resolve(name)],
-        job_deadline_seconds=TIMEOUT_SECONDS,
+def _create_delta(session: Any, uri: str) -> None:
+    session.sql(f"CREATE TABLE delta.`{uri}` ({_columns()}) USING delta")
+
+
+def delta_files(storage: Storage, uri: str) -> list[str]:
+    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
+
+    options = storage.object_store_options(uri)
+    return DeltaTable(uri, storage_options=options).file_uris()
+
+
+def _iceberg_table(uri: str) -> str:
+    """The table's name in a catalogue of its folder, which is made where it is not known yet."""
+    folder, _, name = uri.rpartition("/")
+    return f"{folder.rpartition('/')[2].replace('-', '_')}.`{name}`"
+
+
+def _create_iceberg(session: Any, uri: str) -> None:
+    table = _iceberg_table(uri)
+    catalogue = f"spark.sql.catalog.{table.partition('.')[0]}"
+    session.conf.set(catalogue, "org.apache.iceberg.spark.SparkCatalog")
+    session.conf.set(f"{catalogue}.type", "hadoop")
+    session.conf.set(f"{catalogue}.warehouse", uri.rpartition("/")[0])
+    session.conf.set(f"{catalogue}.cache-enabled", "false")  # others commit, too
+    session.sql(
+        f"CREATE TABLE {table} ({_columns()}) USING iceberg TBLPROPERTIES ({_ICEBERG_PROPERTIES})"
     )
 
 
-def end_shared() -> None:
-    """Stop the Spark that all runs of this process have shared."""
-    while _shared:
-        _shared.pop().end()
+def _iceberg_files(there: "Place") -> list[str]:
+    def read(session: Any) -> list[str]:
+        files = session.table(f"{_iceberg_table(there.uri)}.files").select("file_path").collect()
+        return [row.file_path for row in files]
+
+    return there.spark.run(read, group="files")
+
+
+def _catalogued_files(there: "Place") -> list[str]:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
+
+    given = {**there.storage.catalog_properties(), **there.storage.catalogs["default"]}
+    table = load_catalog("default", **given).load_table(("default", there.uri.rpartition("/")[2]))
+    return [each.file.file_path for each in table.scan().plan_files()]
+
+
+DELTA = Kind(
+    jars=("delta",),
+    create=_create_delta,
+    start=lambda writer, uri: writer.format("delta").start(uri),
+    files=lambda there: delta_files(there.storage, there.uri),
+)
+
+
+ICEBERG = Kind(
+    jars=("iceberg",),
+    create=_create_iceberg,
+    start=lambda writer, uri: writer.format("iceberg").toTable(_iceberg_table(uri)),
+    files=_iceberg_files,
+)
+
+
+CATALOGUED = Kind(  # ours makes it
+    jars=(),
+    create=lambda _session, _uri: None,
+    start=lambda _writer, _uri: None,
+    files=_catalogued_files,
+)

@@ -1,15 +1,26 @@
 """Publishes many small records quickly."""
 
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
 
 from confluent_kafka import KafkaError, Producer
 
+from benchmarks.child import Job
+from benchmarks.orders import Orders
 from service.devservers.servers import EmbeddedKafka
 
 PARTITIONS = 4
 _AT_ONCE = 10_000
 _QUEUE = 1_000_000
 _FLUSH_SECONDS = 60.0
+_TICK_SECONDS = 0.01
+_LINGER_MS = 5
+_END_SECONDS = 60.0
 
 
 class Sender:
@@ -46,7 +57,6 @@ class Sender:
         )
 
     def send(self, values: Sequence[bytes]) -> None:
-        """Send the next records, when there is room."""
         while len(self._producer) > _QUEUE - _AT_ONCE:  # what did not fit would be out of order
             self._producer.poll(0.05)
         taken = 0
@@ -60,7 +70,6 @@ class Sender:
         self._check(left=len(values) - taken)
 
     def flush(self) -> None:
-        """Wait until the broker has everything."""
         self._check(left=self._producer.flush(_FLUSH_SECONDS))
 
     def _check(self, *, left: int) -> None:
@@ -92,3 +101,73 @@ def publish(
         if progress:
             progress(end, records)
     sender.flush()
+
+
+class Publisher:
+    """The process that fills a job's topic, once it is told to. Use it in a `with`."""
+
+    def __init__(self, job: Job, per_second: int) -> None:
+        self._job = job
+        self._per_second = per_second
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def start(self) -> None:
+        if self._process is None:
+            job = self._job
+            told = [job.kafka, job.topic, str(job.records), str(self._per_second)]
+            command = [sys.executable, "-m", "benchmarks.publishing", *told]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+
+    def check(self) -> None:
+        """Raise SystemExit if it has failed, so that nobody waits for records for ever."""
+        if self._process is not None and self._process.poll():
+            raise SystemExit("the publisher has failed")
+
+    def per_second(self) -> float:
+        """The rate that it has kept. Raises SystemExit if it has failed or not begun."""
+        if self._process is None:
+            raise SystemExit("the publisher was not started")
+        self._process.wait(_END_SECONDS)
+        self.check()
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        seconds: float = json.loads(self._process.stdout.read())["seconds"]
+        return self._job.records / seconds
+
+
+def due(seconds: float, per_second: int, records: int) -> int:
+    """How many records should have been sent so long after the first."""
+    return min(records, 1 + int(seconds * per_second))
+
+
+def main() -> None:
+    kafka, topic, records, per_second = (
+        sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]),
+    )  # fmt: skip
+    orders = Orders()
+    sender = Sender(kafka, topic, linger_ms=_LINGER_MS)
+    done, began = 0, time.monotonic()
+    while done < records:
+        end = min(due(time.monotonic() - began, per_second, records), done + _AT_ONCE)
+        made_at = time.time_ns() // 1_000_000
+        sender.send([orders.value(number, made_at) for number in range(done, end)])
+        done = end
+        time.sleep(_TICK_SECONDS)
+    sender.flush()
+    print(json.dumps({"seconds": time.monotonic() - began}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,62 +1,76 @@
 """The report: a page of Markdown with a part per suite, each written anew when it is measured."""
 
+import os
+import platform
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Self
 
-from benchmarks.conditions import Conditions
-from benchmarks.result import Result, Table
+import confluent_kafka
+
+from benchmarks.result import Result
+
+_PACKAGES = ("confluent-kafka", "numpy", "pyarrow", "orjson", "msgspec", "uvloop")
+
+
+_CPUS = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """When and on what. `load_per_core` is the load average of the minute before it."""
+
+    date: str
+    cores: int
+    processor: str
+    python: str
+    versions: dict[str, str]
+    load_per_core: float
+
+    @classmethod
+    def now(cls) -> Self:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        versions = {name: version(name) for name in _PACKAGES}
+        versions["librdkafka"] = confluent_kafka.libversion()[0]
+        return cls(
+            date=datetime.now(UTC).date().isoformat(),
+            cores=cores or 1,
+            processor=_processor(),
+            python=platform.python_version(),
+            versions=versions,
+            load_per_core=os.getloadavg()[0] / (cores or 1),
+        )
+
+    def __str__(self) -> str:
+        packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return (
+            f"{self.date}; {self.cores} cores ({self.processor}), shared with the servers; "
+            f"load per core before: {self.load_per_core:.2f}; Python {self.python}, {packages}."
+        )
+
+
+def _processor() -> str:
+    lines = _CPUS.read_text(encoding="utf-8").splitlines() if _CPUS.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
 
 _BLOCK = r"(<!-- suite: {suite} -->\n).*?(<!-- end -->)"
-_LEAST_SHARE = 1.0  # per cent of the time: what is below is left out
 
 
-def written_into(
-    page: str, result: Result, conditions: Conditions, profiles: Mapping[str, Any]
-) -> str:
+def written_into(page: str, result: Result, conditions: Conditions) -> str:
     """The page with the suite's part replaced. Raises KeyError if it has no place for it.
 
-    The place is between `<!-- suite: NAME -->` and `<!-- end -->`. `profiles` are those of
-    `sampling.Sampler`, by variant.
+    The place is between `<!-- suite: NAME -->` and `<!-- end -->`.
     """
     block = re.compile(_BLOCK.format(suite=re.escape(result.suite)), re.DOTALL)
     if not block.search(page):
         raise KeyError(f"the report has no line '<!-- suite: {result.suite} -->'")
-    text = "\n".join(_part(result, conditions, profiles))
+    parts = [str(conditions), "", *([result.notes, ""] if result.notes else [])]
+    for table in result.all_tables:
+        parts += [*table.markdown(), ""]
+    text = "\n".join(parts)
     return block.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", page)
-
-
-def _part(result: Result, conditions: Conditions, profiles: Mapping[str, Any]) -> Iterable[str]:
-    yield str(conditions)
-    yield ""
-    if result.notes:
-        yield result.notes
-        yield ""
-    for table in [*result.all_tables, *_profile_tables(profiles)]:
-        yield from table.markdown()
-        yield ""
-
-
-def _profile_tables(profiles: Mapping[str, Any]) -> Iterable[Table]:
-    for variant, profile in profiles.items():
-        rows = [
-            (f"`{name}`", f"{own:.0f}", f"{with_callees:.0f}")
-            for name, own, with_callees in profile["functions"]
-            if own >= _LEAST_SHARE
-        ]
-        title = f"Where the owner thread is in `{variant}`, % of {profile['samples']:,} samples"
-        yield Table(title, ("function", "itself", "with callees"), rows)
-    if profiles:
-        yield _threads(profiles)
-
-
-def _threads(profiles: Mapping[str, Any]) -> Table:
-    """Which threads use the processor: a row per thread, a column per variant."""
-    shares = {variant: dict(profile["threads"]) for variant, profile in profiles.items()}
-    names = {name: None for each in shares.values() for name in each}
-    rows = [
-        (f"`{name}`", *(f"{each.get(name, 0):.0f}" for each in shares.values()))
-        for name in names
-        if max(each.get(name, 0) for each in shares.values()) >= _LEAST_SHARE
-    ]
-    return Table("CPU by thread, %", ("thread", *(f"`{name}`" for name in shares)), rows)

@@ -1,328 +1,304 @@
-"""Suite scale: how many partitions and replicas one ZooKeeper carries, by a model; and a bit of it.
+"""Suite scale: claims, commits, heartbeats and memory of many partitions, and takeovers.
 
-The model (`scale_model`) needs no server. Then claims, commits and heartbeats are measured on a
-ZooKeeper that the suite starts, if there is Java, memory and the owner thread in this process, and
-eight replicas of the service, some of which are killed (`scale_replicas`).
+Claims, commits and heartbeats are measured on a ZooKeeper that the suite starts, memory and the
+owner thread in this process, and eight replicas of the service as processes, some of which are
+killed (`scale_replicas`).
 """
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import gc
+import random
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.bench import Bench
-from benchmarks.result import Facts, Goal, Result, Table
-from benchmarks.scale_ensemble import ZooKeeper
-from benchmarks.scale_measured import (
-    Memory,
-    OnZooKeeper,
-    OwnerThread,
-    memory,
-    on_zookeeper,
-    owner_thread,
-)
-from benchmarks.scale_model import (
-    AS_BUILT,
-    OPERATIONS,
-    SPARING,
-    SPLIT,
-    Design,
-    Found,
-    steady,
-    takeover,
-)
-from benchmarks.scale_replicas import SESSION_AND, Replicated, replicated
-from benchmarks.scale_weights import Cluster, Weights, weigh
-from partition.offsets.znode import MAX_BYTES
-from service.devservers.java import DevServerError
+from benchmarks.measured import parse
+from benchmarks.result import Goal, Result, Table
+from benchmarks.scale_replicas import SESSION_AND, replicated
+from partition.assigned_partition import AssignedPartition
+from partition.assignment import Assignment, AssignmentPolicy
+from partition.delivery import AtLeastOnce
+from partition.interfaces import Progress, Topic
+from partition.manager import InFlightLimits, PartitionManager
+from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.records import Partition, Position
+from partition.recovery import Ways
+from partition.replicas.heartbeat import Heartbeats, Report
+from partition.replicas.plan import Member
+from partition.retry import RetryPolicy
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
+from service.devservers.servers import EmbeddedZooKeeper, four_letters
 
-SEEDS = 3
-STEADY_SECONDS = 30
-REFERENCE = ZooKeeper(servers=1, written_bytes_per_second=110e6, tick_seconds=0.5)
-ENSEMBLE = ZooKeeper()
-NOTES = """\
-What is said to be of the model was calculated, the rest was measured. `5 s` is the commit
-interval, where it is not one second. "Never" is not within two minutes. Takeovers are the
-slowest of three seeds', and their rates those of the busiest second; "others" are reads and
-syncs. In the first table: reading the plan, reading all members, and making a plan, without
-and with a change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A cluster that follows a design, on an ensemble."""
-
-    name: str
-    cluster: Cluster
-    design: Design
-    zookeeper: ZooKeeper = ENSEMBLE
-
-
-_SELDOM = Cluster(100_000, 500, 100, commit_seconds=5.0)
-CASES = (
-    Case("1,000 / 8, one server", Cluster(1_000, 8), AS_BUILT, REFERENCE),
-    Case("1,000 / 8", Cluster(1_000, 8), AS_BUILT),
-    Case("10,000 / 50", Cluster(10_000, 50, 10), AS_BUILT),
-    Case("10,000 / 50, sparing", Cluster(10_000, 50, 10), SPARING),
-    Case("30,000 / 150", Cluster(30_000, 150, 30), AS_BUILT),
-    Case("100,000 / 500", Cluster(100_000, 500, 100), AS_BUILT),
-    Case("100,000 / 500, 5 s", _SELDOM, AS_BUILT),
-    Case("100,000 / 500, 5 s, sparing", _SELDOM, SPARING),
-    Case("100,000 / 500, 5 s, split", _SELDOM, SPLIT),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the model says of a case."""
-
-    case: Case
-    weights: Weights
-    steady: Found
-    one: Found  # killed
-    half: Found
-
-    @property
-    def strains(self) -> dict[str, float]:
-        """How much of each limit is used; above 1 it is passed."""
-        load, weights, cluster = self.steady.load, self.weights, self.case.cluster
-        parts = cluster.replicas if self.case.design.plan_by_member else 1
-        can = self.case.zookeeper
-        # What is asked for, too: replicas that wait for answers ask for less.
-        of_partition = OPERATIONS / can.operations_per_second
-        of_partition += weights.offset_bytes / can.written_bytes_per_second
-        commits = cluster.partitions * of_partition / cluster.commit_seconds
-        plans = cluster.replicas * weights.plan_bytes / cluster.beat_seconds
-        plans *= self.case.design.plan_always / can.servers / can.sent_bytes_per_second
-        return {
-            "the plan's node": weights.plan_bytes / parts / MAX_BYTES,
-            "a member's node": weights.member_bytes / MAX_BYTES,
-            "a topic's node": weights.topic_bytes / MAX_BYTES,
-            "ZooKeeper's leader": max(load.leader_busy, commits),
-            "ZooKeeper's answers": max(load.servers_busy, plans),
-            "the leader's heartbeat": _median(self.steady.leader_beats) / cluster.beat_seconds,
-            "a heartbeat": _median(self.steady.beats) / cluster.beat_seconds,
-        }
-
-    @property
-    def facts(self) -> Facts:
-        """For programs."""
-        return {
-            "case": self.case.name,
-            "partitions": self.case.cluster.partitions,
-            "replicas": self.case.cluster.replicas,
-            "design": self.case.design.name,
-            "plan_bytes": self.weights.plan_bytes,
-            "next_plan_seconds": round(self.weights.next_plan_seconds, 4),
-            "reads_per_second": round(self.steady.load.gets, 1),
-            "syncs_per_second": round(self.steady.load.syncs, 1),
-            "writes_per_second": round(self.steady.load.writes, 2),
-            "sent_mb_per_second": round(self.steady.load.sent_bytes / 1e6, 3),
-            "written_mb_per_second": round(self.steady.load.written_bytes / 1e6, 3),
-            "takeover_seconds_of_one": _rounded(self.one.claimed_seconds),
-            "takeover_seconds_of_half": _rounded(self.half.claimed_seconds),
-            "strains": {name: round(value, 3) for name, value in self.strains.items()},
-        }
+ROOT, PIPELINE = "/headrace", "scale"
+WAIT_SECONDS = 120.0
+BEATS = 20
+COMMITS = 20
+OPERATIONS = 2  # of a partition's part in a write: set its node, check the one below
 
 
 def run(bench: Bench) -> Result:
-    """Run the model, then measure."""
-    outcomes = []
-    weights: dict[tuple[int, int, int], Weights] = {}
-    for number, case in enumerate(CASES):
-        bench.progress.step(f"model: {case.name}", number, len(CASES))
-        cluster = case.cluster
-        shape = (cluster.partitions, cluster.replicas, cluster.topics)
-        weights[shape] = weights.get(shape) or weigh(cluster)
-        outcomes.append(outcome(case, weights[shape]))
     bench.progress.step("memory")
     memories = [memory(partitions) for partitions in (1_000, 10_000)]
     owners = [owner_thread(1_000, 125), owner_thread(10_000, 200)]
     bench.progress.step("claims on a ZooKeeper")
-    real: OnZooKeeper | None = None
-    why_not = ""
-    try:
-        real = on_zookeeper(partitions=1_000, members=8)
-    except DevServerError as error:
-        why_not = f" Nothing was measured on a ZooKeeper: {error}."
-    replicas: Replicated | None = None
-    if real is not None:
-        replicas = replicated(bench)
-    facts: Facts = {
-        "model": [each.facts for each in outcomes],
-        "measured": None if real is None else asdict(real),
-        "replicas": None if replicas is None else replicas.facts,
-        "memory": [asdict(each) for each in memories],
-        "owner_thread": [asdict(each) for each in owners],
-    }
-    tables = [
-        _weights(outcomes),
-        _steady(outcomes),
-        _takeovers(outcomes),
-        _strains(outcomes),
-        _here(memories, owners, real),
-    ]
-    wanted = goals(outcomes[0], real)
-    if replicas is not None:
-        tables.append(replicas.table)
-        wanted += replicas.goals
-    return Result("scale", facts, tables, wanted, NOTES + why_not)
-
-
-def outcome(case: Case, weights: Weights) -> Outcome:
-    """What the model says of a case: of the takeovers the slowest of some."""
-    given = (case.cluster, weights, case.design, case.zookeeper)
-    replicas = case.cluster.replicas
-
-    def slowest(killed: int) -> Found:
-        found = [takeover(*given, killed=killed, seed=seed) for seed in range(SEEDS)]
-        return max(found, key=lambda each: (each.claimed_seconds is None, each.claimed_seconds))
-
-    return Outcome(
-        case,
-        weights,
-        steady(*given, seconds=STEADY_SECONDS),
-        slowest(1),
-        slowest(max(1, replicas // 2)),
+    real = on_zookeeper(partitions=1_000, members=8)
+    replicas = replicated(bench)
+    # One of 8 replicas is gone: each of the others claims a seventh of its share.
+    seconds = real.claim_seconds / real.partitions * -(-real.partitions // 8 // 7)
+    return Result(
+        "scale",
+        {
+            "measured": asdict(real),
+            "replicas": replicas.facts,
+            "memory": [asdict(each) for each in memories],
+            "owner_thread": [asdict(each) for each in owners],
+        },
+        [_table(memories, owners, real), replicas.table],
+        [Goal("claims of a takeover, s", seconds, SESSION_AND, at_most=True), *replicas.goals],
     )
 
 
-def goals(first: Outcome, real: OnZooKeeper | None) -> list[Goal]:
-    """What is held to the promise: 1,000 partitions over 8 replicas."""
-    limit = first.case.zookeeper.session_seconds + SESSION_AND
-    claimed = first.one.claimed_seconds
-    found = [Goal("takeover, s (model)", claimed or 1e9, limit, at_most=True)]
-    if real is not None:
-        # One of 8 replicas is gone: each of the others claims a seventh of its share.
-        seconds = real.claim_seconds / real.partitions * -(-real.partitions // 8 // 7)
-        found.append(Goal("claims of a takeover, s", seconds, SESSION_AND, at_most=True))
-    return found
+@dataclass(frozen=True, slots=True)
+class OnZooKeeper:
+    """Seconds, and how many writes the server counted."""
+
+    partitions: int
+    begin_seconds: float
+    claim_seconds: float  # all asked for at once by another process's store
+    claim_writes: int
+    commit_seconds: float
+    commit_writes: int
+    server_us_per_operation: float  # its processor time in commits, all threads
+    own_us_per_operation: float  # ours
+    small_commit_seconds: float  # of one partition
+    members: int
+    beat_seconds: float  # of a member that follows a plan
+    leader_beat_seconds: float
 
 
-def _weights(outcomes: Sequence[Outcome]) -> Table:
-    rows = [
-        (
-            f"{each.case.cluster.partitions:,} / {each.case.cluster.replicas}",
-            f"{each.weights.plan_bytes / 1e3:,.0f}",
-            f"{each.weights.plan_bytes / MAX_BYTES:.0%}",
-            f"{each.weights.member_bytes / 1e3:.1f}",
-            f"{each.weights.topic_bytes / 1e3:.1f}",
-            f"{each.weights.decode_plan_seconds * 1e3:,.0f}",
-            f"{each.weights.decode_members_seconds * 1e3:,.0f}",
-            f"{each.weights.next_plan_seconds * 1e3:,.0f}",
-            f"{each.weights.new_plan_seconds * 1e3:,.0f}",
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of Python's for each of so many partitions."""
+
+    partitions: int
+    known_bytes: float  # of one that is another replica's
+    idle_bytes: float  # of one that is ours and has nothing in flight
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerThread:
+    """Seconds of the owner thread's in a replica that has `own` of the partitions it knows."""
+
+    known: int
+    own: int
+    learn_seconds: float  # once, when the topics are told
+    turn_seconds: float  # every turn: `Assignment.poll` with nothing to do
+    report_seconds: float  # every heartbeat: what is known, and what is held
+
+
+def on_zookeeper(partitions: int, members: int) -> OnZooKeeper:
+    """Measure on a ZooKeeper that starts for it. Raises EmbeddedError if there is none."""
+    with ExitStack() as closing:
+        folder = closing.enter_context(TemporaryDirectory(prefix="headrace-bench-"))
+        server = EmbeddedZooKeeper(Path(folder), heap_mb=256)
+        closing.callback(server.close)
+        server.open()
+        stores = [_store(server.address) for _ in range(members)]
+        for store in stores:
+            closing.callback(store.close)
+            store.open()
+        all_partitions = [Partition("orders", number) for number in range(partitions)]
+        first, second = stores[:2]
+        begin_seconds = _begun(first, all_partitions)
+        before = _writes(server)
+        claim_seconds = _seconds(second.claim(each) for each in all_partitions)
+        claimed = _writes(server)
+        commit_seconds = _commit(second, all_partitions, 10)
+        committed = _writes(server)
+        server_us, own_us = _processor_us(server, second, all_partitions)
+        small = min(_commit(second, all_partitions[:1], offset) for offset in range(1_000, 1_010))
+        beats = _beats(stores, all_partitions)
+        return OnZooKeeper(
+            partitions=partitions,
+            begin_seconds=begin_seconds,
+            claim_seconds=claim_seconds,
+            claim_writes=claimed - before,
+            commit_seconds=commit_seconds,
+            commit_writes=committed - claimed,
+            server_us_per_operation=server_us,
+            own_us_per_operation=own_us,
+            small_commit_seconds=small,
+            members=members,
+            beat_seconds=beats[1],
+            leader_beat_seconds=beats[0],
         )
-        for each in {one.weights.plan_bytes: one for one in outcomes}.values()
-    ]
-    columns = (
-        "partitions / replicas", "plan kB", "of most", "member kB", "topic kB", "read ms",
-        "members ms", "same ms", "new ms",
-    )  # fmt: skip
-    return Table("Nodes, and the work on all of the plan, measured", columns, rows)
 
 
-def _steady(outcomes: Sequence[Outcome]) -> Table:
-    rows = [
-        (
-            each.case.name,
-            f"{each.steady.load.gets:,.0f}",
-            f"{each.steady.load.syncs:,.0f}",
-            f"{each.steady.load.writes:,.1f}",
-            f"{each.steady.load.sent_bytes / 1e6:,.1f}",
-            f"{each.steady.load.written_bytes / 1e6:,.1f}",
-            _milliseconds(each.steady.beats),
-            _milliseconds(each.steady.leader_beats),
-        )
-        for each in outcomes
-    ]
-    columns = (
-        "partitions / replicas", "reads/s", "syncs/s", "writes/s", "MB/s out", "MB/s in",
-        "beat ms", "leader ms",
-    )  # fmt: skip
-    return Table("Steady, model", columns, rows)
-
-
-def _takeovers(outcomes: Sequence[Outcome]) -> Table:
-    rows = []
-    for each in outcomes:
-        for killed, found in (("one", each.one), ("half", each.half)):
-            rows.append(
-                (
-                    f"{each.case.name}: {killed}",
-                    _shown(found.expired_seconds),
-                    _shown(found.planned_seconds),
-                    _shown(found.claimed_seconds),
-                    f"{found.load.writes:,.0f}",
-                    f"{found.load.gets + found.load.syncs:,.0f}",
-                    f"{found.load.sent_bytes / 1e6:,.0f}",
-                )
+def memory(partitions: int) -> Memory:
+    topic = Topic("orders", "Xq3vX2cJSxGZ0u1mR2Yw8A", tuple(range(partitions)))
+    rng = random.Random(1)  # noqa: S311 - a retry's jitter
+    keys = [Partition("orders", number) for number in range(partitions)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        began = tracemalloc.get_traced_memory()[0]
+        held = [AssignedPartition(key, place, topic) for place, key in enumerate(keys)]
+        known = tracemalloc.get_traced_memory()[0]
+        for each in held:
+            each.manager = PartitionManager(
+                each.partition,
+                Position(each.index, 7, topic.topic_id),
+                InFlightLimits(),
+                RetryPolicy(),
+                rng,
+                AtLeastOnce,
             )
-    columns = (
-        "killed", "expired s", "planned s", "claimed s", "writes/s", "others/s", "MB/s out",
-    )  # fmt: skip
-    return Table("Takeover, model: seconds after the kill", columns, rows)
+        idle = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    return Memory(partitions, (known - began) / partitions, (idle - began) / partitions)
 
 
-def _strains(outcomes: Sequence[Outcome]) -> Table:
-    rows = []
-    for each in outcomes:
-        first = sorted(each.strains.items(), key=lambda strain: -strain[1])[:3]
-        rows.append((each.case.name, *(f"{name}: {value:.0%}" for name, value in first)))
-    columns = ("partitions / replicas", "nearest its limit", "second", "third")
-    return Table("What is nearest its limit, model", columns, rows)
+def owner_thread(known: int, own: int) -> OwnerThread:
+    """Measure what every replica does about all partitions, its own and others'."""
+    log = MemoryLog({"orders": known})
+    fetcher, store, catalogue = MemoryFetcher(log), MemoryStore(), MemoryCatalogue(log)
+    for each in (fetcher, store, catalogue):
+        each.open()
+    ways = Ways(store, catalogue, lambda _loss: Future())
+    rng = random.Random(1)  # noqa: S311 - a retry's jitter
+    assignment = Assignment(fetcher, ways, ["orders"], AssignmentPolicy(shared=True), rng)
+    learn_seconds = _processor_seconds(assignment.poll, 0.0)
+    mine = frozenset(Partition("orders", number) for number in range(own))
+    assignment.want(mine, planned_at=0.2, leave_by=60.0)
+    for _turn in range(5):
+        assignment.poll(0.3)
+    if assignment.holds != mine or not assignment.is_settled:
+        raise SystemExit("not every partition was opened")
+    turns = sorted(_processor_seconds(assignment.poll, 0.4) for _ in range(9))
+    reports = sorted(
+        _processor_seconds(lambda: (assignment.holds, assignment.known)) for _ in range(9)
+    )
+    return OwnerThread(known, own, learn_seconds, turns[4], reports[4])
 
 
-def _here(
-    memories: Iterable[Memory], owners: Iterable[OwnerThread], real: OnZooKeeper | None
+def _processor_seconds(work: Callable[..., object], *arguments: object) -> float:
+    started = time.process_time()
+    work(*arguments)
+    return time.process_time() - started
+
+
+def _store(address: str) -> ZooKeeperStore:
+    return ZooKeeperStore(address, pipeline=PIPELINE, topology_id=PIPELINE, root=ROOT)
+
+
+def _begun(store: ZooKeeperStore, partitions: Sequence[Partition]) -> float:
+    """Store first positions, each after a claim, as a first start does."""
+    started = time.perf_counter()
+    _results(store.claim(each) for each in partitions)
+    _results(store.begin(each, Position(0), len(partitions)) for each in partitions)
+    return time.perf_counter() - started
+
+
+def _commit(store: ZooKeeperStore, partitions: Sequence[Partition], offset: int) -> float:
+    started = time.perf_counter()
+    done = dict.fromkeys(partitions, Progress(Position(offset, 7)))
+    refused = store.commit(done).result(WAIT_SECONDS)
+    if refused:
+        raise SystemExit(f"{len(refused)} of {len(partitions)} partitions were refused")
+    return time.perf_counter() - started
+
+
+def _processor_us(
+    server: EmbeddedZooKeeper, store: ZooKeeperStore, partitions: Sequence[Partition]
+) -> tuple[float, float]:
+    """Microseconds of processor time per operation of a commit: the server's, and ours."""
+    stat = Path(f"/proc/{server.pid}/stat")
+    of_server, own = parse(stat.read_text(encoding="utf-8")).seconds, time.process_time()
+    for turn in range(COMMITS):
+        _commit(store, partitions, 100 + turn)
+    own = time.process_time() - own
+    of_server = parse(stat.read_text(encoding="utf-8")).seconds - of_server
+    operations = COMMITS * OPERATIONS * len(partitions)
+    return of_server / operations * 1e6, own / operations * 1e6
+
+
+def _beats(
+    stores: Sequence[ZooKeeperStore], partitions: Sequence[Partition]
+) -> tuple[float, float]:
+    """The leader's heartbeat and another's, each the median, all having the plan in their hands."""
+    replicas = [
+        (store, Heartbeats(ROOT, PIPELINE, Member(f"headrace-{place}", f"process-{place}")))
+        for place, store in enumerate(stores)
+    ]
+    every = frozenset(partitions)
+    seen = [0] * len(stores)
+    holds: list[frozenset[Partition]] = [frozenset()] * len(stores)
+    times: list[list[float]] = [[] for _ in stores]
+    for turn in range(BEATS):
+        for place, (store, heartbeats) in enumerate(replicas):
+            started = time.perf_counter()
+            report = Report(holds[place], seen[place], every)
+            view = store.submit(heartbeats.beat(report)).result(WAIT_SECONDS)
+            if turn >= BEATS // 2:  # by then everyone holds what is its own
+                times[place].append(time.perf_counter() - started)
+            if view.plan is not None:
+                seen[place] = view.plan.number
+                holds[place] = view.plan.of(f"headrace-{place}")
+    if sum(map(len, holds)) != len(every):
+        raise SystemExit("the replicas do not hold every partition")
+    return sorted(times[0])[BEATS // 4], sorted(times[1])[BEATS // 4]
+
+
+def _seconds(futures: Iterable[Future[Any]]) -> float:
+    started = time.perf_counter()
+    _results(futures)
+    return time.perf_counter() - started
+
+
+def _results(futures: Iterable[Future[Any]]) -> None:
+    for future in list(futures):
+        future.result(WAIT_SECONDS)
+
+
+def _writes(server: EmbeddedZooKeeper) -> int:
+    lines = four_letters(server.port, "srvr").splitlines()
+    found = [line.split()[1] for line in lines if line.startswith("Zxid:")]
+    if not found:
+        raise SystemExit("ZooKeeper does not say how many writes it has done")
+    return int(found[0], 16)
+
+
+def _table(
+    memories: Iterable["Memory"], owners: Iterable["OwnerThread"], real: "OnZooKeeper"
 ) -> Table:
-    found: dict[str, str] = {}
+    rows = []
     for each in memories:
-        found[f"bytes of a partition of ours that is idle, of {each.partitions:,}"] = (
-            f"{each.idle_bytes:,.0f}"
-        )
-        found[f"bytes of a partition of another's, of {each.partitions:,}"] = (
-            f"{each.known_bytes:,.0f}"
-        )
+        of = f", of {each.partitions:,}"
+        rows.append((f"bytes of an idle partition of ours{of}", f"{each.idle_bytes:,.0f}"))
+        rows.append((f"bytes of another replica's partition{of}", f"{each.known_bytes:,.0f}"))
     for one in owners:
-        found[f"owner thread, {one.known:,} known: to learn of them, s"] = (
-            f"{one.learn_seconds:.2f}"
-        )
-        found[f"owner thread, {one.known:,} known: a turn, ms"] = f"{one.turn_seconds * 1e3:.2f}"
-        found[f"owner thread, {one.known:,} known: a report, ms"] = (
-            f"{one.report_seconds * 1e3:.2f}"
-        )
-    found.update(_on_zookeeper(real) if real is not None else {})
-    return Table("Measured here", ("what", "found"), list(found.items()))
-
-
-def _on_zookeeper(real: OnZooKeeper) -> Mapping[str, str]:
-    count = f"{real.partitions:,} partitions"
-    return {
-        f"{count} begun for the first time, s": f"{real.begin_seconds:.2f}",
-        f"{count} claimed, all at once, s": f"{real.claim_seconds:.2f}",
-        f"writes of {count} claimed": f"{real.claim_writes:,}",
-        f"{count} committed, s": f"{real.commit_seconds:.3f}",
-        f"writes of {count} committed": f"{real.commit_writes:,}",
-        "an operation in a commit, µs of ZooKeeper's processor time": (
-            f"{real.server_us_per_operation:.1f}"
-        ),
-        "an operation in a commit, µs of ours": f"{real.own_us_per_operation:.1f}",
-        "one partition committed, ms": f"{real.small_commit_seconds * 1e3:.2f}",
-        f"heartbeat of one of {real.members}, ms": f"{real.beat_seconds * 1e3:.1f}",
-        f"heartbeat of the leader of {real.members}, ms": f"{real.leader_beat_seconds * 1e3:.1f}",
-    }
-
-
-def _median(seconds: Sequence[float]) -> float:
-    return statistics.median(seconds) if seconds else float(STEADY_SECONDS)  # none has ended
-
-
-def _milliseconds(seconds: Sequence[float]) -> str:
-    return f"{'' if seconds else '> '}{_median(seconds) * 1e3:,.0f}"
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 2)
-
-
-def _shown(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.1f}"
+        of = f"owner thread, {one.known:,} partitions known"
+        rows.append((f"{of}: to learn of them, s", f"{one.learn_seconds:.2f}"))
+        rows.append((f"{of}: a turn, ms", f"{one.turn_seconds * 1e3:.2f}"))
+        rows.append((f"{of}: a report, ms", f"{one.report_seconds * 1e3:.2f}"))
+    of = f"{real.partitions:,} partitions"
+    rows += [
+        (f"{of} begun for the first time, s", f"{real.begin_seconds:.2f}"),
+        (f"{of} claimed, all at once, s", f"{real.claim_seconds:.2f}"),
+        (f"writes of {of} claimed", f"{real.claim_writes:,}"),
+        (f"{of} committed, s", f"{real.commit_seconds:.3f}"),
+        (f"writes of {of} committed", f"{real.commit_writes:,}"),
+        ("an operation in a commit, µs of ZooKeeper's CPU", f"{real.server_us_per_operation:.1f}"),
+        ("an operation in a commit, µs of our CPU", f"{real.own_us_per_operation:.1f}"),
+        ("one partition committed, ms", f"{real.small_commit_seconds * 1e3:.2f}"),
+        (f"heartbeat of one of {real.members}, ms", f"{real.beat_seconds * 1e3:.1f}"),
+        ("heartbeat of their leader, ms", f"{real.leader_beat_seconds * 1e3:.1f}"),
+    ]
+    return Table("Measured here", ("what", "found"), rows)

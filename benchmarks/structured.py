@@ -14,12 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks import order_table
-from benchmarks.job import Figures, Job
-from benchmarks.kinds import Kind
-from benchmarks.measured import Memory, Moment, figures
+from benchmarks.child import Figures, Job
+from benchmarks.measured import Memory, Moment, figures, tree_seconds
 from benchmarks.orders import LEAST_TOTAL, users
-from benchmarks.place import KAFKA_SOURCE, Place, place
-from benchmarks.processes import tree_seconds
+from benchmarks.place import KAFKA_SOURCE, Kind, Place, place
 from benchmarks.publishing import PARTITIONS
 from sinks.spark.existing import spark_schema
 
@@ -82,7 +80,6 @@ def writer(query: Any, there: Place, name: str) -> Any:
 
 
 def users_table(session: Any) -> Any:
-    """The table of users, in memory."""
     segments = users()
     table = pa.table({"user_id": list(segments), "segment": list(segments.values())})
     held = session.createDataFrame(table).cache()

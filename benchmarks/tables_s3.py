@@ -4,11 +4,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.bench import Bench
-from benchmarks.comparison import Comparison
 from benchmarks.orders import Orders
-from benchmarks.result import Goal, Result
-from benchmarks.tables import DELTA, ICEBERG, MEASURED, MODULE, WORK
-from benchmarks.tables_variants import LARGE_ROWS
+from benchmarks.result import Comparison, Goal, Result
+from benchmarks.tables import DELTA, ICEBERG, LARGE_ROWS, MEASURED, MODULE, WORK
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.relay import Relay
 
@@ -23,7 +21,7 @@ AGAINST = {
     **dict.fromkeys(DELTA, "structured_delta"),
     **dict.fromkeys(ICEBERG, "structured_iceberg"),
 }
-VARIANTS = ("structured_delta", *DELTA, "structured_iceberg", *ICEBERG)
+NAMES = ("structured_delta", *DELTA, "structured_iceberg", *ICEBERG)
 LEAST = {
     "delta_vectorised": 4.0, "delta_functions": 2.5, "iceberg_vectorised": 4.0,
     "iceberg_functions": 2.5,
@@ -43,7 +41,6 @@ other.
 
 
 def run(bench: Bench) -> Result:
-    """Measure."""
     rounds = bench.options.rounds or ROUNDS
     records = bench.options.records or RECORDS
     long_records = bench.options.records or LONG_RECORDS
@@ -56,13 +53,13 @@ def run(bench: Bench) -> Result:
         slow.delay = DELAY_SECONDS / 2  # each way
         try:
             endpoints = {
-                **dict.fromkeys((*VARIANTS, LARGE), store.url),
+                **dict.fromkeys((*NAMES, LARGE), store.url),
                 DELAYED: f"http://{slow.address}",
             }
             runs, delayed_runs = (
                 bench.rounds(MODULE, variants, topic, count, rounds=rounds, endpoints=endpoints)
                 for variants, topic, count in (
-                    (VARIANTS, TOPIC, records),
+                    (NAMES, TOPIC, records),
                     ((LARGE, DELAYED), LONG_TOPIC, long_records),
                 )
             )

@@ -90,7 +90,6 @@ def parts() -> dict[str, Part]:
              "tests/unit/service/test_random_topologies.py"), 60,
         ),
         "scale": Part((python, "-m", "benchmarks", "scale", "--rounds", "1"), 30, (java,)),
-        "suites": Part((*deep, "tests/acceptance/test_bench.py"), 20, (java,)),
         "slow": Part(
             (python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m",
              "nightly and not deep and not faults", *SERVER_TESTS), 60, (java,),
