@@ -22,6 +22,7 @@ from service.devservers.server import EmbeddedServer
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
+from tests.acceptance.trial import Trial
 from tests.support import patience, servers
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.shared_spark import SharedSpark
@@ -150,6 +151,22 @@ def spark(shared_spark: SharedSpark) -> Iterator[SparkDriver]:
 def no_spark(shared_spark: SharedSpark) -> None:
     """The shared Spark has ended: for files whose tests start their own in this process."""
     shared_spark.close()
+
+
+@pytest.fixture
+def trial(
+    request: pytest.FixtureRequest,
+    kafka: EmbeddedKafka,
+    zookeeper: EmbeddedZooKeeper,
+    tmp_path: Path,
+) -> Iterator[Trial]:
+    """A pipeline on the shared servers; the test module's TOPOLOGIES names its topologies."""
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    topologies = getattr(request.module, "TOPOLOGIES", "tests.acceptance.troubled")
+    made = Trial(kafka, zookeeper, folder, topologies=topologies)
+    yield made
+    made.end()
 
 
 @pytest.fixture

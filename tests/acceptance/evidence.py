@@ -100,7 +100,6 @@ def _committed(table: Path | str, files: fs.FileSystem) -> dict[str, None]:
 
 
 def rows_of(table: pa.Table) -> Counter[Row]:
-    """How often each row is there."""
     hours = table["hour"].cast(pa.timestamp("us", "UTC"))  # Spark's INT96 has no time zone
     columns = [table["kind"], hours, table["carrier"], table["flight"]]
     return Counter(zip(*(column.to_pylist() for column in columns), strict=True))

@@ -23,7 +23,6 @@ _TOPIC_SECONDS = seconds(20.0)
 
 
 def payload(id_: str) -> int:
-    """What is derived of an id."""
     return crc32(id_.encode())
 
 
@@ -33,7 +32,6 @@ def is_refused(offset: int) -> bool:
 
 
 def row(part: Part, offset: int) -> str:
-    """The row that a record becomes, as text."""
     id_ = _id(part, offset)
     return f"{id_} {payload(id_)}"
 
@@ -156,7 +154,6 @@ class Feed:
 
 
 def rows(ends: Mapping[Part, int]) -> Counter[str]:
-    """The rows that these records become, once each."""
     return Counter(row(part, offset) for part, end in ends.items() for offset in range(end))
 
 

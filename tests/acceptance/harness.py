@@ -107,24 +107,19 @@ class Stage:
         return run
 
     def watch(self) -> stored.Watch:
-        """Watch the stored offsets."""
         return stored.Watch(self.zookeeper.address, self.offsets_folder)
 
     def stored(self) -> stored.Offsets:
-        """The stored offsets, now."""
         with stored.client(self.zookeeper.address) as client:
             return stored.read(client, self.offsets_folder)
 
     def records(self) -> evidence.Topic:
-        """What the topic holds."""
         return evidence.read_topic(self.kafka.address, self.topic)
 
     def malformed(self) -> "set[evidence.Place]":
-        """The records that belong into the dead-letter topic."""
         return evidence.malformed(self.kafka.address, self.topic)
 
     def letters(self) -> "evidence.Counter[evidence.Place]":
-        """What the dead-letter topic holds."""
         return evidence.dead_letters(self.kafka.address, f"{self.topic}.dead")
 
     def ready(self) -> int:
@@ -141,7 +136,6 @@ class Stage:
             return 0
 
     def end(self) -> None:
-        """Leave nothing behind."""
         for run in self.runs:
             run.end()
 
@@ -204,7 +198,6 @@ class Run:
         return self._stderr.read_text()
 
     def jvm(self) -> int:
-        """The process id of the Spark driver's JVM."""
         until("Spark runs", lambda: processes.java_children(self.pid) or not self.alive)
         return processes.java_children(self.pid)[0]
 
@@ -213,7 +206,6 @@ class Run:
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process, and nobody else."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
@@ -222,7 +214,6 @@ class Run:
         self.process.wait()
 
     def wait(self, seconds: float = 120.0) -> int:
-        """Wait for the end; the exit code."""
         try:
             return self.process.wait(patience.seconds(seconds))
         except subprocess.TimeoutExpired:
@@ -231,17 +222,14 @@ class Run:
             pytest.fail(f"still runs after {seconds:g} s; its log ends:\n{self.tail(200)}")
 
     def account(self) -> dict[str, Any]:
-        """The last line of the output."""
         facts: dict[str, Any] = json.loads(self.output.splitlines()[-1])
         return facts
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Log events of one name."""
         lines = [line for line in self.errors.splitlines() if line.startswith("{")]
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
     def tail(self, lines: int = 25) -> str:
-        """The end of the log."""
         return "\n".join(self.errors.splitlines()[-lines:])
 
     def descendants(self) -> dict[int, str]:

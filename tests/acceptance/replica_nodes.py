@@ -54,7 +54,6 @@ class Plan:
 
     @property
     def assigned(self) -> dict[Part, str]:
-        """The owner of each partition."""
         return {part: name for name, parts in self.owners.items() for part in parts}
 
 
@@ -97,11 +96,9 @@ class Nodes:
 
     @property
     def leader(self) -> str:
-        """Who joined first."""
         return min(self.members.items(), key=lambda each: each[1].joined)[0]
 
     def now(self) -> dict[Part, Stored]:
-        """What is stored, read after this was called."""
         enough = self.reads + 2  # the read that is under way may have begun before
         until("the nodes are read", lambda: self.reads >= enough)
         return self.offsets

@@ -81,7 +81,6 @@ class Replicas:
         self.feed.__exit__(kind, error, traceback)
 
     def topic(self, name: str) -> str:
-        """The whole name of a topic."""
         return f"{self.trial.name}.{name}"
 
     def start(
@@ -90,7 +89,6 @@ class Replicas:
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> None:
-        """Start replicas."""
         for name in names:
             told = {"HEADRACE_REPLICAS__NAME": name, **(environment or {})}
             self.runs[name] = self.trial.start(
@@ -137,12 +135,10 @@ class Replicas:
         )
 
     def one(self, *, leads: bool) -> str:
-        """The replica that leads, or another."""
         leader = self.nodes.leader
         return leader if leads else min(set(self.nodes.members) - {leader})
 
     def stored_of(self, name: str) -> dict[Part, Stored]:
-        """What is stored now of a replica's partitions."""
         stored = self.nodes.now()
         return {part: stored[part] for part in self.nodes.plan.owners[name]}
 
@@ -228,7 +224,6 @@ class Replicas:
         return [name for name, run in self.runs.items() if (run.process.poll() or 0) > 0]
 
     def stored(self) -> Ends:
-        """Where each partition stands whose offset is stored."""
         return {part: each.offset for part, each in self.nodes.offsets.items()}
 
     @property

@@ -24,7 +24,6 @@ _POLL_SECONDS = 0.01
 
 @contextmanager
 def client(hosts: str) -> Iterator[KazooClient]:
-    """A client of the test's own."""
     zookeeper = KazooClient(
         hosts, timeout=5.0, connection_retry={"max_tries": -1, "delay": 0.1}, logger=quiet_logger()
     )

@@ -56,7 +56,6 @@ class Site:
 
     @classmethod
     def here(cls) -> Self:
-        """In the process under test."""
         names = ("TRIAL_TOPIC", "TRIAL_FOLDER", "CRASH_KAFKA", "CRASH_DATABASE")
         name, folder, kafka, database = (os.environ[each] for each in names)
         return cls(name, Path(folder), kafka, database)
@@ -70,7 +69,6 @@ class Site:
 
     @property
     def storage(self) -> Storage:
-        """Where tables are."""
         return self.lake or Storage(str(self.folder / "warehouse"))
 
     def delta_table(self, name: str) -> pa.Table:
@@ -85,7 +83,6 @@ class Site:
 
     @property
     def catalog(self) -> Path:
-        """The file of Iceberg's catalogue."""
         return self.folder / "iceberg.db" if self.lake else self.folder / "warehouse" / "iceberg.db"
 
 
@@ -377,7 +374,6 @@ def _as_json(row: Copy) -> bytes:
 
 
 def _in_database(store: Store) -> str:
-    """The name of a store's table there."""
     return f"{store.site.name}-{store.table}"
 
 

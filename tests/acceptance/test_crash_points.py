@@ -16,14 +16,10 @@ from tests.faults.servers import Servers
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
-FAILED_ONCE = ("C02:stop:2", "C16:stop:2")
-"""Cases that have failed; what failed is mended, and they are played in every run of the tests."""
-
 SEED = os.environ.get("FAULTS_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def sample(seed: str) -> list[str]:
-    """One case of each action, at different points."""
     rng = random.Random(seed)
     cases = [*crash_cases().values()]
     points = rng.sample(sorted({each.point for each in cases}), len(ACTIONS))
@@ -47,11 +43,6 @@ def test_nothing_is_lost_wherever_a_replica_is_killed_stopped_or_told_to_end(
     """
     print(f"FAULTS_SEED={SEED}")  # noqa: T201
     _go_as_promised(sample(SEED), servers)
-
-
-def test_crash_points_that_have_failed_once_do_not_fail_again(servers: Servers) -> None:
-    """Promise 9: a replica that stands still past its session emits nothing when it goes on."""
-    _go_as_promised(FAILED_ONCE, servers)
 
 
 def _go_as_promised(names: "list[str] | tuple[str, ...]", servers: Servers) -> None:

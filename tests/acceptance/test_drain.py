@@ -51,6 +51,7 @@ def test_sigterm_and_sigint_drain_and_what_is_stored_is_what_is_in_the_table(
     assert stage.letters() == Counter(records.malformed)
 
 
+@pytest.mark.nightly
 def test_a_sink_that_hangs_does_not_hold_the_drain_past_its_deadline(
     make_stage: MakeStage,
 ) -> None:
@@ -99,6 +100,7 @@ def test_servers_that_are_away_do_not_hold_the_drain_past_its_deadline(
     assert seconds < SHORT_DRAIN_SECONDS + slack(SLACK_SECONDS), f"it took {seconds:.1f} s"
 
 
+@pytest.mark.nightly
 def test_a_second_ctrl_c_ends_a_drain_at_once(make_stage: MakeStage) -> None:
     """Promise 16: the operator has the last word; kill at any instant loses nothing."""
     stage = make_stage(sink="spark")
@@ -139,7 +141,6 @@ def frozen_while_it_writes(stage: Stage, run: Run, jvm: int) -> None:
 
 
 def committed(run: Run) -> dict[int, int]:
-    """The committed offsets, by the run's own account."""
     parts = run.account()["partitions"]
     return {int(name.rpartition("[")[2][:-1]): part["committed"] for name, part in parts.items()}
 

@@ -74,7 +74,6 @@ def run(folder: Path, name: str, *options: str, temporary: bool = True) -> Done:
 
 
 def decoded(messages: Iterable[tuple[str, bytes]]) -> Iterator[dict[str, Any]]:
-    """What was published and is JSON."""
     for _, value in messages:
         try:
             yield json.loads(value)
@@ -146,6 +145,7 @@ def test_page_views_are_in_the_iceberg_table_once(tmp_path: Path) -> None:
     assert broken > 0
 
 
+@pytest.mark.nightly
 def test_every_parcel_on_its_way_has_the_row_of_its_last_scan(tmp_path: Path) -> None:
     """The database says so itself; that of a parcel that was handed over is gone."""
     server = EmbeddedPostgres(tmp_path / "state" / "postgres" / "postgres")
@@ -176,6 +176,7 @@ def test_every_parcel_on_its_way_has_the_row_of_its_last_scan(tmp_path: Path) ->
     assert account["dead_lettered"] == len(published) - len(known) > 0
 
 
+@pytest.mark.nightly
 def test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts(tmp_path: Path) -> None:
     """One example runs on the other engine: the counts are those of a Counter there, too."""
     done = run(tmp_path, "word_count", "--engine", "spark")
@@ -196,6 +197,7 @@ def test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts(tmp_pa
     assert account["dead_lettered"] == len(published) - len(texts) == 5
 
 
+@pytest.mark.nightly
 def test_every_order_of_a_known_customer_is_billed_once(tmp_path: Path) -> None:
     """Spark joins; what it must come to is worked out here."""
     done = run(tmp_path, "spark_step")
@@ -221,6 +223,7 @@ def test_every_order_of_a_known_customer_is_billed_once(tmp_path: Path) -> None:
     assert done.said[-1] == f"{wanted.total()} bills of {len(published)} orders"
 
 
+@pytest.mark.nightly
 def test_every_customer_that_is_left_has_the_row_of_its_last_change(tmp_path: Path) -> None:
     """By the table's log and files; whoever had a tombstone last has no row."""
     done = run(tmp_path, "upserts")

@@ -36,6 +36,7 @@ class Kill:
         return place[1] >= self.stored.get(place[0], 0)
 
 
+@pytest.mark.nightly
 def test_kill_9_at_random_moments_loses_nothing_and_repeats_only_what_was_uncommitted(
     make_stage: MakeStage,
 ) -> None:

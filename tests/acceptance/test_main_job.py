@@ -48,6 +48,7 @@ def nothing_is_left_behind(run: Run, folder: Path) -> None:
     assert list((folder / "tmp").glob("headrace-*")) == []
 
 
+@pytest.mark.nightly
 def test_the_main_job_closes_its_account_and_both_sinks_make_the_same_table(
     tmp_path: Path,
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_main_job_closes_its_account_and_both_sinks_make_the_same_table(
     assert [line.split()[0] for line in shown[0][1:]] == [each.code for each in by_hand(FLIGHTS)]
 
 
+@pytest.mark.nightly
 def test_ctrl_c_in_the_middle_of_the_main_job_drains_and_leaves_no_process_behind(
     tmp_path: Path,
 ) -> None:

@@ -34,7 +34,6 @@ class Waves:
         self.run = stage.start()
 
     def publish(self) -> None:
-        """Publish the next wave while the service runs."""
         self._publish()
 
     def midway(self, watch: Watch) -> None:
@@ -116,6 +115,7 @@ def test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits(make_stage: 
     assert watch.steps_back == []
 
 
+@pytest.mark.nightly
 def test_a_broker_stopped_frozen_or_killed_only_pauses_the_run(make_stage: MakeStage) -> None:
     """Promise 15: with Kafka away the service waits, and goes on when it is back."""
     stage = make_stage(breakable=True)
@@ -149,6 +149,7 @@ def test_a_broker_stopped_frozen_or_killed_only_pauses_the_run(make_stage: MakeS
     assert watch.steps_back == []
 
 
+@pytest.mark.nightly
 def test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote(
     make_stage: MakeStage,
 ) -> None:
@@ -197,7 +198,6 @@ def kill_spark_while_it_writes(stage: Stage, run: Run) -> None:
 
 
 def table_grows(stage: Stage) -> None:
-    """Wait until another batch has become durable."""
     log = stage.table / "_delta_log"
     before = len(list(log.glob("*.json")))
     until("the table grows", lambda: len(list(log.glob("*.json"))) > before, 30)

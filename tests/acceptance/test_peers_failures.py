@@ -3,12 +3,9 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
 from tests.acceptance.stored import Offsets, Watch
@@ -28,14 +25,6 @@ STUCK = (0, *range(200, 212, 2), *range(400, 405), 700, 998, 999)
 SOME_READS = 15
 EVERY_SLOW = 2_003
 RESUMES_WITHIN_SECONDS = 6.0  # 0.7 on a machine with nothing else to do
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path)
-    yield made
-    made.end()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.acceptance.trial import Trial
 from tests.support.patience import slack
 
 pytestmark = pytest.mark.acceptance
+nightly = pytest.mark.nightly
 
 MakeReplicas = Callable[..., Replicas]
 SLACK_SECONDS = 6.0  # of which 2 are promised; the rest is for a machine with much else to do
@@ -71,7 +72,9 @@ def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(
     assert replicas.events("partition_given_up") == []
 
 
-@pytest.mark.parametrize(("output", "leads"), [("lines", True), ("messages", False)])
+@pytest.mark.parametrize(
+    ("output", "leads"), [("lines", True), pytest.param("messages", False, marks=nightly)]
+)
 def test_a_killed_replicas_partitions_are_taken_over_when_its_session_ends(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
@@ -94,7 +97,9 @@ def test_a_killed_replicas_partitions_are_taken_over_when_its_session_ends(
     assert seconds < SESSION_SECONDS + slack(SLACK_SECONDS)
 
 
-@pytest.mark.parametrize(("output", "leads"), [("lines", False), ("messages", True)])
+@pytest.mark.parametrize(
+    ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
+)
 def test_a_replica_that_stood_still_past_its_session_does_no_harm_and_comes_back(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
@@ -125,6 +130,7 @@ def test_a_replica_that_stood_still_past_its_session_does_no_harm_and_comes_back
     assert seconds < SESSION_SECONDS + slack(SLACK_SECONDS)
 
 
+@nightly
 def test_replicas_that_are_replaced_one_by_one_hand_over_at_once_and_repeat_nothing(
     make_replicas: MakeReplicas,
 ) -> None:
@@ -149,7 +155,9 @@ def test_replicas_that_are_replaced_one_by_one_hand_over_at_once_and_repeat_noth
         replicas.finish()
 
 
-@pytest.mark.parametrize(("output", "leads"), [("lines", False), ("messages", True)])
+@pytest.mark.parametrize(
+    ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
+)
 def test_a_killed_replica_that_starts_again_takes_its_own_partitions_back_at_once(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
@@ -194,6 +202,7 @@ def test_of_two_processes_under_one_name_the_first_ends_and_says_why(
         replicas.finish()
 
 
+@nightly
 def test_new_partitions_and_new_topics_are_shared_while_they_come(
     make_replicas: MakeReplicas,
 ) -> None:

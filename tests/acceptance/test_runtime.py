@@ -3,14 +3,12 @@
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import count, groupby
-from pathlib import Path
 from signal import SIGTERM
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
 from tests.acceptance.stored import Offsets
@@ -18,6 +16,8 @@ from tests.acceptance.trial import Trial, places, rows_below, rows_of
 from tests.support.patience import slack, until
 
 pytestmark = pytest.mark.acceptance
+
+TOPOLOGIES = "tests.acceptance.runtime"
 
 WINDOW = 500  # max_pending, of each partition
 CHUNK = 100
@@ -32,14 +32,6 @@ FAILURES = 2
 TROUBLED_KEYS = 20  # that troubled.py has
 
 ENDS_WITHIN_SECONDS = 15.0
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.runtime")
-    yield made
-    made.end()
 
 
 @pytest.fixture
@@ -260,7 +252,6 @@ def _place(text: str) -> Place:
 
 
 def _first_left(offsets: set[int]) -> int:
-    """The lowest offset that is not among these."""
     return next(offset for offset in count() if offset not in offsets)
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial
 from tests.faults.judge import GOOD
-from tests.faults.sink_crashes import RECORDS, SECONDS, TOPOLOGIES, CrashPipeline
+from tests.faults.sink_crashes import RECORDS, SECONDS, CrashPipeline
 from tests.support.patience import until
 from tests.worlds.spark_cluster import SparkMaster, SparkWorker
 
 pytestmark = pytest.mark.timeout(600)
+
+TOPOLOGIES = "tests.acceptance.crashing"
 
 TROUBLE = (1, RECORDS[1] // 2)  # is tried again and again, until the test lets it pass
 
@@ -55,14 +56,6 @@ def workers(master: SparkMaster, tmp_path: Path) -> Iterator[list[SparkWorker]]:
     finally:
         for server in servers:
             server.close()
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    trial = Trial(kafka, zookeeper, tmp_path / "trial", topologies=TOPOLOGIES)
-    trial.folder.mkdir()
-    yield trial
-    trial.end()
 
 
 def start(trial: Trial, master: SparkMaster, **conf: str) -> tuple[CrashPipeline, Run]:

@@ -69,6 +69,7 @@ def _taken_over(
         trial.end()
 
 
+@pytest.mark.nightly
 @pytest.mark.acceptance
 def test_a_standby_finishes_what_the_killed_coordinator_had_open_and_each_row_is_there_once(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path

@@ -48,7 +48,6 @@ class Trial:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process of it is told."""
         return {"TRIAL_TOPIC": self.name, "TRIAL_FOLDER": str(self.folder)}
 
     def publish(self, *counts: int, trouble: Iterable[Place] = (), topic: str = "") -> None:
@@ -114,7 +113,6 @@ class Trial:
         return now
 
     def rows(self, sink: str = "rows") -> Counter[str]:
-        """How often each row was written."""
         return Counter(self.notes(sink))
 
     def notes(self, kind: str, run: Run | None = None) -> list[str]:
@@ -136,7 +134,6 @@ class Trial:
         assert self.written(run, kind) >= count, run.tail()
 
     def kill(self, run: Run) -> stored.Offsets:
-        """Kill a process; what is stored then."""
         assert run.alive, run.tail()
         run.kill()
         return self.stored()
@@ -147,20 +144,16 @@ class Trial:
         return sorted(float(moment) for name, moment in lines if name == _text(place))
 
     def letters(self) -> list[dict[str, str]]:
-        """What the dead letters say."""
         return evidence.reasons(self.kafka.address, f"{self.name}.dead")
 
     def watch(self, topic: str = "") -> stored.Watch:
-        """Watch the stored offsets of a topic."""
         return stored.Watch(self.zookeeper.address, self._offsets(topic))
 
     def stored(self, topic: str = "") -> stored.Offsets:
-        """The stored offsets of a topic, now."""
         with stored.client(self.zookeeper.address) as client:
             return stored.read(client, self._offsets(topic))
 
     def end(self) -> None:
-        """Leave nothing behind."""
         for run in self.runs:
             run.end()
 
@@ -194,7 +187,6 @@ def places(*counts: int) -> Iterator[Place]:
 
 
 def rows_of(places: Iterable[Place]) -> Counter[str]:
-    """The rows that these records become, once each."""
     return Counter(map(_text, places))
 
 

@@ -120,7 +120,6 @@ def fails_as_a_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @bolt
 async def waits(record: Record) -> str:
-    """Wait as long as the record is trouble."""
     place = text(record)
     while place in TROUBLE and not is_opened(place):  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(POLL_SECONDS)

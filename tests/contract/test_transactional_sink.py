@@ -225,7 +225,7 @@ HOUSES = [
     OwnHouse,
     DeltaHouse,
     ApartHouse,
-    pytest.param(SparkHouse, marks=pytest.mark.integration),
+    pytest.param(SparkHouse, marks=[pytest.mark.integration, pytest.mark.nightly]),
     FakeSparkHouse,
     KeyedDeltaHouse,
     IcebergHouse,
@@ -240,7 +240,7 @@ HOUSES = [
 STAGE_APART = [
     DeltaHouse,
     FakeSparkHouse,
-    pytest.param(SparkHouse, marks=pytest.mark.integration),
+    pytest.param(SparkHouse, marks=[pytest.mark.integration, pytest.mark.nightly]),
     IcebergHouse,
 ]
 

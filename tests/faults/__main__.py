@@ -52,7 +52,6 @@ class Results:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def play(self, name: str, play: Play, servers: Servers) -> None:
-        """Play a case, and print its outcome."""
         since = time.monotonic()
         if since > self.ends:
             with self._lock:
@@ -64,7 +63,6 @@ class Results:
             print(_line(name, play.what, outcome, time.monotonic() - since), flush=True)
 
     def figures(self, seed: str, seconds: float) -> dict[str, object]:
-        """Return the facts of the last line."""
         outcomes = self.outcomes.values()
         return {
             **{name: each.figures for name, each in self.outcomes.items() if each.figures},

@@ -221,8 +221,6 @@ class Chaos:
         return self.replicas.judged(self.replicas.end(), *self.said)
 
     def _quiet(self) -> None:
-        """Wait until nobody stands still, starts or ends."""
-
         def is_quiet() -> bool:
             self._look()
             return all(each.state in ("away", "up") for each in self._of.values())
@@ -289,7 +287,6 @@ class Soak:
         return []
 
     def figures(self) -> dict[str, object]:
-        """What was measured."""
         third = len(self.memory) // 3
         parts = (self.memory[:third], self.memory[third : 2 * third], self.memory[-third:])
         return {

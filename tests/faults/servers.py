@@ -27,7 +27,6 @@ class Lake(NamedTuple):
     proxy: StoreProxy
 
     def storage(self, folder: str) -> Storage:
-        """Return a warehouse in the store, reached directly."""
         return self.server.storage(folder)
 
 

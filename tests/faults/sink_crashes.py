@@ -118,7 +118,6 @@ class Case:
 
     @property
     def sink(self) -> str:
-        """As it is asked for."""
         if self.on_s3:
             return f"{self.rows}{ON_S3}"
         return self.rows if self.engine == "local" else f"{self.rows}{ON_SPARK}"
@@ -176,7 +175,6 @@ class CrashPipeline:
         self._trial.publish(*RECORDS, trouble=trouble)
 
     def watch(self) -> Watch:
-        """Watch the stored offsets."""
         return self._trial.watch()
 
     def start(self, topology: str, failpoint: str | None = None) -> Run:
@@ -211,7 +209,6 @@ class CrashPipeline:
         return self._trial.start(topology, *options, config=config, environment=environment)
 
     def crash(self, topology: str, crash: str, watch: Watch) -> None:
-        """Start a process, and see it end so."""
         if crash.startswith(ANY):
             _, more, later = crash.split(":")
             run = self.start(topology)
@@ -431,7 +428,6 @@ def control(pipeline: CrashPipeline) -> Outcome:
 
 
 def _wait(run: Run, seconds: float) -> None:
-    """Wait so long, or until the process ends."""
     ends = time.monotonic() + seconds
     until("so long", lambda: time.monotonic() > ends or not run.alive)
 

@@ -18,7 +18,6 @@ class EmbeddedAzurite(EmbeddedServer):
     name = "azurite"
 
     def storage(self, folder: str) -> Storage:
-        """A warehouse in the account's container."""
         return Storage(
             f"abfss://{_CONTAINER}@{_ACCOUNT}.dfs.core.windows.net/{folder}",
             endpoint=f"http://{self.address}",
@@ -40,7 +39,6 @@ class EmbeddedAzurite(EmbeddedServer):
         ]
 
     def _answers(self) -> bool:
-        """Whether the container is there, which is made."""
         if not connects(self.port):
             return False
         try:

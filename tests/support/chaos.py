@@ -63,7 +63,6 @@ class Chaos:
         return None
 
     def note(self, what: str, error: Exception | None) -> None:
-        """Count a try."""
         with self._lock:
             self._tried[what] += 1
             self.spoiled += error is not None
@@ -99,8 +98,6 @@ def chaotic(
 
 
 def _advanced(process: Callable[..., None], chaos: Chaos) -> Callable[..., None]:
-    """Fails before the bolt has seen the tuple."""
-
     def spoiled(tuple_: Any, collector: Any) -> None:
         chaos.begin(tuple_.value)()
         process(tuple_, collector)

@@ -49,7 +49,6 @@ class FaultyLog(MemoryLog):
             self.changed.notify_all()
 
     def delete_before(self, partition: Partition, offset: int) -> None:
-        """Drop the log's beginning, as retention does."""
         with self.changed:
             log = self._logs[partition]
             log.start = max(log.start, offset)
@@ -58,19 +57,16 @@ class FaultyLog(MemoryLog):
             self._corrupt[partition] = {o for o in self._corrupt[partition] if o >= log.start}
 
     def delete_record(self, partition: Partition, offset: int) -> None:
-        """Drop one record, as compaction does."""
         with self.changed:
             log = self._logs[partition]
             log.messages = [m for m in log.messages if m.offset_ != offset]
             self._corrupt[partition].discard(offset)
 
     def corrupt(self, partition: Partition, offset: int) -> None:
-        """Make a record unreadable."""
         with self.changed:
             self._corrupt[partition].add(offset)
 
     def mend(self, partition: Partition) -> None:
-        """Make every record of a partition readable again."""
         with self.changed:
             self._corrupt[partition].clear()
 

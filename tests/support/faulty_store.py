@@ -68,7 +68,6 @@ class FaultyNodes(MemoryNodes):
             store.end_session()
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a node as someone else would."""
         self._clock += 1
         self._made.setdefault(path, self._clock)
         found = self.nodes.get(path)
@@ -80,7 +79,6 @@ class FaultyNodes(MemoryNodes):
             self._remove(each)
 
     def drop(self, session: object) -> None:
-        """Delete what ends with a session."""
         for path in [path for path, its in self._sessions.items() if its is session]:
             self._remove(path)
 
@@ -166,7 +164,6 @@ class FaultyStore(MemoryStore):
         super().open()
 
     def close(self) -> None:
-        """Fail what waits."""
         if self._nodes is not None:
             self.server.stores.remove(self)
             self.server.drop(self._lives)
@@ -179,7 +176,6 @@ class FaultyStore(MemoryStore):
                 run.future.set_exception(error)
 
     def end_session(self) -> None:
-        """Drop every ownership, as when a session expires."""
         self.session += 1
         self.server.drop(self._lives)
         self._lives = object()
@@ -216,7 +212,6 @@ class FaultyStore(MemoryStore):
         return self._ask("a beat", lambda _: steps)
 
     def wake(self) -> None:
-        """Carry out what waits, one after the other."""
         if self._running:  # a future's callback asked for more
             return
         self._running = True

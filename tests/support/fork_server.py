@@ -234,7 +234,6 @@ def _tell(**facts: int) -> None:
 
 
 def _become(asked: Mapping[str, Any]) -> None:
-    """Become the requested process; does not return."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

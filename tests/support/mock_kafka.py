@@ -12,7 +12,6 @@ _HANDLES = ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new")
 
 
 def _library() -> ctypes.CDLL:
-    """The library that the client itself has loaded."""
     folder = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
     library = ctypes.CDLL(str(next(folder.glob("librdkafka-*"))))
     for name in _HANDLES:
@@ -29,7 +28,6 @@ class MockKafka:
         self._library = _library()
 
     def __enter__(self) -> Self:
-        """Start the brokers."""
         library = self._library
         conf = ctypes.c_void_p(library.rd_kafka_conf_new())
         library.rd_kafka_conf_set(conf, b"log_level", b"2", None, 0)  # it has no brokers itself
@@ -46,12 +44,10 @@ class MockKafka:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop them."""
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._client)
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Make a topic that each broker has."""
         self._library.rd_kafka_mock_topic_create(
             self._cluster, name.encode(), partitions, self._brokers
         )

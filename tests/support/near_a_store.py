@@ -78,7 +78,6 @@ class Asked:
 
     @property
     def is_write(self) -> bool:
-        """Whether it may have an effect."""
         return self.method not in ("GET", "HEAD")
 
 
@@ -100,14 +99,12 @@ class StoreProxy:
     """A proxy to a server of HTTP, which signatures survive. Each request meets its `fault`."""
 
     def __init__(self, address: str) -> None:
-        """Only stores."""
         self.url = ""
         self.fault: Fault = pass_on
         self._address = address
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Serve meanwhile."""
         proxy = self
 
         class Handler(_Handler):
@@ -150,7 +147,6 @@ class StoreProxy:
 
 
 def pass_on(_: Asked, ask: Ask) -> Answer:
-    """No fault."""
     return ask()
 
 

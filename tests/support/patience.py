@@ -77,7 +77,6 @@ class Limit:
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over."""
         now = time.monotonic()
         self._left -= (now - self._seen) / factor()
         self._seen = now

@@ -82,7 +82,6 @@ class Plan:
 
 
 def planned(rng: random.Random, guarantee: Guarantee) -> Plan:
-    """Draw a topology."""
     sources = [f"in-{number}" for number in range(rng.randint(1, 3))]
     columns = len(sources) > 1 and rng.random() < 0.5
     rows = len(sources) - columns
@@ -170,11 +169,9 @@ class World:
     # What happens
 
     def say(self, what: str) -> None:
-        """Note it, for a failure's message."""
         self.told.append(f"{self.now:.1f} {what}")
 
     def send(self, count: int) -> None:
-        """Append records."""
         for _ in range(count):
             partition = self.rng.choice(self.partitions)
             n = len(self.wanted)
@@ -183,7 +180,6 @@ class World:
             self.wanted[n] = expected(self.plan, self.plan.sources.index(partition.topic), n)
 
     def turn(self, seconds: float) -> None:
-        """Let time pass, and every process turn."""
         soonest = min((moment for moment, _ in self.later), default=math.inf)
         self.now = min(self.now + seconds, max(soonest, self.now))  # one thing after the other
         for due in [each for each in self.later if each[0] <= self.now]:
@@ -224,7 +220,6 @@ class World:
             self.later.append((session_ends, process.store.close))
 
     def trouble(self) -> None:
-        """Do something to somebody."""
         rng = self.rng
         does = rng.choice(
             (
@@ -496,7 +491,6 @@ class Process:
         self.pipeline.open()
 
     def turn(self) -> None:
-        """Turn the loop once."""
         self.membership.poll(self.world.now)
         flush = bool(self.reader.leaving) or self.world.rng.random() < 0.5
         self.pipeline.step(flush=flush)
@@ -607,7 +601,6 @@ class _Place:
         return To(SIDE, value) if _goes_aside(self.number, n) else value
 
     def emit(self, collector: Any, anchors: list[Any], value: Any) -> None:
-        """Do the same, as an advanced bolt."""
         n = value["n"]
         self.fail(n)
         if not _is_dropped(self.number, n):

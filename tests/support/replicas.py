@@ -69,7 +69,6 @@ class Replica:
         )
 
     def open(self) -> None:
-        """Open everything; nothing is read yet."""
         self.reader.open()
         self.pipeline.open()
 
@@ -80,6 +79,5 @@ class Replica:
         self.pipeline.step(flush=True)
 
     def close(self) -> None:
-        """Close everything, and end the session."""
         self.pipeline.close(5.0)
         self.reader.close()

@@ -8,6 +8,5 @@ from tests.support.faulty_store import FaultyStore
 
 
 def alone(store: FaultyStore, reader: Consumer) -> GroupMembership:
-    """It shares its partitions with nobody."""
     heartbeats = Heartbeats("/headrace", "memory", Member("one", "process"))
     return GroupMembership(store, heartbeats, reader.assignment, MembershipPolicy("one"))

@@ -71,7 +71,6 @@ class Apart:
                     self._inside("iptables", "-w", "-A", "INPUT", *rule)
 
     def heal(self) -> None:
-        """Let everything pass again."""
         self._inside("iptables", "-w", "-F", "INPUT")
 
     def call(self, does: Callable[[], T]) -> T:

@@ -56,7 +56,6 @@ class Bench:
         )
 
     def take(self, count):
-        """The next calls that end."""
         ended = []
         while len(ended) < count:
             ended += self.answers.get(timeout=seconds(SECONDS)).take()

@@ -25,7 +25,6 @@ class WallClock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process is told."""
         return {"LD_PRELOAD": str(self._library), "CLOCK_SHIFT": str(self._shift)}
 
     def shift(self, seconds: int) -> None:

@@ -34,7 +34,6 @@ class FileSink(Sink[Any]):
         return self
 
     def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
-        """Join all files below the target into one."""
         self._asked(f"compact {target_bytes}", dry_run=dry_run)
         small = [size for size in self.sizes if size < target_bytes]
         if len(small) < 2:
@@ -44,12 +43,10 @@ class FileSink(Sink[Any]):
         return Compaction(len(small), 1, sum(small))
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> Removal:
-        """Say how many files there are."""
         self._asked(f"vacuum {older_than_hours}", dry_run=dry_run)
         return Removal(0, len(self.sizes))
 
     def expire(self, *, dry_run: bool = False) -> Removal:
-        """Say that each file had a version."""
         self._asked("expire", dry_run=dry_run)
         return Removal(len(self.sizes), 0)
 
@@ -59,7 +56,6 @@ class FileSink(Sink[Any]):
             raise self.error
 
     def data_files(self) -> list[str]:
-        """A path for each."""
         return [f"/tables/{self.name}/{at}-{size}" for at, size in enumerate(self.sizes)]
 
 

@@ -33,7 +33,6 @@ def named_series(text: str) -> set[str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A dashboard."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 

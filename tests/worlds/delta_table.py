@@ -39,7 +39,6 @@ class Table:
         return sink
 
     def theirs(self) -> deltalake.DeltaTable:
-        """The table, as another program has it."""
         return deltalake.DeltaTable(self.path)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -54,7 +53,6 @@ class Table:
         return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in str(path)}
 
     def entries(self) -> list[Path]:
-        """The log, in order."""
         return sorted(self.log.glob("*.json"))
 
 
@@ -75,8 +73,6 @@ class SparkTable(Table):
         self.spark.run(run, group="sql")
 
     def read(self, where: str = "true") -> pa.Table:
-        """What Spark finds."""
-
         def job(session: Any) -> pa.Table:
             frame = session.read.format("delta").load(str(self.path)).where(where)
             table: pa.Table = frame.toArrow()

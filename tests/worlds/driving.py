@@ -48,7 +48,6 @@ PATIENCE_SECONDS = seconds(20.0)
 
 @bolt
 def text(record: Record) -> str:
-    """A record's value."""
     return (record.value or b"").decode()
 
 
@@ -56,7 +55,6 @@ class ListStager:
     """Stages rows as a list. Those that begin with "unfit" do not fit."""
 
     def stage(self, group: Batch) -> Staged:
-        """Set apart what does not fit."""
         rows = list(rows_of(group.pieces))
         rejected = {i: "unfit" for i, row in enumerate(rows) if str(row).startswith("unfit")}
         kept = [row for i, row in enumerate(rows) if i not in rejected]
@@ -75,11 +73,9 @@ class Noting:
     rejects: set[str]
 
     def begin(self) -> None:
-        """Note nothing yet."""
         self.shares, self.errors, self.discarded, self.rejects = [], [], 0, set()
 
     def note(self, shares: Sequence[Share]) -> None:
-        """Note a commit, or fail."""
         if self.errors:
             raise self.errors.pop(0)
         self.shares += [(s.line, s.txid, s.num_rows) for s in shares]
@@ -93,21 +89,17 @@ class ApartSink(MemorySink[Any], Noting):
         self.begin()
 
     def stager(self) -> ListStager:
-        """Stages lists."""
         return ListStager()
 
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
-        """All rows in one list."""
         rows = [row for each in staged for part in each.parts for row in part]
         return Staged(shares, len(rows), (rows,))
 
     def commit(self, staged: Staged) -> None:
-        """Note it, too."""
         self.note(staged.shares)
         super().commit(staged)
 
     def discard(self, staged: Staged) -> None:
-        """Count it."""
         self.discarded += 1
 
 
@@ -119,7 +111,6 @@ class HereSink(MemorySink[Any], Noting):
         self.begin()
 
     def stage(self, group: Batch) -> Staged:
-        """Set apart what is to be rejected."""
         rows = list(rows_of(group.pieces))
         assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
         rejected = {i: "unwanted" for i, row in enumerate(rows) if row in self.rejects}
@@ -127,12 +118,10 @@ class HereSink(MemorySink[Any], Noting):
         return Staged(group.shares, len(kept), (kept,), rejected)
 
     def commit(self, staged: Staged) -> None:
-        """Note it, too."""
         self.note(staged.shares)
         super().commit(staged)
 
     def discard(self, staged: Staged) -> None:
-        """Count it."""
         self.discarded += 1
 
 
@@ -158,11 +147,9 @@ class HereExecutors:
         self.is_open = False
 
     def open(self) -> None:
-        """Be open."""
         self.is_open = True
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
-        """Run them."""
         self.names.append(name)
         self.tasks += tasks
         if not self.gate.wait(PATIENCE_SECONDS):
@@ -184,7 +171,6 @@ class HereExecutors:
         return ended
 
     def cancel(self, name: str) -> None:
-        """Note it."""
         self.cancelled.append(name)
 
 
@@ -274,7 +260,6 @@ class Driving:
         )
 
     def __enter__(self) -> Self:
-        """Open everything, the partitions too."""
         self.reader.open()
         self.engine.open()
         self.until(
@@ -298,7 +283,6 @@ class Driving:
         self.reader.close()
 
     def parts(self) -> Parts:
-        """What a Service runs."""
         return Parts(
             topology=self.topology,
             config=load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}),
@@ -321,7 +305,6 @@ class Driving:
         return Driving(self.folder, **{**same, **changes})
 
     def send(self, *values: str, partition: int = 0) -> None:
-        """Append records."""
         for value in values:
             self.log.append(Partition("t", partition), value.encode())
 
@@ -336,7 +319,6 @@ class Driving:
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
 
     def turn(self, times: int = 1) -> None:
-        """Let the loop turn."""
         for _ in range(times):
             self.engine.step()
 
@@ -346,7 +328,6 @@ class Driving:
 
     @property
     def log_ends(self) -> dict[Partition, int]:
-        """Where the logs end."""
         numbers = self.log.topic("t").partitions
         return {
             Partition("t", number): self.log.log_range(Partition("t", number))[1]
@@ -355,7 +336,6 @@ class Driving:
 
     @property
     def stored(self) -> dict[Partition, StoredOffset | None]:
-        """What the store has."""
         store = FaultyStore(self.nodes)
         store.open()
         try:

@@ -204,7 +204,6 @@ class KafkaWorld(LogWorld):
         admin.create_partitions([NewPartitions(topic, present + count)])[topic].result(SECONDS)
 
     def directory(self, partition: Partition) -> Path:
-        """Where the broker keeps a partition's log."""
         return self.kafka.state_dir / "kafka-data" / f"{partition.topic}-{partition.number}"
 
     def corrupt(self, partition: Partition, offset: int, value: bytes) -> None:
@@ -256,7 +255,6 @@ class Reading:
         )
 
     def again(self, positions: Mapping[Partition, int | Position]) -> None:
-        """Remove and add; forgets what was read."""
         self.fetcher.remove(positions)
         for partition in positions:
             self.messages.pop(partition, None)
@@ -303,12 +301,10 @@ class Reading:
         )  # fmt: skip
 
     def quiet(self, seconds: float) -> None:
-        """Fetch for a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.take(self.fetcher.fetch(1000, 0.1))
 
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
-    """Values that tell one record from another."""
     return [b"%d" % number for number in range(start, start + count)]

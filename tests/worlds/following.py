@@ -35,7 +35,6 @@ class Given:
         assert code == 0, f"{self.command}\n{self.said}\n{self.errors}"
 
     def end(self, number: signal.Signals) -> None:
-        """Signal it; it must end well."""
         self.process.send_signal(number)
         self.succeeds()
 

@@ -23,7 +23,6 @@ DIGEST = "0" * 32
 
 
 def range_of(first: int, end: int) -> Range:
-    """A range without gaps."""
     return Range(first, end, end - first, DIGEST)
 
 
@@ -61,14 +60,12 @@ class FakeDelivery:
         self.heard: list[Any] = []
 
     def plan(self, *ends: int) -> None:
-        """Let transactions that end there be open."""
         first = self.transactions.first
         begins = self.resumed.position.offset if first is None else first
         committed = self.transactions.committed
         self.transactions = transactions_of(*ends, first=begins, committed=committed)
 
     def done(self) -> None:
-        """Let the lowest be committed in every sink."""
         lowest, *rest = self.transactions.open
         self.transactions = replace(self.transactions, committed=lowest.txid, open=tuple(rest))
 
@@ -177,7 +174,6 @@ class GatedBench(Bench):
     def new_delivery(
         self, partition: Partition, ledger: Ledger, committed: CommitProgress, resumed: Resumed
     ) -> FakeDelivery:
-        """Make and keep one."""
         self.modes[partition] = FakeDelivery(ledger, committed, resumed, self.plan_records)
         return self.modes[partition]
 
@@ -193,5 +189,4 @@ class GatedBench(Bench):
         self.reader = self.another()
 
     def of_one(self) -> list[str]:
-        """What happened to the first partition."""
         return [each.replace(str(ONE), "it") for each in self.events if str(ONE) in each]

@@ -148,7 +148,6 @@ class GuardedKafka(EmbeddedKafka):
         return (*super().jvm_flags(), f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed}")
 
     def at(self, way: str) -> str:
-        """The address of a way in."""
         return f"{HOST}:{self.ports[way]}"
 
     def admit(self) -> None:

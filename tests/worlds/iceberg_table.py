@@ -61,7 +61,6 @@ class Table:
         return sink
 
     def theirs(self) -> Theirs:
-        """The table, as another program has it."""
         return self.catalog.load_table(("default", self.name))
 
     def rows(self, where: str = "true") -> list[dict[str, Any]]:
@@ -109,7 +108,6 @@ class SparkTable(Table):
         self._run(lambda session: session.sql(self._spelled(statement)).collect())
 
     def read(self, where: str = "true") -> pa.Table:
-        """What Spark finds."""
         return self._run(lambda session: session.table(self._full_name).where(where).toArrow())
 
     def stream(self, folder: Path) -> None:
@@ -140,7 +138,6 @@ class SparkTable(Table):
 
 
 def in_postgres(server: EmbeddedPostgres, warehouse: Path) -> dict[str, str]:
-    """A catalogue's properties."""
     user = f"{server.user}:{server.password}"
     return {
         "type": "sql",

@@ -50,7 +50,6 @@ class KafkaCluster:
             )
 
     def open(self) -> None:
-        """Start the brokers that do not run."""
         for broker in self.brokers.values():
             broker.open()
 
@@ -61,7 +60,6 @@ class KafkaCluster:
 
     @property
     def addresses(self) -> str:
-        """Where clients begin."""
         return ",".join(broker.address for broker in self.brokers.values())
 
     @property
@@ -78,7 +76,6 @@ class KafkaCluster:
             self.led_by(Partition(name, number), each[0])
 
     def led_by(self, partition: Partition, broker: int) -> None:
-        """Wait until a broker leads a partition."""
         self.until(partition, lambda leader, _isr: leader == broker)
 
     def until(self, partition: Partition, holds: Callable[[int, set[int]], bool]) -> None:

@@ -50,13 +50,11 @@ class Lake:
     direct: Storage
 
     def sink(self) -> Sink[Any]:
-        """A sink that is open."""
         sink = SINKS[self.kind]()
         sink.open(SinkContext("p", "s", {}, self.storage, None, exactly_once=True))
         return sink
 
     def numbers(self) -> Counter[int]:
-        """How often each number is there."""
         rows = self._rows()
         if not rows.num_rows:
             return Counter()
@@ -120,19 +118,16 @@ class Owner:
         return self.txid
 
     def stage(self) -> Staged:
-        """Stage the next transaction."""
         txid = self.txid + 1
         numbers = numbers_of(txid, self.base)
         return self.sink.stage(group(txid, *numbers, epoch=self.epoch, line=self.line))
 
     def commit(self, staged: Staged | None = None) -> None:
-        """Commit the next transaction."""
         self.sink.commit(self.stage() if staged is None else staged)
         self.txid += 1
 
 
 def numbers_of(txid: int, base: int = 0) -> tuple[int, int]:
-    """The rows of a transaction, whoever writes it."""
     return base + 10 * txid, base + 10 * txid + 1
 
 

@@ -29,5 +29,4 @@ class Names:
         self._hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in self._names))
 
     def forget(self) -> None:
-        """Let them lead nowhere."""
         self._hosts.write_text("")

@@ -15,7 +15,6 @@ class Number(TypedDict):
 
 @bolt
 def parse(record: Record) -> Number:
-    """A number of its text."""
     return {"number": int(record.value or b"")}
 
 

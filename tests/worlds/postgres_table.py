@@ -27,7 +27,6 @@ class PostgresTable:
         self.sql("CREATE SCHEMA %S")
 
     def made(self, schema: pa.Schema = SCHEMA, **options: Any) -> PostgresSink[Any]:
-        """A sink that is not open."""
         return PostgresSink(
             self.server.url,
             self.name,

@@ -16,7 +16,6 @@ class Disk:
     """
 
     def __init__(self, folder: Path, megabytes: int = 32) -> None:
-        """Make the file system; it is not mounted."""
         self.path = folder / "disk"
         self.path.mkdir()
         self._folder = folder

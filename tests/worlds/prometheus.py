@@ -82,7 +82,6 @@ class Prometheus:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let it run."""
         command = [
             tool("prometheus"),
             f"--config.file={self._folder / 'prometheus.yml'}",
@@ -99,11 +98,9 @@ class Prometheus:
             process.wait(seconds(30))
 
     def log(self) -> str:
-        """What it wrote."""
         return (self._folder / "prometheus.log").read_text()
 
     def ask(self, path: str, **query: str) -> Any:
-        """The data that its API answers."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=seconds(30)) as answer:
@@ -112,7 +109,6 @@ class Prometheus:
             pytest.fail(f"{query}: {error.read().decode()}")
 
     def series(self, expr: str) -> int:
-        """How many series an expression has now."""
         return len(self.ask("query", query=expr)["result"])
 
     def _is_ready(self) -> bool:

@@ -47,7 +47,6 @@ class Journal(FaultyStore):
         partitions: int | None = None,
         transactions: Transactions | None = None,
     ) -> Future[None]:
-        """Note it."""
         self.events.append(f"stored {partition} {position.offset}")
         return super().begin(partition, position, partitions, transactions)
 
@@ -58,7 +57,6 @@ class Journal(FaultyStore):
         reason: str,
         transactions: Transactions | None = None,
     ) -> Future[None]:
-        """Note it."""
         self.events.append(f"moved {partition} {position.offset} {reason}")
         return super().move(partition, position, reason, transactions)
 
@@ -80,17 +78,14 @@ class WatchedFetcher(MemoryFetcher):
         self.events = events
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Note it."""
         super().add(positions)
         self.events += [f"reads {p} {at.offset}" for p, at in positions.items()]
 
     def pause(self, partition: Partition) -> None:
-        """Note it."""
         super().pause(partition)
         self.events.append(f"paused {partition}")
 
     def resume(self, partition: Partition) -> None:
-        """Note it."""
         super().resume(partition)
         self.events.append(f"resumed {partition}")
 
@@ -167,7 +162,6 @@ class Bench:
                 self.told.append(f"{sign}{change.partition}")
 
     def restart(self, **changes: Any) -> None:
-        """Let the process end and another begin."""
         self.reader.close()
         self.events.clear()
         if changes:
@@ -194,7 +188,6 @@ class Bench:
         return future
 
     def fill(self, partition: Partition, count: int) -> None:
-        """Write records."""
         for number in range(count):
             self.log.append(partition, str(number).encode(), timestamp_ms=90_000)
 
@@ -208,12 +201,10 @@ class Bench:
                 return record_ids
 
     def message(self, record_id: int) -> Any:
-        """The message of a record in flight."""
         manager = self.reader.manager(partition_index_of(record_id))
         return manager.message(offset_of(record_id))
 
     def ack(self, record_ids: Sequence[int]) -> None:
-        """Resolve records."""
         self.reader.ack(np.array(record_ids, np.int64))
 
     def drain(self, now: float) -> int:
@@ -231,7 +222,6 @@ class Bench:
             self.poll(float(now))
 
     def loss_of(self, partition: Partition) -> Exception | None:
-        """Why a partition is lost for good."""
         return self.reader.assignment[partition].loss
 
     def reasons(self) -> list[tuple[str, int, int]]:
@@ -239,7 +229,6 @@ class Bench:
         return [(loss.reason, loss.position.offset, loss.resume.offset) for loss in self.losses]
 
     def stored(self, partition: Partition = ONE) -> int | None:
-        """The stored offset."""
         store = FaultyStore(self.nodes, **self.names)
         store.open()
         found = store.load(partition)

@@ -59,7 +59,6 @@ class HttpWorld:
 
     @property
     def asked(self) -> list[str]:
-        """The paths that were asked for, in order."""
         return self.server.asked
 
     def answer(self, how: "Callable[[], tuple[int, Any]] | None") -> None:
@@ -67,7 +66,6 @@ class HttpWorld:
         self.server.instead = how
 
     def go_away(self) -> None:
-        """Stop: connections are refused from now on."""
         if self.thread.is_alive():
             self.server.shutdown()
             self.thread.join()

@@ -49,7 +49,6 @@ class HeldSink(Sink[Any]):
         """Nothing to open."""
 
     def commit(self, staged: Staged) -> None:
-        """Wait for the gate, then keep the rows."""
         self.asked.set()
         if not self.gate.wait(PATIENCE_SECONDS):
             raise TimeoutError
@@ -68,7 +67,6 @@ class HeldLetters(MemoryDeadLetters):
         self.holding = False
 
     def poll(self) -> list[Delivered]:
-        """Tell of nothing while holding."""
         return [] if self.holding else super().poll()
 
 
@@ -82,13 +80,10 @@ class Door:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
-        """Let the first call go on."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._opened.set)
 
     def as_bolt(self) -> Any:
-        """The bolt: it gives a record's text."""
-
         @bolt
         async def passes(record: Record) -> str:
             text = (record.value or b"").decode()
@@ -209,7 +204,6 @@ class Works:
         self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
 
     def __enter__(self) -> Self:
-        """Open everything, the partition too."""
         self.reader.open()
         self.pipeline.open()
         if self.reader.assignment.is_shared:  # nothing is opened before `want`
@@ -229,7 +223,6 @@ class Works:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Open what is held, and close everything."""
         for sink in self.sinks:
             if isinstance(sink, HeldSink):
                 sink.gate.set()
@@ -238,11 +231,9 @@ class Works:
 
     @property
     def sink(self) -> Any:
-        """The first sink."""
         return self.sinks[0]
 
     def send(self, *payloads: bytes | None, partition: int = 0) -> None:
-        """Append records."""
         for payload in payloads:
             self.log.append(Partition("t", partition), payload)
 
@@ -275,7 +266,6 @@ class Works:
 
     @property
     def ledger(self) -> LedgerStatistics:
-        """The figures of the partition's records."""
         return next(self.reader.statistics(self.now)).ledger
 
     @property
@@ -284,7 +274,6 @@ class Works:
         return self.stored_of(0)
 
     def stored_of(self, number: int) -> int:
-        """The stored offset of a partition."""
         store = FaultyStore(self.nodes)
         store.open()
         found = store.load(Partition("t", number))

@@ -73,7 +73,6 @@ class Serving:
 
     @contextmanager
     def runs(self, **pipeline: Any) -> "Iterator[Running]":
-        """A service that runs until it is ended."""
         with self.service(pipeline) as service:
             running = Running(service)
             try:
@@ -114,11 +113,9 @@ class Serving:
         return sorted(row[1] for row in self.rows if row[0] == partition)
 
     def events(self, name: str) -> list[Any]:
-        """What was logged under a name."""
         return [event for event in self.all_told() if event["event"] == name]
 
     def all_told(self) -> list[Any]:
-        """All that was logged."""
         return [event for told in self._told for event in told]
 
     def letters(self) -> list[dict[str, str]]:
@@ -127,7 +124,6 @@ class Serving:
         return [{key: value.decode() for key, value in each.items()} for each in headers]
 
     def letter_messages(self) -> list[Any]:
-        """What is in the dead-letter topic."""
         properties = {**self._kafka, **self._letters}
         client = {"bootstrap.servers": properties["bootstrap.servers"]}
         consumer = Consumer({**client, "group.id": "r"})
@@ -162,12 +158,10 @@ class Running:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest figures."""
         return self._service.snapshot
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is over."""
         return not self._thread.is_alive()
 
     @property
@@ -181,13 +175,10 @@ class Running:
         return float("nan") if snapshot is None else figures(snapshot).get(name, float("nan"))
 
     def of(self, name: str, topic: str, partition: int) -> float:
-        """A partition's metric."""
         labels = f'topic="{topic}",partition="{partition}"'
         return self.figure(f"headrace_partition_{name}{{{labels}}}")
 
     def until(self, what: str, holds: Callable[[], object], seconds: float = SECONDS) -> None:
-        """Wait until something holds while the service runs."""
-
         def so() -> object:
             if (found := holds()) or not self.has_ended:
                 return found
@@ -219,7 +210,6 @@ class Running:
         return self._error
 
     def wait(self, seconds: float = SECONDS) -> None:
-        """Wait until the run is over."""
         self._thread.join(patience.seconds(seconds))
         assert self.has_ended, f"still runs after {seconds:g} s; {self.snapshot}"
 

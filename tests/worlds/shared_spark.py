@@ -49,7 +49,6 @@ def stream(frame: Any, folder: Path) -> None:
 
 
 def streamed(folder: Path) -> pa.Table:
-    """All that was streamed there."""
     files = (folder / "streamed").glob("*.parquet")
     return pa.concat_tables([pq.ParquetFile(path).read() for path in files])
 

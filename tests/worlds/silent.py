@@ -19,7 +19,6 @@ class SilentFetcher(CountingFetcher):
         self.at_most = 1_000_000  # so many records are brought at once
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        """Read the others."""
         paused = self._paused.copy()
         self._paused.update(self.silent)
         try:
@@ -37,5 +36,4 @@ class SilentCatalogue(MemoryCatalogue):
         self.silent: Collection[Partition] = ()
 
     def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
-        """Leave them out."""
         return super().ends({each for each in partitions if each not in self.silent})

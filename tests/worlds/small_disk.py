@@ -30,11 +30,9 @@ class SmallDisk:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Unmount it, with all that is there."""
         _run("umount", "--lazy", str(self.path))
 
     def fill(self) -> None:
-        """Leave not one byte free."""
         with self._ballast.open("ab", buffering=0) as file:
             for size in (_CHUNK, 1):
                 try:
@@ -44,12 +42,10 @@ class SmallDisk:
                     continue
 
     def free(self) -> None:
-        """Take away what fills it, if anything does."""
         self._ballast.unlink(missing_ok=True)
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """No space is left meanwhile (ENOSPC)."""
         self.fill()
         try:
             yield

@@ -32,7 +32,6 @@ class SmallMemory:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let its processes be, with memory again."""
         outside = _GROUPS / "cgroup.procs"
         for process in (self._group / "cgroup.procs").read_text().split():
             outside.write_text(process)

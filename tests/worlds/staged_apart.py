@@ -17,7 +17,6 @@ from topology.sink import (
 
 
 def copied(value: Any) -> Any:
-    """What another process gets of it."""
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
 
 

@@ -59,7 +59,6 @@ class KeepingStager:
         return Staged(group.shares, len(kept), (kept,), rejected)
 
     def discard(self, staged: Staged) -> None:
-        """Note it."""
         self.discarded.append(staged)
 
 
@@ -73,17 +72,14 @@ class CountingFetcher(MemoryFetcher):
         self.delivered = 0
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Note it."""
         self.added += positions
         super().add(positions)
 
     def pause(self, partition: Partition) -> None:
-        """Note it."""
         self.pauses.append(partition)
         super().pause(partition)
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        """Count the records."""
         fetched = super().fetch(max_records, timeout_seconds)
         self.delivered += sum(map(len, fetched.chunks))
         return fetched
@@ -98,7 +94,6 @@ class Tasks:
         self.fetcher = RangeFetcher(self.inner)
 
     def send(self, *values: bytes | None, partition: int = 0, topic: str = "t") -> None:
-        """Append records."""
         for value in values:
             self.log.append(Partition(topic, partition), value)
 
@@ -108,17 +103,14 @@ class Tasks:
         stagers: Mapping[str, Stager],
         **settings: Any,
     ) -> Task:
-        """A task of these ranges."""
         return Task(replace(SETTINGS, **settings), 1, tuple(ranges), stagers)
 
 
 def ranged(first: int, end: int, number: int = 0, topic: str = "t", **more: Any) -> TaskRange:
-    """A range of a partition."""
     return TaskRange(Partition(topic, number), Position(first), end, **more)
 
 
 def opened(sink: DeadLetterSink) -> DeadLetterSink:
-    """The same, open."""
     sink.open(
         SinkContext(pipeline="tasks", sink="letters", kafka={}, storage=Storage(""), spark=None)
     )
@@ -126,7 +118,6 @@ def opened(sink: DeadLetterSink) -> DeadLetterSink:
 
 
 def rows_in(staged: Iterable[Staged]) -> list[Any]:
-    """The rows that KeepingStagers have staged."""
     return [row for each in staged for part in each.parts for row in part]
 
 

@@ -102,7 +102,6 @@ class Broker:
         return epoch
 
     def commit(self, name: str, epoch: int, messages: Iterable[Message]) -> None:
-        """Produce, then EndTxn."""
         self.shuffled.step()
         self._check(name, epoch)
         sent = Sent(name, epoch)

@@ -58,7 +58,6 @@ class ZooKeeperEnsemble:
         return left
 
     def close(self) -> None:
-        """Stop all."""
         for server in self.servers.values():
             server.close()
 

@@ -14,7 +14,6 @@ MakeServing = Callable[..., Serving]
 
 @pytest.fixture
 def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    """The broker that all tests share."""
     made = KafkaWorld(kafka, topic)
     yield made
     made.close()
@@ -33,7 +32,6 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKaf
 
 @pytest.fixture
 def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
-    """A broker that the test may stop, running."""
     own_broker.open()
 
     def topic(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:

@@ -71,7 +71,6 @@ def go_on(table: Lake, epoch: int) -> int:
 
 
 def vacuum(table: Lake) -> str:
-    """A host's part. Why it is refused."""
     sink = table.sink()
     assert isinstance(sink, TableSink)
     try:
@@ -82,7 +81,6 @@ def vacuum(table: Lake) -> str:
 
 
 def read_by_spark(table: Lake, spark: SparkDriver) -> Counter[int]:
-    """What Java's libraries make of it."""
     place = f"{table.storage.warehouse}/{NAME}"
     if table.kind == "iceberg":
         place = str(metadata_of(Path(table.storage.warehouse, "iceberg.db"), NAME))

@@ -138,7 +138,6 @@ def done(work: Callable[[], object]) -> None:
 
 
 def check(txids: int, foreign: Sequence[Foreign], conflicts: Counter[str], *found: Any) -> None:
-    """Every row is there once, whoever reads."""
     theirs = [number for each in foreign for number in each.numbers]
     told = [f"{dict(each.succeeded)}, refused {dict(each.failed)}" for each in foreign]
     print(  # noqa: T201

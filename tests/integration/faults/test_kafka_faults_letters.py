@@ -25,12 +25,10 @@ WAITING = "headrace_sinks_dead_letters_waiting_seconds"
 
 
 def bad(count: int) -> list[bytes]:
-    """Values that the bolt refuses."""
     return [b"bad"] * count
 
 
 def allow(world: KafkaWorld, topic: str, size: str) -> None:
-    """Let a topic take messages of this size."""
     entry = ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": world.kafka.address})

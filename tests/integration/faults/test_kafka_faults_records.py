@@ -80,7 +80,6 @@ def compact(world: KafkaWorld, partition: Partition) -> int:
 
 
 def held(world: KafkaWorld, partition: Partition) -> int:
-    """How many records a log holds."""
     reading = Reading(world.fetcher())
     reading.add({partition: 0})
     reading.until(lambda: partition in reading.ends)

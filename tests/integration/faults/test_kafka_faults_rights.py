@@ -47,7 +47,6 @@ class Guarded(EmbeddedKafka):
         )
 
     def set_password(self, password: str) -> None:
-        """Give the user a password."""
         change = kafka_admin.UserScramCredentialUpsertion(
             USER,
             kafka_admin.ScramCredentialInfo(kafka_admin.ScramMechanism.SCRAM_SHA_256, 4096),
@@ -57,7 +56,6 @@ class Guarded(EmbeddedKafka):
         admin.alter_user_scram_credentials([change])[USER].result(SECONDS)
 
     def allow(self, topic: str, *operations: str) -> None:
-        """Give the user rights on a topic."""
         admin = AdminClient({"bootstrap.servers": self.address})
         for answer in admin.create_acls([right(topic, each) for each in operations]).values():
             answer.result(SECONDS)
@@ -70,7 +68,6 @@ class Guarded(EmbeddedKafka):
         assert len(answer.result(SECONDS)) == 1
 
     def properties(self, password: str = SECRET) -> dict[str, Any]:
-        """How the user comes in."""
         return {
             "bootstrap.servers": self.guarded,
             "security.protocol": "SASL_PLAINTEXT",
@@ -81,7 +78,6 @@ class Guarded(EmbeddedKafka):
 
 
 def right(topic: str, operation: str, kind: Any = kafka_admin.AclBinding) -> Any:
-    """A right of the user on a topic."""
     return kind(
         kafka_admin.ResourceType.TOPIC,
         topic,
@@ -117,7 +113,6 @@ def topic(broker: Guarded) -> str:
 
 @pytest.fixture
 def world(broker: Guarded) -> Iterator[KafkaWorld]:
-    """Hands of one who may do everything."""
     made = KafkaWorld(broker, lambda _partitions=1: "")
     yield made
     made.close()

@@ -1,14 +1,13 @@
 """P07: the wall clock jumps by a year, on and back, under processes that run."""
 
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from partition.records import Partition
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka
 from service.health import STALLED_SECONDS
 from tests.acceptance import replicas as sharing
 from tests.acceptance import trial as alone
@@ -38,14 +37,6 @@ DISTURBED = (
     "partition_halted",
     "plan_written",
 )
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path)
-    yield made
-    made.end()
 
 
 @pytest.mark.parametrize("output", ["lines", "delta"])  # a broker refuses records of next year

@@ -9,27 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance.replicas import TOPOLOGIES, Replicas
+from tests.acceptance.replicas import Replicas
 from tests.acceptance.trial import Trial
 from tests.support.patience import until
 from tests.worlds.looking import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
+TOPOLOGIES = "tests.faults.topologies"
+
 WATCHED_SECONDS = 3.0
 MOST_LOAD = 0.6  # of a processor; one that spins has 1
 TOO_FEW = (12, 24)
 ENOUGH = 256
 KAFKA_AVAILABLE = "headrace_service_kafka_available_state"
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
-    yield made
-    made.end()
 
 
 def test_without_descriptors_it_waits_says_so_and_does_not_spin(trial: Trial) -> None:
@@ -91,7 +84,6 @@ def _told(window: Window) -> str:
 
 
 def _load(pid: int) -> float:
-    """How much of a processor a process takes."""
     since, before = time.monotonic(), _ticks(pid)
     until("it is watched", lambda: time.monotonic() > since + WATCHED_SECONDS)
     seconds = (_ticks(pid) - before) / os.sysconf("SC_CLK_TCK")

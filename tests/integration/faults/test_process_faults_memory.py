@@ -2,31 +2,22 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.harness import Run
-from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Output, Replicas
+from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.support.patience import slack
 from tests.worlds.small_memory import SmallMemory
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
+TOPOLOGIES = "tests.faults.topologies"
+
 MEGABYTES = 512
 SLACK_SECONDS = 10.0
 DIES_SECONDS = 60.0
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
-    yield made
-    made.end()
 
 
 @pytest.mark.parametrize("output", ["lines", "messages"])

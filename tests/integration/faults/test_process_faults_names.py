@@ -39,7 +39,6 @@ def servers(
 
 @pytest.fixture
 def trial(servers: tuple[EmbeddedKafka, EmbeddedZooKeeper], tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own."""
     made = Trial(*servers, tmp_path, topologies=TOPOLOGIES)
     yield made
     made.end()

@@ -3,13 +3,10 @@ neither, or packets pass one way only. The other replica's is whole.
 """
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Output, Replicas
+from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break
 from tests.support.patience import slack
@@ -18,18 +15,12 @@ from tests.worlds.looking import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
+TOPOLOGIES = "tests.faults.topologies"
+
 SLACK_SECONDS = 10.0
 SILENT_SECONDS = 2 / 3 * SESSION_SECONDS
 TOLD_SECONDS = 90.0  # until a broker that answers nothing is noticed, on a busy machine
 TOPICS = {"in-a": 3, "in-b": 2}
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
-    yield made
-    made.end()
 
 
 @pytest.mark.parametrize(

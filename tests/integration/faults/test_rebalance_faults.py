@@ -2,12 +2,10 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial, places, rows_of
@@ -27,13 +25,6 @@ CONFIG = {
     },
     "pipeline": {"commit_interval_seconds": 0.05, "drain_seconds": 10.0},
 }  # fmt: skip
-
-
-@pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    trial = Trial(kafka, zookeeper, tmp_path)
-    yield trial
-    trial.end()
 
 
 def start(trial: Trial, name: str) -> Run:

@@ -73,7 +73,6 @@ class Scene:
         self._late: list[Ask] = []
 
     def renew(self, key_id: str, secret: str) -> None:
-        """Put another key into the files."""
         for path, text in zip(self._keys, (key_id, secret), strict=True):
             path.write_text(text)
 
@@ -103,7 +102,6 @@ class Scene:
         return lambda: count
 
     def heal(self) -> None:
-        """End what lasts."""
         self._is_ill = False
         for proxy in self.proxies:
             proxy.fault = pass_on
@@ -113,7 +111,6 @@ class Scene:
         self._late.append(ask)
 
     def races(self, _: Asked, ask: Ask) -> Answer:
-        """Let the rival commit just before."""
         with self._rivals:
             self.rival.commit()
         return ask()

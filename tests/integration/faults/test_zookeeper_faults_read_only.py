@@ -29,7 +29,6 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsem
 
 @pytest.fixture
 def ensemble(started: ZooKeeperEnsemble) -> ZooKeeperEnsemble:
-    """All of it runs."""
     started.open()
     return started
 

@@ -48,7 +48,6 @@ class Authority:
 
     @property
     def certificate(self) -> Path:
-        """The authority's own, as PEM."""
         return self.folder / f"{self.name}-ca.pem"
 
     @property
@@ -57,7 +56,6 @@ class Authority:
         return self.keys("trusted")
 
     def sign(self, name: str, alternative_names: str) -> None:
-        """Make a key and its signed certificate."""
         self._make(name, f"CN={name}", f"san={alternative_names}")
         request = self.folder / f"{name}.csr"
         request.write_bytes(self._keytool(name, "-certreq"))
@@ -115,7 +113,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def another(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """An authority that has signed nothing."""
     return Authority(tmp_path_factory.mktemp("another"), "another")
 
 

@@ -89,13 +89,11 @@ def client():
 
 
 def nodes(root):
-    """What a store makes for A."""
     topic = f"{root}/shop/orders"
     return [root, f"{root}/shop", topic, f"{topic}/partition_0"]
 
 
 def identity(address, keys):
-    """KazooClient's options for the same user."""
     return ZooKeeperConfig(hosts=address, **keys).security().kazoo_options()
 
 

@@ -73,7 +73,6 @@ plan_records = 100
         return ran.returncode, json.loads(lines[-1]) if lines else {}
 
     def numbers(self) -> Counter[int]:
-        """The rows of the files that count."""
         code, facts = self.headrace("tables", "files", "numbers")
         assert code == 0
         rows = (pq.ParquetFile(file).read()["number"].to_pylist() for file in facts["files"])

@@ -75,7 +75,6 @@ class Place:
         assert producer.flush(seconds(30)) == 0
 
     def run(self) -> None:
-        """Let the pipeline read all that is there."""
         words = ["run", "flow:topology", "--config", "service.toml", "--until-caught-up"]
         ran = fork_server.headrace(*words, cwd=self.folder, env={"TOPIC": self.name})
         assert ran.returncode == 0, ran.stderr
@@ -103,7 +102,6 @@ class Place:
         return Done(json.loads(last) if last.startswith("{") else {}, ran.exception, ran.output)
 
     def records(self, topic: str, number: int = 1) -> list[Any]:
-        """All that is committed in a partition."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.kafka,

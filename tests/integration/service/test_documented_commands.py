@@ -87,7 +87,6 @@ def follower(kafka, zookeeper, tmp_path_factory) -> Follower:
 
 @pytest.fixture(scope="module")
 def replicas(follower: Follower) -> Iterator[None]:
-    """Two replicas that share the partitions."""
     with ExitStack() as ended:
         running = []
         for name in REPLICAS:

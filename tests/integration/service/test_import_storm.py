@@ -114,7 +114,6 @@ class Place:
             self.client.create(place, data, makepath=True)
 
     def nodes(self, path: str) -> dict[str, tuple[bytes, int]]:
-        """Every node below a path, with its version."""
         if not self.client.exists(path):
             return {}
         data, stat = self.client.get(path)

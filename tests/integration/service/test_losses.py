@@ -40,7 +40,6 @@ class Place:
         self.admin = AdminClient({"bootstrap.servers": kafka.address})
 
     def run(self, **pipeline: Any) -> RunSummary:
-        """Read to the end."""
         topology = Topology("losses")
         topology.source(self.topic).then(pass_on).into(DiscardSink(), batch_seconds=0.05)
         topology.dead_letters.into(KafkaDeadLetters(self.dead))
@@ -55,7 +54,6 @@ class Place:
         return Service(wire(topology, config), drain_seconds=10).run(until_caught_up=True)
 
     def publish(self, partition: int, count: int) -> None:
-        """Write records."""
         producer = Producer({"bootstrap.servers": self._kafka.address})
         for _ in range(count):
             producer.produce(self.topic, b"x", partition=partition)

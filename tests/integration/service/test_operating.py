@@ -113,7 +113,6 @@ class Place:
         assert process.returncode == 0, err
 
     def register(self, name: str, *holds: Partition) -> None:
-        """Let somebody else be registered as a replica."""
         member = Member(name, "p", 0, 1, frozenset(holds), "host", 1_700_000_000_000, "0.1.0")
         path = replica_path("/headrace", self.name, name)
         self.client.create(path, encode_member(member), ephemeral=True, makepath=True)

@@ -57,7 +57,6 @@ class Place:
         self._admin = AdminClient({"bootstrap.servers": kafka.address})
 
     def run(self) -> RunSummary:
-        """Let a process read to the end."""
         topology = Topology("replays", reliability="exactly-once")
         topology.source(self.topic).then(text).into(self.sink, batch_seconds=0.05)
         topology.dead_letters.into(KafkaDeadLetters(f"{self.topic}.dead"))
@@ -78,7 +77,6 @@ class Place:
         self.sink.refuses = False
 
     def publish(self, partition: int) -> list[str]:
-        """Write records that no partition has yet."""
         producer = Producer({"bootstrap.servers": self._kafka.address})
         values = [f"{uuid.uuid4()}" for _ in range(RECORDS)]
         for value in values:

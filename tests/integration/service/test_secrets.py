@@ -104,7 +104,6 @@ class Place:
                 self.environment[name] = str(folder / name)
 
     def configure(self, kafka: str, zookeeper: str) -> None:
-        """Write service.toml; no secret is in it."""
         text = textwrap.dedent(CONFIG).format(kafka=kafka, zookeeper=zookeeper)
         (self.folder / "service.toml").write_text(text)
 
@@ -120,7 +119,6 @@ class Place:
         )
 
     def said(self, *words: str, **more: str) -> str:
-        """All that a command prints."""
         with self.start(*words, **more) as process:
             try:
                 return "".join(process.communicate(timeout=seconds(120)))
@@ -136,7 +134,6 @@ class Run:
         self.printed = ""
 
     def until(self, event: str) -> dict[str, Any]:
-        """The next line with this event."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self.printed += line
@@ -145,7 +142,6 @@ class Run:
         pytest.fail(f"it ended before it said {event}:\n{self.printed}")
 
     def end(self) -> None:
-        """Ask it to stop, and hear the rest."""
         self._process.send_signal(signal.SIGTERM)
         self.printed += "".join(self._process.communicate(timeout=seconds(60)))
 

@@ -42,7 +42,6 @@ def on_store(
 
 
 def opened(storage: Storage, **options: Any) -> DeltaSink[Any]:
-    """Exactly once, so the store is probed."""
     sink: DeltaSink[Any] = DeltaSink("orders", schema=SCHEMA, **options)
     sink.open(SinkContext("p", "s", {}, storage, None, exactly_once=True))
     return sink

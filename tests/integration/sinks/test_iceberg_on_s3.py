@@ -70,7 +70,6 @@ def driver(no_spark: None, config: Config) -> Iterator[SparkDriver]:
 
 @pytest.fixture
 def sink(config: Config, driver: SparkDriver) -> Iterator[IcebergSink[Any]]:
-    """Of a table that is not there yet."""
     made: IcebergSink[Any] = IcebergSink(
         f"orders_{uuid.uuid4().hex}", schema=SCHEMA, catalog="lake"
     )

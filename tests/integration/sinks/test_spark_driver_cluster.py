@@ -30,7 +30,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def driver(place: Path) -> Iterator[SparkDriver]:
-    """A driver on a master with one worker."""
     master = SparkMaster(place / "master")
     worker = SparkWorker(place / "worker", master)
     try:
