@@ -32,7 +32,7 @@ def shared_by_workers(folder: Path, make: Callable[[Path], S]) -> Iterator[S]:
                 server.open()
                 started.touch()
             else:
-                server._ports = server._kept_ports()
+                server._ports = server._stored_ports()
             fcntl.flock(users, fcntl.LOCK_SH)
         finally:
             fcntl.flock(gate, fcntl.LOCK_UN)
