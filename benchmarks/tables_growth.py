@@ -30,7 +30,7 @@ from benchmarks.result import Goal, Result, Table, spread
 from benchmarks.tables import staged
 from headrace.sinks import DeltaSink
 from sinks.storage import Storage
-from sinks.tables.files import DataFile, DataFileWriter
+from sinks.tables.files import DataFile, FileStager
 from tests.support.without import without
 from topology.errors import SinkBusy
 from topology.sink import Fence, SinkContext, Staged
@@ -151,7 +151,7 @@ def commits(job: Job, *, bounded: bool = False) -> Figures:
 
 def _grow(storage: Storage, files: int, *, bounded: bool) -> None:
     uri = storage.uri(NAME)
-    (file,) = DataFileWriter(storage, uri).write(pa.table(_rows(0)), 0)
+    (file,) = FileStager(storage, uri).write(pa.table(_rows(0)), 0)
     table = DeltaTable.create(uri, PRICED)
     for first in range(0, files, _ADDS):
         numbers = range(first, min(files, first + _ADDS))
