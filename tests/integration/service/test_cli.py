@@ -345,7 +345,7 @@ def test_a_run_stopped_while_its_servers_start_leaves_none(folder):
         try:
             pid_file = folder / ".headrace/zookeeper/zookeeper.pid"
             ends = Limit(60)
-            while not pid_file.exists() and not ends.passed:
+            while not (pid_file.exists() and pid_file.read_text()) and not ends.passed:
                 time.sleep(0.02)
             (zookeeper,) = servers_of(folder / ".headrace")
             process.send_signal(signal.SIGTERM)
