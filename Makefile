@@ -74,7 +74,7 @@ integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and
 	  -n $(SERVER_JOBS) --dist loadgroup --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
-	@$(BIN)/python -m tests.simulation
+	@$(BIN)/python -m tests.simulation $(if $(SIMULATE_STEPS),--steps $(SIMULATE_STEPS))
 
 soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000.
 	@$(BIN)/python -m tests.simulation --no-mutants --steps $(STEPS)

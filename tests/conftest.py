@@ -42,7 +42,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EmbeddedServer.start_seconds = patience.seconds(EmbeddedServer.start_seconds)
 
-settings.register_profile("tests", deadline=None)  # how long an example takes says nothing
+# How long an example takes says nothing. `make nightly` runs more examples.
+settings.register_profile("nightly", deadline=None)
+settings.register_profile("tests", deadline=None, max_examples=30)
 # Finding a smaller example of a failure may take minutes, and can be done where there is time.
 settings.register_profile(
     "unshrunk", settings.get_profile("tests"), phases=set(Phase) - {Phase.shrink}, print_blob=True

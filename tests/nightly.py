@@ -90,6 +90,11 @@ def parts() -> dict[str, Part]:
              "tests/unit/service/test_random_topologies.py"), 60,
         ),
         "scale": Part((python, "-m", "benchmarks", "scale", "--rounds", "1"), 30, (java,)),
+        "simulation": Part((python, "-m", "tests.simulation"), 30),
+        "examples": Part(
+            ("env", "HYPOTHESIS_PROFILE=nightly", python, "-m", "pytest", "-q", "-n", "2",
+             "tests/unit"), 60,
+        ),
         "slow": Part(
             (python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m",
              "nightly and not deep and not faults", *SERVER_TESTS), 60, (java,),
