@@ -1,16 +1,19 @@
 """A Delta table with its sinks, and what delta-rs and Spark see of it."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pytest
 
 from sinks import DeltaSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence
-from topology.sink import Batch, Fence, Share, SinkContext
+from topology.sink import Batch, Fence, Share, Sink, SinkContext
 
 LINE = "orders[0]"
 SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
@@ -19,18 +22,20 @@ SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
 class Table:
     """One table, its sinks, and others' view of it."""
 
+    committer = (deltalake.DeltaTable, "create_write_transaction")
+    refusal = deltalake.exceptions.CommitFailedError("Failed to commit transaction: 0")
+
     def __init__(self, warehouse: Path) -> None:
         self.warehouse, self.path = warehouse, warehouse / "orders"
         self.log = self.path / "_delta_log"
+        self.storage = Storage(str(warehouse))
+        self.racing = racing
 
     def sink(
         self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
     ) -> DeltaSink[Any]:
         sink: DeltaSink[Any] = DeltaSink("orders", schema=schema, **options)
-        context = SinkContext(
-            "p", "s", {}, Storage(str(self.warehouse)), None, exactly_once=exactly_once
-        )
-        sink.open(context)
+        sink.open(SinkContext("p", "s", {}, self.storage, None, exactly_once=exactly_once))
         return sink
 
     def fenced(self, *lines: str, epoch: int = 1, **options: Any) -> DeltaSink[Any]:
@@ -48,12 +53,23 @@ class Table:
     def numbers(self) -> list[int]:
         return sorted(row["number"] for row in self.rows())
 
-    def files(self) -> set[str]:
+    def append(self, *numbers: int) -> None:
+        """Append rows of others."""
+        theirs = pa.Table.from_pylist(rows(*numbers, place="theirs"), SCHEMA)
+        deltalake.write_deltalake(self.path, theirs, mode="append")
+
+    def drop(self) -> None:
+        shutil.rmtree(self.path)
+
+    def files(self) -> set[Path]:
         """The data files that lie there, whether they are part of the table or not."""
-        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in str(path)}
+        return {path for path in self.path.rglob("*.parquet") if "_delta_log" not in str(path)}
 
     def entries(self) -> list[Path]:
         return sorted(self.log.glob("*.json"))
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class SparkTable(Table):
@@ -89,7 +105,7 @@ def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
     return [{"number": number, "place": place} for number in numbers]
 
 
-def write(sink: DeltaSink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
+def write(sink: Sink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
     sink.write(Batch(sequence, [given], len(given)))
 
 
@@ -98,14 +114,42 @@ def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Batch:
     return Batch(txid, [rows(*numbers)], len(numbers), (share,))
 
 
-def put(sink: DeltaSink[Any], txid: int, *numbers: int, epoch: int = 1) -> None:
-    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch)))
+def put(sink: Sink[Any], txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> None:
+    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch, line=line)))
 
 
-def racing(warehouse: str, line: str, number: int, last: int) -> None:
-    """Another process's part: so many transactions of one line, a row each."""
-    sink: DeltaSink[Any] = DeltaSink("orders", schema=SCHEMA)
-    sink.open(SinkContext("p", "s", {}, Storage(warehouse), None, exactly_once=True))
+def race(sink: Sink[Any], storage: Storage, line: str, number: int, last: int) -> None:
+    """Commit so many transactions of one line, a row each."""
+    sink.open(SinkContext("p", "s", {}, storage, None, exactly_once=True))
     sink.fence([Fence(line, 1)])
     for txid in range(1, last + 1):
-        sink.commit(sink.stage(group(txid, 1000 * number + txid, line=line)))
+        put(sink, txid, 1000 * number + txid, line=line)
+
+
+def racing(storage: Storage, line: str, number: int, last: int) -> None:
+    """Another process's part."""
+    race(DeltaSink("orders", schema=SCHEMA), storage, line, number, last)
+
+
+def _nothing() -> None:
+    pass
+
+
+def around_commit(
+    monkeypatch: pytest.MonkeyPatch,
+    table: Any,
+    before: Callable[[], object] = _nothing,
+    after: Callable[[], object] = _nothing,
+) -> None:
+    """Do something before and after the library's next commit."""
+    library, name = table.committer
+    original = getattr(library, name)
+
+    def commit(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(library, name, original)
+        before()
+        done = original(*given, **named)
+        after()
+        return done
+
+    monkeypatch.setattr(library, name, commit)

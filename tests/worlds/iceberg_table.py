@@ -7,17 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as Theirs
 
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
+from tests.worlds.delta_table import LINE, SCHEMA, race, rows
 from tests.worlds.shared_spark import stream
-from topology.sink import Batch, Fence, Share, SinkContext
-
-LINE = "orders[0]"
-SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
+from topology.sink import Fence, SinkContext
 
 
 class Table:
@@ -26,10 +26,14 @@ class Table:
     `catalog` has the properties of a catalogue "lake"; without them it is the default one.
     """
 
+    committer = (SqlCatalog, "commit_table")
+    refusal = CommitFailedException("answered twice")
+
     def __init__(
         self, warehouse: Path | str, catalog: Mapping[str, str] | None = None, name: str = "orders"
     ) -> None:
         self.name = name
+        self.racing = racing
         self.storage = Storage(
             str(warehouse), catalogs={} if catalog is None else {"lake": catalog}
         )
@@ -69,6 +73,14 @@ class Table:
 
     def numbers(self, where: str = "true") -> list[int]:
         return sorted(row["number"] for row in self.rows(where))
+
+    def append(self, *numbers: int) -> None:
+        """Append rows of others."""
+        theirs = pa.Table.from_pylist(rows(*numbers, place="theirs"))
+        self.theirs().append(theirs.cast(self.theirs().schema().as_arrow()))
+
+    def drop(self) -> None:
+        self.catalog.drop_table(("default", self.name))
 
     def folder(self) -> Path:
         return Path(self.theirs().location().removeprefix("file://"))
@@ -146,25 +158,7 @@ def in_postgres(server: EmbeddedPostgres, warehouse: Path) -> dict[str, str]:
     }
 
 
-def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
-    return [{"number": number, "place": place} for number in numbers]
-
-
-def write(sink: IcebergSink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
-    sink.write(Batch(sequence, [given], len(given)))
-
-
-def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Batch:
-    share = Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
-    return Batch(txid, [rows(*numbers)], len(numbers), (share,))
-
-
 def racing(storage: Storage, line: str, number: int, last: int, name: str = "orders") -> None:
-    """Another process's part: so many transactions of one line, a row each."""
-    sink: IcebergSink[Any] = IcebergSink(
-        name, schema=SCHEMA, catalog=[*storage.catalogs, "default"][0]
-    )
-    sink.open(SinkContext("p", "s", {}, storage, None, exactly_once=True))
-    sink.fence([Fence(line, 1)])
-    for txid in range(1, last + 1):
-        sink.commit(sink.stage(group(txid, 1000 * number + txid, line=line)))
+    """Another process's part."""
+    catalog = [*storage.catalogs, "default"][0]
+    race(IcebergSink(name, schema=SCHEMA, catalog=catalog), storage, line, number, last)

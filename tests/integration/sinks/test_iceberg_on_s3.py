@@ -19,7 +19,8 @@ from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET, EmbeddedSeaweed
-from tests.worlds.iceberg_table import LINE, SCHEMA, group, in_postgres, rows, write
+from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
+from tests.worlds.iceberg_table import in_postgres
 from topology.sink import Committed, Fence, Removal, SinkContext
 
 pytestmark = [

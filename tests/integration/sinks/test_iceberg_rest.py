@@ -14,7 +14,8 @@ from sinks.references import needs_spark, read_reference
 from sinks.tables.iceberg_files import CatalogStorage
 from tests.support.patience import seconds
 from tests.support.seaweed import READER, EmbeddedSeaweed
-from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
+from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
+from tests.worlds.iceberg_table import Table, racing
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Committed, SinkContext
 

@@ -14,7 +14,8 @@ from examples.support.postgres_server import EmbeddedPostgres
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 from tests.worlds import every_type
-from tests.worlds.iceberg_table import LINE, SparkTable, group, racing, rows, write
+from tests.worlds.delta_table import LINE, group, rows, write
+from tests.worlds.iceberg_table import SparkTable, racing
 from tests.worlds.shared_spark import streamed
 from topology.errors import SinkFenced
 from topology.sink import Committed

@@ -15,7 +15,8 @@ from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 from tests.worlds import delta_table
-from tests.worlds.iceberg_table import LINE, SCHEMA, SparkTable, group, racing, write
+from tests.worlds.delta_table import LINE, SCHEMA, group, write
+from tests.worlds.iceberg_table import SparkTable, racing
 from topology.sink import Committed, Fence, SinkContext
 
 pytestmark = [

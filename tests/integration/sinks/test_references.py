@@ -20,7 +20,8 @@ from sinks.spark.driver import SparkDriver
 from sinks.spark.tables import read_by_spark
 from sinks.storage import Storage
 from tests.support.seaweed import EmbeddedSeaweed
-from tests.worlds.iceberg_table import SparkTable, rows, write
+from tests.worlds.delta_table import rows, write
+from tests.worlds.iceberg_table import SparkTable
 from topology.errors import ReferenceLoadFailed
 
 pytestmark = [

@@ -60,13 +60,6 @@ def test_bad_rows_are_rejected_alone_and_all_others_written_as_one(error: type[E
     assert files.there == [[0, 1, 2, 7]]
 
 
-def test_rows_that_can_be_written_are_written_once() -> None:
-    files = Files(())
-    assert put(files, *range(100)) == {}
-    assert put(Files(()), "x") == {0: put(Files(()), "x")[0]}
-    assert files.calls == 1
-
-
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_whichever_rows_are_bad_only_they_are_rejected(is_bad: list[bool]) -> None:
     bad = {number for number, bad in enumerate(is_bad) if bad}
@@ -120,11 +113,3 @@ def test_an_outage_in_the_search_leaves_nothing() -> None:
     with pytest.raises(CertificateError):
         put(files, *range(10))
     assert not files.there
-
-
-def test_what_breaks_on_no_rows_at_all_is_told() -> None:
-    def write(rows: pa.Table) -> None:
-        raise ValueError(rows.num_rows)
-
-    with pytest.raises(ValueError, match="0"):
-        write_good_rows(numbered(), write, print)

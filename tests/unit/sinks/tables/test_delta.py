@@ -2,11 +2,9 @@
 
 import fcntl
 import json
-import multiprocessing
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ import pytest
 from sinks import DeltaSink
 from sinks.tables.delta_log import DeltaLog
 from sinks.tables.log import Conflict, app_id
-from tests.support.patience import seconds
-from tests.worlds.delta_table import LINE, SCHEMA, Table, group, put, racing, rows, write
+from tests.worlds.delta_table import LINE, SCHEMA, Table, around_commit, group, put, rows, write
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Compaction, Fence, Share
 
@@ -41,42 +38,6 @@ def gone(number: int) -> dict[str, Any]:
 
 
 # Others on the table.
-
-
-def test_others_commits_in_between_are_no_harm(table: Table) -> None:
-    sink = table.fenced()
-    put(sink, 1, 1)
-    deltalake.write_deltalake(table.path, pa.table({"number": [50], "place": ["b"]}), mode="append")
-    put(sink, 2, 2)
-    table.theirs().optimize.compact()
-    staged = sink.stage(group(3, 3))
-    sink.commit(staged)
-    sink.commit(staged)
-    assert table.numbers() == [1, 2, 3, 50]
-    assert sink.committed([LINE]) == [Committed(LINE, 1, 3)]
-
-
-def test_what_was_committed_is_known_until_others_commit(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """delta-rs reads all entries since the last checkpoint for it: on a store a request each."""
-    asked: list[str] = []
-    original = deltalake.DeltaTable.transaction_version
-
-    def counted(self: Any, app: str) -> int | None:
-        asked.append(app)
-        return original(self, app)
-
-    monkeypatch.setattr(deltalake.DeltaTable, "transaction_version", counted)
-    sink = table.fenced()
-    asked.clear()
-    put(sink, 1, 1)
-    put(sink, 2, 2)
-    assert asked == []
-    table.fenced(epoch=2)
-    with pytest.raises(SinkFenced):
-        put(sink, 3, 3)
-    assert table.numbers() == [1, 2]
 
 
 def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(
@@ -120,31 +81,6 @@ def test_columns_and_partitions_that_others_change_amid_a_run_stop_the_sink(
     with pytest.raises(SinkFailed, match=reason):
         sink.commit(staged)
     assert len(table.rows()) == 1
-
-
-def test_a_table_made_anew_under_the_same_name_stops_the_partition(table: Table) -> None:
-    """Promise 8: absent is not fresh."""
-    sink = table.fenced()
-    put(sink, 1, 1)
-    shutil.rmtree(table.path)
-    with pytest.raises(SinkFailed, match="'orders' was removed or changed while rows were written"):
-        put(sink, 2, 2)
-    write(table.sink(exactly_once=False), rows(9))
-    with pytest.raises(SinkFailed, match="'orders' was removed or changed while rows were written"):
-        put(sink, 2, 2)
-    assert table.numbers() == [9]
-
-
-def test_a_table_that_is_removed_stops_a_run_at_least_once_and_the_next_one_makes_it_anew(
-    table: Table,
-) -> None:
-    sink = table.sink(exactly_once=False)
-    write(sink, rows(1))
-    shutil.rmtree(table.path)
-    with pytest.raises(SinkFailed, match="'orders' was removed or changed while rows"):
-        sink.commit(sink.stage(Batch(2, [rows(2)], 1)))
-    write(sink, rows(2))  # it fences first, as a run does
-    assert table.numbers() == [2]
 
 
 def test_a_log_entry_that_is_replaced_stops_the_partition(table: Table) -> None:
@@ -239,27 +175,6 @@ def test_what_delta_rs_would_ignore_is_refused_at_the_start_and_amid_a_run(
     assert table.numbers() == []
 
 
-def test_columns_that_the_table_lacks_are_refused_or_added(table: Table) -> None:
-    plain = table.fenced(partition_by="place")
-    put(plain, 1, 1)
-    staged = plain.stage(group(2, 2))
-    more = pa.schema([("value", pa.int64()), *SCHEMA, ("tags", pa.list_(pa.string()))])
-    with pytest.raises(SinkFailed, match=r"column 'value' is not in the table; on_new_columns='a"):
-        table.sink(more)
-    adding = table.sink(more, on_new_columns="add", exactly_once=False)
-    write(adding, [row(3, 3) | {"tags": ["a"]}])
-    plain.commit(staged)
-    names = [field.name for field in pa.schema(table.theirs().schema())]
-    assert names == ["number", "place", "value", "tags"]
-    assert table.numbers() == [1, 2, 3]
-    for wrong, reason in (
-        ({"value": pa.string()}, "column 'value': found string; allowed is int64, as in the table"),
-        ({"VALUE": pa.int64()}, "column 'VALUE': found 'value' in the table, spelled differently"),
-    ):
-        with pytest.raises(SinkFailed, match=reason):
-            table.sink(pa.schema([*SCHEMA, *wrong.items()]), on_new_columns="add")
-
-
 def test_a_table_keeps_its_partitions_and_its_nulls_out(table: Table) -> None:
     schema = pa.schema([("number", pa.int64()), pa.field("place", pa.string(), nullable=False)])
     deltalake.DeltaTable.create(table.path, schema=schema, partition_by=["place"])
@@ -301,58 +216,19 @@ def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path: Path) -
 # Outcomes that nobody knows.
 
 
-class Lossy:
-    """Has a commit raise: before it is done, or after."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.original = deltalake.DeltaTable.create_write_transaction
-        self.after: list[bool] = []
-        self.error: Exception = OSError(2, "No such file or directory")
-        monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", self._commit(self))
-
-    @staticmethod
-    def _commit(lossy: "Lossy") -> Callable[..., None]:
-        def commit(table: Any, *given: Any, **named: Any) -> None:
-            after = lossy.after.pop(0) if lossy.after else None
-            if after is not False:
-                lossy.original(table, *given, **named)
-            if after is not None:
-                raise lossy.error
-
-        return commit
-
-
-@pytest.fixture
-def lossy(monkeypatch: pytest.MonkeyPatch) -> Lossy:
-    return Lossy(monkeypatch)
-
-
-def test_a_commit_that_has_landed_though_it_raised_is_read_back(table: Table, lossy: Lossy) -> None:
-    """Promise 14: the rename was done, and the answer is "No such file"."""
-    sink = table.fenced()
-    lossy.after = [True]
-    put(sink, 1, 1)
-    put(sink, 2, 2)
-    assert table.numbers() == [1, 2]
-
-
-def test_a_commit_that_has_not_landed_raises_and_may_come_again(table: Table, lossy: Lossy) -> None:
-    sink = table.fenced()
-    staged = sink.stage(group(1, 1))
-    lossy.after = [False]
-    with pytest.raises(OSError, match="No such file"):
-        sink.commit(staged)
-    sink.commit(staged)
-    assert table.numbers() == [1]
-
-
-def test_files_are_not_removed_while_a_version_may_name_them(table: Table, lossy: Lossy) -> None:
+def test_files_are_not_removed_while_a_version_may_name_them(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The request may still be on its way to the store, until another version is in its place."""
     sink = table.fenced()
     sink._delta.ends_at_once = False  # as on an object store
     staged = sink.stage(group(1, 1))
-    lossy.after = [False]
-    with pytest.raises(OSError, match="No such file"):
+
+    def fail() -> None:
+        raise ConnectionResetError("gone")
+
+    around_commit(monkeypatch, table, before=fail)
+    with pytest.raises(OSError, match="gone"):
         sink.commit(staged)
     sink.discard(staged)
     assert len(table.files()) == 1
@@ -365,30 +241,6 @@ def test_files_are_not_removed_while_a_version_may_name_them(table: Table, lossy
     with pytest.raises(SinkFenced):
         sink.commit(staged)
     assert table.numbers() == [1]
-
-
-def test_a_refusal_of_what_has_landed_all_the_same_is_read_back(table: Table, lossy: Lossy) -> None:
-    """A store's client that repeats a lost request is told that the entry is there already."""
-    sink = table.fenced()
-    lossy.error = deltalake.exceptions.CommitFailedError("Failed to commit transaction: 0")
-    lossy.after = [True]
-    put(sink, 1, 1)
-    plain = table.sink(exactly_once=False)
-    lossy.after = [True]
-    write(plain, rows(2))
-    assert table.numbers() == [1, 2]
-
-
-def test_at_least_once_files_are_read_back_too(table: Table, lossy: Lossy) -> None:
-    sink = table.sink(exactly_once=False)
-    lossy.after = [True, False]
-    write(sink, rows(1))
-    staged = sink.stage(Batch(2, [rows(2)], 1))
-    with pytest.raises(OSError, match="No such file"):
-        sink.commit(staged)
-    sink.commit(staged)
-    assert table.numbers() == [1, 2]
-    assert len(table.files()) == 2
 
 
 # Power cuts.
@@ -420,8 +272,10 @@ def test_a_torn_last_entry_of_others_is_reported_with_what_to_do(table: Table) -
 def test_an_entry_whose_file_is_not_there_is_reported(table: Table) -> None:
     put(table.fenced(), 1, 1)
     (file,) = table.files()
-    (table.path / file).write_bytes(b"PAR1")
-    with pytest.raises(SinkFailed, match=f"adds the file {file}, which is not there as written"):
+    file.write_bytes(b"PAR1")
+    with pytest.raises(
+        SinkFailed, match=f"adds the file {file.name}, which is not there as written"
+    ):
         table.sink()
 
 
@@ -466,24 +320,6 @@ def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(
 # Several writers.
 
 
-def test_three_processes_on_one_table_lose_nothing_and_write_nothing_twice(table: Table) -> None:
-    """Promises 9 and 14: nobody's lock holds them apart."""
-    table.sink(exactly_once=False)
-    context = multiprocessing.get_context("spawn")  # delta-rs does not survive fork()
-    lines = [f"orders[{number}]" for number in range(3)]
-    racers = [
-        context.Process(target=racing, args=(str(table.warehouse), line, number, 30))
-        for number, line in enumerate(lines)
-    ]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(seconds(120))
-        assert racer.exitcode == 0
-    assert table.numbers() == sorted(1000 * n + txid for n in range(3) for txid in range(1, 31))
-    assert table.sink().committed(lines) == [Committed(line, 1, 30) for line in lines]
-
-
 def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -512,28 +348,6 @@ def test_a_table_made_anew_is_synced_from_its_beginning(
     monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
     write(sink, rows(9))
     assert {str(entry) for entry in table.entries()} <= set(synced)
-
-
-def test_a_zombie_with_a_stale_snapshot_is_refused_after_a_fence(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Promise 9: it has decided to commit before its successor fences, and commits after."""
-    zombie = table.fenced()
-    staged = zombie.stage(group(1, 1))
-    original = DeltaLog.commit
-    fences = iter([2])
-
-    def late(self: DeltaLog, *given: Any) -> Any:
-        for epoch in fences:
-            table.fenced(epoch=epoch)
-        return original(self, *given)
-
-    monkeypatch.setattr(DeltaLog, "commit", late)
-    with pytest.raises(SinkFenced):
-        zombie.commit(staged)
-    zombie.discard(staged)
-    assert table.numbers() == []
-    assert table.files() == set()
 
 
 def test_a_table_that_others_keep_changing_makes_the_sink_busy(
@@ -629,7 +443,7 @@ def test_files_that_hold_none_of_the_keys_are_left_alone(table: Table) -> None:
     write(sink, [row(10), row(11)], 2)
     before = table.files()
     write(sink, [row(10, 5)], 3)
-    (untouched,) = before & {Path(file).name for file in sink.data_files()}
+    (untouched,) = before & {Path(file) for file in sink.data_files()}
     assert untouched in before
     assert values(table) == {1: 0, 2: 0, 10: 5, 11: 0}
 

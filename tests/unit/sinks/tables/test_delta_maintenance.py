@@ -13,9 +13,9 @@ import pytest
 
 from sinks.tables import delta_entries
 from tests.support.patience import seconds
-from tests.worlds.delta_table import LINE, Table, group, put, racing, rows, write
+from tests.worlds.delta_table import LINE, Table, group, put, racing, write
 from topology.errors import SinkFailed
-from topology.sink import Committed, Compaction, Fence, Removal
+from topology.sink import Committed, Fence, Removal
 
 DAY_SECONDS = 86_400
 TARGET_BYTES = 1024 * 1024
@@ -32,10 +32,6 @@ def age(path: Path, days: float) -> None:
     os.utime(path, (then, then))
 
 
-def data_files(table: Table) -> list[Path]:
-    return [path for path in table.path.rglob("*.parquet") if "_delta_log" not in str(path)]
-
-
 def numbers(table: Table) -> list[int]:
     """Read by delta-rs's own log, which knows checkpoints, and the files by Arrow."""
     files = [pq.ParquetFile(path) for path in table.theirs().file_uris()]
@@ -44,7 +40,7 @@ def numbers(table: Table) -> list[int]:
 
 def age_everything(table: Table, days: float) -> None:
     """Have the past happen earlier: files, entries, and the time that entries tell of removals."""
-    for path in data_files(table):
+    for path in table.files():
         age(path, days)
     for entry in table.entries():
         actions = [json.loads(line) for line in entry.read_text().splitlines()]
@@ -62,16 +58,16 @@ def test_vacuum_removes_old_files_that_a_killed_process_left(
     sink = table.fenced(partition_by=partition_by)
     put(sink, 1, 1, 2)
     write(table.sink(exactly_once=False), [{"number": 3, "place": each} for each in STRANGE])
-    named = set(data_files(table))
+    named = table.files()
     sink.stage(group(2, 7))
-    (left,) = set(data_files(table)) - named
+    (left,) = table.files() - named
     age_everything(table, 8)
     sink.stage(group(3, 8))
-    (young,) = set(data_files(table)) - named - {left}
+    (young,) = table.files() - named - {left}
     assert table.sink().vacuum(168, dry_run=True) == Removal(0, 1)
     assert left.exists()
     assert table.sink().vacuum(168) == Removal(0, 1)
-    assert set(data_files(table)) == named | {young}
+    assert table.files() == named | {young}
     assert table.sink().vacuum(168) == Removal(0, 0)
     assert numbers(table) == [1, 2, *[3] * len(STRANGE)]
 
@@ -140,18 +136,6 @@ def test_files_that_vacuum_may_have_removed_are_never_committed(table: Table) ->
     assert numbers(table) == [1]
 
 
-def test_a_dry_run_of_a_compaction_counts_what_is_joined(table: Table) -> None:
-    sink = table.sink(exactly_once=False, partition_by=["place"])
-    for number in range(3):
-        write(sink, rows(number, place="a") + rows(number, place="b"), number + 1)
-    write(sink, rows(9, place="alone"), 4)
-    size = sum(path.stat().st_size for path in data_files(table) if "alone" not in str(path))
-    before = table.entries()
-    assert sink.compact(TARGET_BYTES, dry_run=True) == Compaction(6, 2, size)
-    assert table.entries() == before
-    assert sink.compact(TARGET_BYTES) == Compaction(6, 2, size)
-
-
 @pytest.mark.parametrize("recent", [0, 3])
 def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table: Table, recent: int) -> None:
     """Promise 9."""
@@ -207,7 +191,7 @@ def test_a_writer_loses_nothing_while_its_table_is_maintained(table: Table) -> N
     sink = table.fenced()
     put(sink, 1, 1)
     context = multiprocessing.get_context("spawn")
-    racer = context.Process(target=racing, args=(str(table.warehouse), "orders[1]", 1, 40))
+    racer = context.Process(target=racing, args=(table.storage, "orders[1]", 1, 40))
     racer.start()
     compacted = removed = 0
     deadline = time.monotonic() + seconds(120)

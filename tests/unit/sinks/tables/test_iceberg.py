@@ -1,9 +1,8 @@
 """Iceberg tables: what must hold whatever others do to them, and whatever is lost."""
 
-import multiprocessing
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitStateUnknownException
 
 from sinks import IcebergSink
 from sinks.storage import Storage
 from sinks.tables import iceberg_files
-from tests.support.patience import seconds
-from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
-from topology.errors import InvalidSchema, SinkFailed, SinkFenced
+from tests.worlds.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
+from tests.worlds.iceberg_table import Table
+from topology.errors import InvalidSchema, SinkFailed
 from topology.sink import Batch, Committed, SinkContext
 
 PROPERTY = f"headrace/p/s/{LINE}"
@@ -32,125 +30,21 @@ def table(tmp_path: Path) -> Iterator[Table]:
     made.close()
 
 
-def put(sink: IcebergSink[Any], txid: int, *numbers: int, epoch: int = 1) -> None:
-    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch)))
-
-
-def around_commit(
-    monkeypatch: pytest.MonkeyPatch,
-    before: Callable[[], object] = lambda: None,
-    after: Callable[[], object] = lambda: None,
-) -> None:
-    """Have something done before and after the catalogue takes the next commit."""
-    original = SqlCatalog.commit_table
-
-    def commit(self: SqlCatalog, *arguments: Any) -> Any:
-        monkeypatch.setattr(SqlCatalog, "commit_table", original)
-        before()
-        done = original(self, *arguments)
-        after()
-        return done
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
-
-
-def raising(error: Exception) -> Callable[[], object]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
-    """Promise 9: what was decided on one snapshot is not committed on another."""
-    table.fenced("orders[0]", "orders[1]")
-    context = multiprocessing.get_context("spawn")
-    racers = [
-        context.Process(target=racing, args=(table.storage, f"orders[{number}]", number, 15))
-        for number in range(2)
-    ]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(seconds(120.0))
-    assert [racer.exitcode for racer in racers] == [0, 0]
-    assert table.numbers() == [1000 * n + txid for n in range(2) for txid in range(1, 16)]
-    assert len(table.files()) == 30
-    assert table.sink().committed(["orders[0]", "orders[1]"]) == [
-        Committed("orders[0]", 1, 15),
-        Committed("orders[1]", 1, 15),
-    ]
-
-
-def test_a_fence_makes_a_snapshot_and_refuses_the_former_owner(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Promise 9, with the fence between the former owner's decision and its commit."""
-    zombie = table.fenced()
-    put(zombie, 1, 1)
-    staged = zombie.stage(group(2, 2))
-    around_commit(monkeypatch, lambda: table.fenced(epoch=2))
-    with pytest.raises(SinkFenced):
-        zombie.commit(staged)
-    zombie.discard(staged)
-    assert table.numbers() == [1]
-    assert len(table.files()) == 1
-    assert len(table.theirs().snapshots()) == 3
-    assert table.sink().committed([LINE]) == [Committed(LINE, 2, 1)]
-
-
-def test_a_foreign_commit_between_decision_and_commit_is_kept(
+def test_fence_is_a_snapshot_and_a_lost_commit_leaves_no_manifest(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = table.fenced()
-    theirs = pa.Table.from_pylist(rows(50, place="theirs"), SCHEMA)
-    around_commit(monkeypatch, lambda: table.theirs().append(theirs))
+    assert len(table.theirs().snapshots()) == 1
+    around_commit(monkeypatch, table, lambda: table.append(50))
     put(sink, 1, 1)
-    assert table.numbers() == [1, 50]
-    around_commit(monkeypatch, lambda: table.theirs().append(theirs))
-    write(sink, rows(2))
-    assert table.numbers() == [1, 2, 50, 50]
-    # A commit that lost leaves no manifest behind.
-    metadata = [path.name for path in (table.folder() / "metadata").glob("*.avro")]
-    assert len(metadata) == 2 * 4 + 1  # a fence has no manifest of its own
+    assert len([*(table.folder() / "metadata").glob("*.avro")]) == 2 * 2 + 1
+    around_commit(monkeypatch, table, after=unknown)
+    put(sink, 2, 2)
+    assert table.numbers() == [1, 2, 50]
 
 
-@pytest.mark.parametrize("exactly_once", [True, False])
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionResetError("gone"),
-        CommitStateUnknownException("502"),
-        CommitFailedException("answered twice"),
-    ],
-    ids=["io", "unknown", "refused"],
-)
-def test_a_commit_that_landed_and_whose_reply_is_lost_counts_once(
-    table: Table, monkeypatch: pytest.MonkeyPatch, error: Exception, exactly_once: bool
-) -> None:
-    sink = table.fenced()
-    around_commit(monkeypatch, after=raising(error))
-    if exactly_once:
-        put(sink, 1, 1, 2)
-    else:
-        write(sink, rows(1, 2))
-    assert table.numbers() == [1, 2]
-    put(sink, 2 if exactly_once else 1, 3)
-    assert table.numbers() == [1, 2, 3]
-
-
-def test_a_commit_that_failed_unknown_and_did_not_land_is_tried_again(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = table.fenced()
-    staged = sink.stage(group(1, 1))
-    around_commit(monkeypatch, raising(ConnectionResetError("gone")))
-    with pytest.raises(ConnectionResetError):
-        sink.commit(staged)
-    sink.discard(staged)
-    assert len(table.files()) == 1  # nobody knows yet
-    sink.commit(staged)
-    assert table.numbers() == [1]
+def unknown() -> None:
+    raise CommitStateUnknownException("502")
 
 
 def test_txids_outlive_the_snapshots_that_brought_them(table: Table) -> None:
@@ -281,21 +175,6 @@ def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
     assert len(copy.stage(group(1, 1)).parts) == 1
 
 
-def test_new_columns_are_added_and_files_written_before_fit_all_the_same(table: Table) -> None:
-    old = table.fenced()
-    staged = old.stage(group(1, 1))
-    more = pa.schema([*SCHEMA, ("tags", pa.list_(pa.string())), ("x.y", pa.float64())])
-    with pytest.raises(SinkFailed, match="on_new_columns='add' would add it"):
-        table.sink(more)
-    sink = table.sink(more, on_new_columns="add")
-    old.commit(staged)
-    write(sink, [{"number": 2, "place": "y", "tags": ["a"], "x.y": 0.5}])
-    assert sorted(table.rows(), key=lambda row: row["number"]) == [
-        {"number": 1, "place": "x", "tags": None, "x.y": None},
-        {"number": 2, "place": "y", "tags": ["a"], "x.y": 0.5},
-    ]
-
-
 def test_a_column_dropped_and_added_again_is_another_one(table: Table) -> None:
     sink, other = table.sink(), table.fenced()
     write(sink, rows(1))
@@ -314,15 +193,6 @@ def test_a_column_dropped_and_added_again_is_another_one(table: Table) -> None:
         sink.commit(sink.stage(Batch(2, [rows(2)], 1)))
     write(sink, rows(2))  # it fences first, as a run does
     assert table.numbers("place == 'x'") == [2]
-
-
-def test_a_table_made_anew_under_the_same_name_stops_its_owner(table: Table) -> None:
-    sink = table.fenced()
-    put(sink, 1, 1)
-    table.catalog.drop_table(("default", "orders"))
-    table.catalog.create_table(("default", "orders"), SCHEMA)
-    with pytest.raises(SinkFailed, match="'orders' was removed or changed while"):
-        put(sink, 2, 2)
 
 
 def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) -> None:
@@ -431,7 +301,7 @@ def test_every_file_is_synced_before_the_catalogue_names_it(
         monkeypatch.setattr(f"sinks.tables.{module}.sync", sync)
     before = set(table.folder().rglob("*"))
     at_commit: list[set[str]] = []
-    around_commit(monkeypatch, lambda: at_commit.append(set(synced)))
+    around_commit(monkeypatch, table, lambda: at_commit.append(set(synced)))
     put(sink, 1, 1)
     new = {str(path) for path in set(table.folder().rglob("*")) - before if path.suffix != ".json"}
     assert {path for path in new if path.endswith((".parquet", ".avro"))} <= at_commit[0]

@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sinks import IcebergSink
 from sinks.tables import iceberg_maintenance
 from sinks.tables.iceberg_maintenance import TAG
 from tests.support.patience import seconds
-from tests.worlds.iceberg_table import LINE, SCHEMA, Table, group, racing, rows, write
+from tests.worlds.delta_table import LINE, SCHEMA, around_commit, group, put
+from tests.worlds.iceberg_table import Table, racing
 from topology.errors import SinkFailed
 from topology.sink import Committed, Compaction, Removal, SinkContext
 
@@ -33,10 +35,6 @@ def table(tmp_path: Path) -> Iterator[Table]:
     made = Table(tmp_path)
     yield made
     made.close()
-
-
-def put(sink: IcebergSink[Any], txid: int, *numbers: int) -> None:
-    sink.commit(sink.stage(group(txid, *numbers)))
 
 
 def set_properties(table: Table, given: dict[str, str]) -> None:
@@ -152,25 +150,13 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
     assert table.numbers() == [3, 4]
 
 
-def around_commit(monkeypatch: pytest.MonkeyPatch, before: Callable[[], object]) -> None:
-    """Do something right before the catalogue gets the next commit."""
-    original = SqlCatalog.commit_table
-
-    def commit(self: SqlCatalog, *arguments: Any) -> Any:
-        monkeypatch.setattr(SqlCatalog, "commit_table", original)
-        before()
-        return original(self, *arguments)
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
-
-
 def test_expire_beside_a_commit_decides_anew(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = table.fenced()
     put(sink, 1, 1)
     set_properties(table, AT_ONCE | {AGE: "3600000"})
     put(sink, 2, 2)
     set_properties(table, {AGE: "1"})
-    around_commit(monkeypatch, lambda: put(table.sink(), 3, 3))
+    around_commit(monkeypatch, table, lambda: put(table.sink(), 3, 3))
     assert table.sink().expire().versions_removed >= 1
     assert on_disk(table) == named(table)
     assert table.numbers() == [1, 2, 3]
@@ -184,7 +170,7 @@ def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(
         put(sink, txid, txid)
     set_properties(table, AT_ONCE)
     sink = table.fenced()  # it knows all snapshots
-    around_commit(monkeypatch, lambda: table.sink().expire())
+    around_commit(monkeypatch, table, lambda: table.sink().expire())
     put(sink, 4, 4)
     assert table.numbers() == [1, 2, 3, 4]
     assert named(table) <= on_disk(table)
@@ -326,33 +312,6 @@ def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
     assert table.numbers() == [1, 2, 3, 4]
 
 
-def test_a_dry_run_of_a_compaction_needs_no_spark(table: Table) -> None:
-    sink = table.sink(partition_by=["place"], exactly_once=False)
-    for number in range(3):
-        write(sink, rows(number, place="a") + rows(number, place="b"), number + 1)
-    write(sink, rows(9, place="alone"), 4)
-    size = sum(path.stat().st_size for path in table.files() if "alone" not in str(path))
-    assert sink.compact(1024 * 1024, dry_run=True) == Compaction(6, 2, size)
-
-
-def test_a_catalogue_that_spark_does_not_know_is_named(table: Table) -> None:
-    table.fenced()
-    with pytest.raises(SinkFailed, match=r'Add "spark.sql.catalog.default" and its properties'):
-        with_spark(table, Session({}, [])).compact(1000)
-
-
-def test_missing_pyspark_is_named_with_its_extra(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = with_spark(table, Session({}, []))
-    put(table.fenced(), 1, 1)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    for work in (lambda: sink.compact(1000), lambda: sink.vacuum(24)):
-        with pytest.raises(SinkFailed, match=r"needs PySpark, which is not installed: pip"):
-            work()
-    assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
-
-
 def test_a_clock_that_is_behind_dates_no_snapshot_before_another(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,3 +348,67 @@ def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(
             change()
     put(sink, 3, 3)
     assert table.numbers() == [1, 2, 3]
+
+
+def test_spark_that_is_missing_or_knows_no_catalogue_is_named(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(table.fenced(), 1, 1)
+    sink = with_spark(table, Session({}, []))
+    with pytest.raises(SinkFailed, match=r'Add "spark.sql.catalog.default" and its properties'):
+        sink.compact(1000)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    for work in (lambda: sink.compact(1000), lambda: sink.vacuum(24)):
+        with pytest.raises(SinkFailed, match=r"needs PySpark, which is not installed: pip"):
+            work()
+
+
+# The probe of `headrace check`.
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_probe_leaves_no_table_and_no_namespace_of_its_own(
+    table: Table, tmp_path: Path, is_new: bool
+) -> None:
+    if not is_new:
+        table.catalog.create_namespace("default")
+    assert table.sink().probe() == "create, load, commit to and drop a table in default"
+    assert table.catalog.list_namespaces() == ([] if is_new else [("default",)])
+    assert is_new or table.catalog.list_tables("default") == []
+    assert not [path for path in tmp_path.rglob("*") if "headrace_check" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("create_namespace", "create namespace default"),
+        ("create_table", r"create default\.headrace_check_\w+"),
+        ("commit_table", r"commit to default\.headrace_check_\w+"),
+        ("purge_table", r"drop default\.headrace_check_\w+"),
+        (None, r"commit to default.orders"),
+    ],
+)
+def test_probe_names_a_right_that_is_missing(
+    table: Table, monkeypatch: pytest.MonkeyPatch, method: str | None, said: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ForbiddenError("not for you")
+
+    sink = table.sink() if method else table.fenced()
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, method or "commit_table", refuse)
+        with pytest.raises(SinkFailed, match=f"cannot {said}: ForbiddenError: not for you"):
+            sink.probe()
+    if method not in (None, "purge_table"):
+        assert table.catalog.list_namespaces() == []
+
+
+def test_probe_sets_a_property_of_a_table_and_makes_no_snapshot(table: Table) -> None:
+    sink = table.fenced()
+    staged = sink.stage(group(1, 1))
+    snapshots = table.theirs().metadata.snapshots
+    assert table.sink().probe() == "load and commit to default.orders"
+    assert "headrace.checked-at" in table.theirs().properties
+    assert table.theirs().metadata.snapshots == snapshots
+    sink.commit(staged)  # a service that runs meanwhile
+    assert table.numbers() == [1]

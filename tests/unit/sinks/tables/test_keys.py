@@ -36,12 +36,6 @@ def last_of(rows: list[dict[str, Any]]) -> list[tuple[int, str, bool]]:
     ]
 
 
-def test_the_last_row_of_a_key_counts() -> None:
-    given_rows = [row(1, "a"), row(2, "b"), row(1, "c"), row(3, "d"), row(2, gone=True)]
-    assert last_of(given_rows) == [(1, "c", False), (3, "d", False), (2, "x", True)]
-    assert ROWS.stored.names == ["id", "name", "town"]
-
-
 def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
     fitted = ROWS.fit(
         [
@@ -55,13 +49,6 @@ def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
     assert "column 'id': found None" in fitted.rejected[1]
     assert "column 'name': found None; allowed is string, not null" in fitted.rejected[2]
     assert "column 'id': found 'five'" in fitted.rejected[4]
-
-
-def test_without_a_column_for_it_nothing_is_deleted_and_no_null_is_excused() -> None:
-    rows = KeyedRows("t", pa.schema(list(SCHEMA)[:3]), ["id"], None)
-    fitted = rows.fit([[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2}]])
-    assert set(fitted.rejected) == {2}
-    assert rows.last(fitted.table).to_pylist() == [{"id": 1, "name": "b", "town": None}]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.text("ab", max_size=1), st.booleans())))
@@ -122,16 +109,6 @@ def test_a_key_that_cannot_be_is_refused(key: list[str], deleted: str | None, re
     )
     with pytest.raises(InvalidSchema, match=f"table 't': .*{reason}"):
         KeyedRows("t", schema, key, deleted)
-
-
-def test_a_key_that_is_no_day_is_set_apart_alone() -> None:
-    """A number is not taken for a day, and no merge sees a day beyond the year 9999."""
-    schema = pa.schema([("day", pa.date32()), ("n", pa.int64())])
-    keyed = KeyedRows("t", schema, ["day"], None)
-    days = pa.array([0, 20260101], pa.int32()).view(pa.date32())
-    fitted = keyed.fit([[{"day": 20260101, "n": 1}], pa.record_batch({"day": days, "n": [2, 3]})])
-    assert set(fitted.rejected) == {0, 2}
-    assert keyed.last(fitted.table)["n"].to_pylist() == [2]
 
 
 def test_of_rows_that_only_delete_no_more_than_the_key_matters() -> None:

@@ -23,12 +23,6 @@ def of_one(value: Any, kind: pa.DataType) -> Part:
     return part
 
 
-def test_without_partitions_all_rows_are_one_part() -> None:
-    table = pa.table({"n": [1, 2]})
-    assert parts(table) == [Part("", {}, table)]
-    assert parts(table.slice(2), "n") == []
-
-
 def test_each_combination_of_values_is_a_part_in_which_rows_keep_their_order() -> None:
     table = pa.table(
         {"a": ["x", "y", "x", None, "x"], "b": [1, 1, 2, 1, 1], "n": [10, 11, 12, 13, 14]}
@@ -82,11 +76,6 @@ def test_values_are_spelled_as_deltas_protocol_says(
 ) -> None:
     assert can_partition(kind)
     assert of_one(value, kind).values == {"p": text}
-
-
-def test_types_without_a_spelling_are_known() -> None:
-    refused = [pa.binary(), pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), pa.null()]
-    assert not any(map(can_partition, refused))
 
 
 @given(value=st.text(min_size=1), name=st.text(min_size=1))
@@ -156,11 +145,6 @@ def test_an_empty_text_is_no_partition_that_must_not_be_null(kind: pa.DataType) 
 SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
 
 
-@pytest.mark.parametrize("names", [[], ["n"], ["place", "n"]])
-def test_columns_whose_values_have_a_spelling_may_be_partitions(names: list[str]) -> None:
-    check_partitions("orders", SCHEMA, names, can_partition, leaves_some=True)
-
-
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
@@ -176,8 +160,3 @@ def test_columns_whose_values_have_a_spelling_may_be_partitions(names: list[str]
 def test_others_are_refused(names: list[str], reason: str) -> None:
     with pytest.raises(InvalidSchema, match=reason):
         check_partitions("orders", SCHEMA, names, can_partition, leaves_some=True)
-
-
-def test_all_columns_may_be_partitions_where_files_have_them_all_the_same() -> None:
-    schema = SCHEMA.remove(2)
-    check_partitions("orders", schema, ["n", "place"], can_partition, leaves_some=False)

@@ -13,7 +13,7 @@ import pytest
 from sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables import files
-from sinks.tables.files import FileStager, joined
+from sinks.tables.files import FileStager
 from sinks.tables.partitioning import Layout
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
@@ -94,33 +94,6 @@ def test_a_row_that_no_file_can_hold_is_rejected_and_the_others_are_written(
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")}
     assert found == {file.path for file in staged.parts}
     assert len(found) == 2
-
-
-def test_an_empty_text_that_would_become_a_null_is_rejected_alone(tmp_path: Path) -> None:
-    schema = pa.schema([SCHEMA.field("n"), pa.field("place", pa.string(), nullable=False)])
-    stager = FileStager(LOCAL, str(tmp_path), Layout(["place"]), schema)
-    staged = stager.stage(group(row(1), {}, row(2, ""), row(3), row(4, "")))
-    assert (staged.num_rows, set(staged.rejected)) == (2, {1, 2, 4})
-    assert "found ''" in staged.rejected[4]
-    assert len(staged.parts) == 1
-
-
-def test_a_group_with_no_row_that_fits_has_no_file(tmp_path: Path) -> None:
-    stager = FileStager(LOCAL, str(tmp_path), Layout(), SCHEMA)
-    staged = stager.stage(group({}, {}))
-    assert (staged.num_rows, staged.parts, set(staged.rejected)) == (0, (), {0, 1})
-
-
-def test_what_is_joined_names_rejected_rows_by_their_place_in_the_whole() -> None:
-    shares = (SHARE,)
-    parts = [
-        Staged(shares, 2, ("a", "b"), {1: "one"}),  # its rows are 0 to 2 of the whole
-        Staged(shares, 0, (), {}),
-        Staged(shares, 1, ("c",), {0: "two", 2: "three"}),  # 3 to 5
-    ]
-    whole = Staged(shares, 3, ("a", "b", "c"), {1: "one", 3: "two", 5: "three"})
-    assert joined(shares, parts) == whole
-    assert joined(shares, []) == Staged(shares, 0)
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,3 @@ def test_texts_lie_between_their_bounds_however_they_are_cut(
     if "c" in found["maxValues"]:
         assert all(value <= found["maxValues"]["c"] for value in there)
         assert len(found["maxValues"]["c"]) <= 33
-
-
-@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1), st.integers(1, 3))
-def test_numbers_lie_between_their_bounds(values: list[int | None], group: int) -> None:
-    found = told(pa.array(values, pa.int64()), row_group_rows=group)
-    there = [value for value in values if value is not None]
-    assert found["minValues"].get("c") == min(there, default=None)
-    assert found["maxValues"].get("c") == max(there, default=None)

@@ -1,0 +1,160 @@
+"""Delta and Iceberg tables alike, whatever others do to them and whatever is lost."""
+
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.patience import seconds
+from tests.worlds import delta_table, iceberg_table
+from tests.worlds.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
+from topology.errors import SinkFailed, SinkFenced
+from topology.sink import Batch, Committed, Compaction
+
+Table = delta_table.Table | iceberg_table.Table
+CHANGED = "'orders' was removed or changed while rows were written"
+
+
+@pytest.fixture(params=[delta_table.Table, iceberg_table.Table], ids=["delta", "iceberg"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
+    made = request.param(tmp_path)
+    yield made
+    made.close()
+
+
+def test_processes_that_race_lose_nothing_and_write_nothing_twice(table: Table) -> None:
+    """Promises 9 and 14: nobody's lock holds them apart."""
+    lines = [f"orders[{number}]" for number in range(3)]
+    table.fenced(*lines)
+    context = multiprocessing.get_context("spawn")  # delta-rs does not survive fork()
+    racers = [
+        context.Process(target=table.racing, args=(table.storage, line, number, 15))
+        for number, line in enumerate(lines)
+    ]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(seconds(120))
+    assert [racer.exitcode for racer in racers] == [0, 0, 0]
+    assert table.numbers() == [1000 * n + txid for n in range(3) for txid in range(1, 16)]
+    assert len(table.files()) == 45
+    assert table.sink().committed(lines) == [Committed(line, 1, 15) for line in lines]
+
+
+def test_fence_after_a_zombies_decision_refuses_its_commit(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 9: what was decided on one version is not committed on another."""
+    zombie = table.fenced()
+    put(zombie, 1, 1)
+    staged = zombie.stage(group(2, 2))
+    around_commit(monkeypatch, table, lambda: table.fenced(epoch=2))
+    with pytest.raises(SinkFenced):
+        zombie.commit(staged)
+    zombie.discard(staged)
+    assert table.numbers() == [1]
+    assert len(table.files()) == 1
+    assert table.sink().committed([LINE]) == [Committed(LINE, 2, 1)]
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_foreign_commit_between_decision_and_commit_is_kept(
+    table: Table, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
+) -> None:
+    sink = table.fenced()
+    around_commit(monkeypatch, table, lambda: table.append(50))
+    if exactly_once:
+        put(sink, 1, 1)
+    else:
+        write(sink, rows(1))
+    assert table.numbers() == [1, 50]
+    assert sink.committed([LINE]) == [Committed(LINE, 1, int(exactly_once))]
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize("is_refusal", [False, True], ids=["io", "refused"])
+def test_commit_that_landed_without_a_reply_counts_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_refusal: bool, exactly_once: bool
+) -> None:
+    """Promise 14: the store has the commit, and answers "No such file" or "there already"."""
+
+    def fail() -> None:
+        raise table.refusal if is_refusal else FileNotFoundError("No such file or directory")
+
+    sink = table.fenced()
+    around_commit(monkeypatch, table, after=fail)
+    if exactly_once:
+        put(sink, 1, 1, 2)
+    else:
+        write(sink, rows(1, 2))
+    assert table.numbers() == [1, 2]
+    put(sink, 2 if exactly_once else 1, 3)
+    assert table.numbers() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_commit_that_did_not_land_raises_and_may_be_repeated(
+    table: Table, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
+) -> None:
+    def fail() -> None:
+        raise ConnectionResetError("gone")
+
+    sink = table.fenced()
+    staged = sink.stage(group(1, 1) if exactly_once else Batch(1, [rows(1)], 1))
+    around_commit(monkeypatch, table, before=fail)
+    with pytest.raises(OSError, match="gone"):
+        sink.commit(staged)
+    sink.commit(staged)
+    assert table.numbers() == [1]
+    assert len(table.files()) == 1
+
+
+def test_table_made_anew_under_the_same_name_stops_the_partition(table: Table) -> None:
+    """Promise 8: absent is not fresh."""
+    sink, plain = table.fenced(), table.sink(exactly_once=False)
+    put(sink, 1, 1)
+    write(plain, rows(2))
+    table.drop()
+    for made_anew in (False, True):
+        if made_anew:
+            write(table.sink(exactly_once=False), rows(9))
+        with pytest.raises(SinkFailed, match=CHANGED):
+            put(sink, 2, 2)
+        with pytest.raises(SinkFailed, match=CHANGED):
+            plain.commit(plain.stage(Batch(2, [rows(2)], 1)))
+    write(plain, rows(3))  # it fences first, as a run does
+    assert table.numbers() == [3, 9]
+
+
+def test_columns_that_the_table_lacks_are_refused_or_added(table: Table) -> None:
+    old = table.fenced()
+    put(old, 1, 1)
+    staged = old.stage(group(2, 2))
+    more = pa.schema([("value", pa.float64()), *SCHEMA, ("tags", pa.list_(pa.string()))])
+    with pytest.raises(SinkFailed, match=r"column 'value' is not in the table; on_new_columns='a"):
+        table.sink(more)
+    new: dict[str, Any] = {"number": 3, "place": "y", "value": 0.5, "tags": ["a"]}
+    write(table.sink(more, on_new_columns="add", exactly_once=False), [new])
+    old.commit(staged)
+    found = sorted(table.rows(), key=lambda row: row["number"])
+    assert [*found[0]] == ["number", "place", "value", "tags"]
+    assert found[1:] == [{"number": 2, "place": "x", "value": None, "tags": None}, new]
+    for wrong, reason in (
+        ({"value": pa.string()}, "column 'value': found string; allowed is double, as in the tabl"),
+        ({"VALUE": pa.int64()}, "column 'VALUE': found 'value' in the table, spelled differently"),
+    ):
+        with pytest.raises(SinkFailed, match=reason):
+            table.sink(pa.schema([*SCHEMA, *wrong.items()]), on_new_columns="add")
+
+
+def test_dry_run_of_a_compaction_counts_the_files_to_join(table: Table) -> None:
+    sink = table.sink(partition_by=["place"], exactly_once=False)
+    for number in range(3):
+        write(sink, rows(number, place="a") + rows(number, place="b"), number + 1)
+    before = table.files()
+    write(sink, rows(9, place="alone"), 4)
+    size = sum(path.stat().st_size for path in before)
+    assert sink.compact(1024 * 1024, dry_run=True) == Compaction(6, 2, size)
