@@ -142,21 +142,6 @@ def test_a_group_is_fenced_staged_and_committed_and_each_is_told_once(desk: Desk
     assert desk.done.empty()
 
 
-def test_the_next_group_is_staged_while_one_is_committed(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
-    writer = desk.writer(sink)
-    writer.commit(ready(sink, share(1)))
-    writer.stage(group(share(2), number=2))
-    writer.stage(group(share(3), number=3))
-    assert [desk.staged().batch.sequence for _ in range(2)] == [2, 3]
-    assert writer.busy
-    assert writer.is_committing
-    gate.put(None)
-    assert desk.committed().error is None
-    assert not writer.is_committing
-
-
 def test_one_commit_at_a_time(desk: Desk) -> None:
     """Promise 14: what follows a commit that fails must not be committed before it."""
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -167,9 +152,18 @@ def test_one_commit_at_a_time(desk: Desk) -> None:
         writer.commit(ready(sink, share(2)))
     gate.put(None)
     desk.committed()
+    assert not writer.is_committing
     writer.commit(ready(sink, share(2)))
     assert desk.committed().error is None
     assert sink.rows == [1, 2]
+    sink.scripts["commit"] = [lambda: gate.get(timeout=seconds(10))]
+    sink.heard()
+    writer.commit(ready(sink, share(3)))
+    sink.told.get(timeout=seconds(10))
+    assert not writer.stop(0.01), "the commit under way may end"
+    gate.put(None)
+    assert writer.stop(10)
+    assert desk.committed().error is None
 
 
 @pytest.mark.parametrize("task", ["fence", "stage"])
@@ -223,18 +217,6 @@ def test_what_a_successor_committed_under_the_txid_is_not_taken_for_ours(desk: D
     assert writer.failing_since is None, "the sink is well"
 
 
-def test_a_busy_sink_is_asked_again_and_counts_as_healthy(desk: Desk) -> None:
-    sink = Script(commit=[SinkBusy(0.001)], stage=[SinkBusy(0.001)])
-    writer = desk.writer(sink, NEVER)
-    writer.stage(group())
-    staged = desk.staged().staged
-    assert staged is not None
-    writer.commit(staged)
-    assert desk.committed().error is None
-    assert writer.retries == 0
-    assert sink.heard() == ["stage", "stage", "commit", "commit"]
-
-
 @pytest.mark.parametrize("error", [SinkFailed("no such place"), SinkFenced(LINE, 1, 2)])
 def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> None:
     sink = Script(fence=[error], stage=[error], commit=[error])
@@ -250,40 +232,38 @@ def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> N
     assert not writer.busy
 
 
-def test_a_sink_that_exits_is_heard_of(desk: Desk) -> None:
-    sink = Script(commit=[SystemExit(3)])
-    desk.writer(sink).commit(ready(sink))
-    error = desk.committed().error
-    assert isinstance(error, SinkFailed)
-    assert "SystemExit" in str(error)
+def wrong(what: str) -> Script:
+    """A sink that answers what it was not asked."""
 
-
-def test_a_sink_that_rejects_rows_it_never_got_has_failed(desk: Desk) -> None:
-    class Wrong(Script):
-        def stage(self, group: Batch) -> Staged:
-            return Staged(group.shares, 0, (), {1: "?"})
-
-    desk.writer(Wrong()).stage(group())
-    assert "rejected row 1 of a batch of 1" in str(desk.staged().error)
-
-
-def test_a_sink_that_stages_other_shares_has_failed(desk: Desk) -> None:
-    class Wrong(Script):
-        def stage(self, group: Batch) -> Staged:
-            return Staged((), 1)
-
-    desk.writer(Wrong()).stage(group())
-    assert "staged other shares" in str(desk.staged().error)
-
-
-def test_a_sink_that_tells_of_other_lines_has_failed(desk: Desk) -> None:
     class Wrong(Script):
         def fence(self, fences: Sequence[Fence]) -> list[Committed]:
             return [Committed("flights[0]", 1, 0)]
 
-    error = desk.writer(Wrong()).fence([Fence(LINE, 1)]).exception(seconds(10))
+        def stage(self, batch: Batch) -> Staged:
+            return Staged(() if what == "shares" else batch.shares, 1, (), {1: "?"})
+
+    refusal: list[Line] = [RowsRejected({0: "?"})]
+    return Wrong() if what != "commit" else Script(commit=refusal)
+
+
+def test_sink_that_breaks_its_contract_has_failed(desk: Desk) -> None:
+    writer = desk.writer(wrong("rows"))
+    writer.stage(group())
+    assert "rejected row 1 of a batch of 1" in str(desk.staged().error)
+    error = writer.fence([Fence(LINE, 1)]).exception(seconds(10))
     assert isinstance(error, SinkFailed)
     assert "found flights[0], expected orders[0]" in str(error)
+    desk.writer(wrong("shares")).stage(Batch(1, [[1, 2]], 2, (share(),)))
+    assert "staged other shares" in str(desk.staged().error)
+    sink = wrong("commit")
+    desk.writer(sink).commit(ready(sink))
+    assert "rejected rows that belong to transactions" in str(desk.committed().error)
+    desk.writer(Script(commit=[RowsRejected({2: "?"})])).write(rows())
+    assert "row 2 of a batch of 2" in str(desk.committed().error)
+    desk.writer(Script(commit=[SystemExit(3)])).commit(ready(sink))
+    error = desk.committed().error
+    assert isinstance(error, SinkFailed)
+    assert "SystemExit" in str(error)
 
 
 def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk: Desk) -> None:
@@ -311,6 +291,7 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
         "stage",
         "commit",
     }
+    assert SinkWriter(Script(), desk.done.put).stop(0), "it was never started"
     assert writer.stop(10)
     told = {type(done): done for done in (desk.done.get(timeout=seconds(10)) for _ in range(3))}
     assert all(isinstance(done.error, WriterStopped) for done in told.values())
@@ -322,22 +303,6 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
     assert writer.failing_since is not None
 
 
-def test_stopping_waits_only_so_long_for_a_commit_under_way(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
-    writer = desk.writer(sink)
-    writer.commit(ready(sink))
-    sink.told.get(timeout=seconds(10))
-    assert not writer.stop(0.01)
-    gate.put(None)
-    assert writer.stop(10)
-    assert desk.committed().error is None
-
-
-def test_one_that_was_never_started_stops(desk: Desk) -> None:
-    assert SinkWriter(Script(), desk.done.put).stop(0)
-
-
 # Without transactions
 
 
@@ -345,24 +310,12 @@ def rows(sequence: int = 1) -> Batch:
     return Batch(sequence, [["a", "b"]], 2)
 
 
-def test_a_batch_of_no_transactions_is_staged_and_committed_in_one_go(desk: Desk) -> None:
-    sink = Script()
-    writer = desk.writer(sink)
-    assert writer.fence(()).result(seconds(10)) == []
-    for sequence in (1, 2):
-        writer.write(rows(sequence))
-    for _ in range(2):
-        done = desk.committed()
-        assert (done.staged.num_rows, done.staged.rejected, done.error) == (2, {}, None)
-    assert sink.rows == ["a", "b", "a", "b"]
-    assert not writer.busy
-    assert desk.done.empty()
-
-
 def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(desk: Desk) -> None:
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
     sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
+    assert writer.fence(()).result(seconds(10)) == []
+    assert sink.told.get(timeout=seconds(10)) == "fence"
     writer.write(Batch(1, [["first"]], 1))
     writer.write(Batch(2, [["second"]], 1))
     assert sorted(sink.told.get(timeout=seconds(10)) for _ in range(3)) == [
@@ -371,9 +324,16 @@ def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(
         "stage",
     ]
     assert sink.rows == []
+    assert writer.busy
+    assert writer.is_committing
     gate.put(None)
-    assert [desk.committed().error for _ in range(2)] == [None, None]
+    done = [desk.committed() for _ in range(2)]
+    assert [(each.error, each.staged.num_rows, each.staged.rejected) for each in done] == [
+        (None, 1, {}),
+        (None, 1, {}),
+    ]
     assert sink.rows == ["first", "second"]
+    assert not writer.busy
 
 
 def test_the_same_batch_is_tried_until_it_is_durable(desk: Desk) -> None:
@@ -409,16 +369,6 @@ def test_rows_that_only_the_commit_refuses_are_rejected_beside_the_others(desk: 
     assert writer.failing_since is None
 
 
-def test_a_commit_that_refuses_rows_it_never_got_or_those_of_transactions_has_failed(
-    desk: Desk,
-) -> None:
-    desk.writer(Script(commit=[RowsRejected({2: "?"})])).write(rows())
-    assert "row 2 of a batch of 2" in str(desk.committed().error)
-    sink = Script(commit=[RowsRejected({0: "?"})])
-    desk.writer(sink).commit(ready(sink))
-    assert "rejected rows that belong to transactions" in str(desk.committed().error)
-
-
 def test_a_batch_that_cannot_be_committed_is_let_go_and_one_that_cannot_be_staged_is_told(
     desk: Desk,
 ) -> None:
@@ -433,23 +383,14 @@ def test_a_batch_that_cannot_be_committed_is_let_go_and_one_that_cannot_be_stage
 
 def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk: Desk) -> None:
     busy: list[Line] = [SinkBusy(0.0)] * 20
-    writer = desk.writer(Script(commit=[*busy, OSError("once")]), WriteRetries(0.001, 3600.0))
+    sink = Script(stage=[SinkBusy(0.001)], commit=[*busy, OSError("once")])
+    writer = desk.writer(sink, WriteRetries(0.001, 3600.0))
     with capture_logs() as logs:
         writer.write(rows())
         assert desk.committed().error is None
+    assert (writer.retries, len(sink.heard())) == (1, 2 + 22)
     failed = [log["attempt"] for log in logs if log["event"] == "sink_write_failed"]
     assert failed == [1]
-
-
-def test_stopping_reports_a_batch_that_waits_for_its_commit_as_not_durable(desk: Desk) -> None:
-    sink = Script(commit=[OSError("away")])
-    writer = desk.writer(sink, NEVER)
-    writer.write(rows(4))
-    assert [sink.told.get(timeout=seconds(10)) for _ in range(2)] == ["stage", "commit"]
-    assert writer.stop(10)
-    error = desk.committed().error
-    assert isinstance(error, WriterStopped)
-    assert str(error).endswith("stopped before batch 4 was committed")
 
 
 def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter() -> None:
