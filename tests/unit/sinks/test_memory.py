@@ -1,32 +1,92 @@
+"""Sinks without a store, and the checks of epochs and txids that every sink makes."""
+
 import subprocess
 import sys
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
-from sinks import DiscardSink, MemoryDeadLetters
+from sinks import DiscardSink, ForeachSink, MemoryDeadLetters
+from sinks.shares import check_fences, is_to_commit
 from tests.support.patience import seconds
+from topology.bolt import bolt
+from topology.errors import InvalidTopology, RowsRejected, SinkFailed, SinkFenced
 from topology.record import Record
-from topology.sink import Batch, DeadLetter, Delivered
+from topology.sink import Batch, Committed, DeadLetter, Delivered, Fence, Share
+from topology.topology import Topology
 
 
-def test_the_discard_sink_counts_rows_of_any_type() -> None:
-    sink = DiscardSink()
-    sink.write(Batch(1, [[1, "a", None], pa.record_batch({"a": [1, 2]})], 5))
-    sink.write(Batch(2, [[object()]], 1))
-    assert sink.rows == 6
+def share(txid: int, line: str = "orders[0]", epoch: int = 3) -> Share:
+    return Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, 1)
 
 
-def test_dead_letters_in_memory_are_durable_at_once_and_told_of_once() -> None:
+def found(txid: int, line: str = "orders[0]", epoch: int = 3) -> Committed:
+    return Committed(line, epoch, txid)
+
+
+def test_next_txid_of_each_line_is_to_be_committed_and_others_are_not() -> None:
+    """Promise 14."""
+    shares = [share(7), share(1, "orders[1]")]
+    assert is_to_commit(shares, [found(6), found(0, "orders[1]")])
+    assert not is_to_commit(shares, [found(7), found(4, "orders[1]")])
+    assert is_to_commit([], []), "rows of no transaction"
+    with pytest.raises(SinkFailed, match=r"orders\[1\] 1 is not committed, but others"):
+        is_to_commit(shares, [found(7), found(0, "orders[1]")])
+
+
+@pytest.mark.parametrize("has", [0, 5])
+def test_sink_that_lost_commits_gets_no_more(has: int) -> None:
+    """Promise 14: put back to an older state under a running service, rows would be missing."""
+    with pytest.raises(SinkFailed, match=rf"up to {has}, but those up to 6 were committed"):
+        is_to_commit([share(7)], [found(has)])
+
+
+def test_lower_epoch_than_the_lines_is_fenced_first() -> None:
+    """Promise 9."""
+    with pytest.raises(SinkFenced):
+        is_to_commit([share(7)], [found(2, epoch=4)])
+    with pytest.raises(SinkFenced):
+        check_fences([Fence("orders[0]", 3)], [found(0, epoch=4)])
+    assert check_fences([Fence("orders[0]", 3)], [found(5, epoch=2)]) == [found(5)]
+
+
+def test_sinks_without_transactions_get_every_row() -> None:
+    got: list[list[Any]] = []
+    foreach, discard = ForeachSink(got.append, name="mine"), DiscardSink()
+    columns = pa.RecordBatch.from_pylist([{"n": 2}])
+    for sink in (foreach, discard):
+        sink.write(Batch(1, [[{"n": 1}, None], columns], 3))
+    assert got == [[{"n": 1}, None, {"n": 2}]]
+    assert discard.rows == 3
+    assert foreach.name == "mine"
+
+
+def test_function_may_reject_rows_and_is_refused_under_exactly_once() -> None:
+    def write(rows: list[Any]) -> None:
+        raise RowsRejected({0: "no"})
+
+    @bolt
+    def number(record: Any) -> dict[str, int]:
+        return {"n": 1}
+
+    with pytest.raises(RowsRejected):
+        ForeachSink(write).write(Batch(1, [[1]], 1))
+    topology = Topology("t", reliability="exactly-once")
+    topology.source("orders").then(number).into(ForeachSink(write))
+    topology.dead_letters.into(MemoryDeadLetters())
+    with pytest.raises(InvalidTopology, match=r"write.*\(ForeachSink\) gives at-least-once"):
+        topology.validate()
+
+
+def test_dead_letters_in_memory_are_durable_at_once_and_reported_once() -> None:
     sink = MemoryDeadLetters()
     letter = DeadLetter(Record(b"x", cast("Any", None)), "bad", 1, "ValueError", "parse", 0)
     sink.send(letter, 5)
     sink.send(letter, 6)
     assert sink.pending == 2
     assert sink.poll() == [Delivered(5, None), Delivered(6, None)]
-    assert sink.poll() == []
-    assert sink.pending == 0
-    assert sink.letters == [letter, letter]
+    assert (sink.poll(), sink.pending, sink.letters) == ([], 0, [letter, letter])
 
 
 def test_importing_the_sinks_imports_no_library_of_a_store() -> None:
@@ -35,11 +95,6 @@ def test_importing_the_sinks_imports_no_library_of_a_store() -> None:
         "late = {'pyspark', 'py4j', 'confluent_kafka', 'pandas', 'deltalake', 'pyiceberg'}; "
         "print(sorted(late & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=seconds(60),
-    )
-    assert done.stdout.strip() == "[]"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=seconds(60))
+    assert done.stdout.strip() == b"[]"

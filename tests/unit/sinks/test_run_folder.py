@@ -57,6 +57,8 @@ def test_folder_is_private_and_goes_with_close(tmp_path: Path) -> None:
     folder.close()
     folder.close()
     assert list((tmp_path / "root").iterdir()) == []
+    assert folder.open().is_dir(), "it is made again"
+    folder.close()
 
 
 def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_kept(tmp_path: Path) -> None:
@@ -108,10 +110,3 @@ def test_folders_that_are_none_of_ours_are_kept(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         "spool-backup", "spool-x-0123", "orders", "spool-link",
     }  # fmt: skip
-
-
-def test_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
-    folder = opened(tmp_path)
-    folder.close()
-    assert folder.open().is_dir()
-    folder.close()

@@ -17,7 +17,7 @@ from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import AggregateFailed, SinkFenced
 from topology.sink import Batch, Fence, Kind, Share, Sink, SinkContext, Staged
-from topology.state import LINE, TXID, Shape, State
+from topology.state import Shape, State
 
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 LINES = ("words[0]", "words[1]")
@@ -232,12 +232,3 @@ def test_a_row_of_a_later_transaction_is_refused(layout: Kind) -> None:
     message = rf"state 'words': {{'word': 'a', '_line': '{LINES[0][:5]}.* of txid 5, after 4"
     with pytest.raises(AggregateFailed, match=message):
         apply(shape, stored, [{"word": "a"}], 4)
-
-
-def test_what_is_of_no_transaction_is_always_added() -> None:
-    shape = state_of("opaque", MemoryState()).holds(n=count()).shape
-    stored = shape.schema.empty_table()
-    for _ in range(3):
-        stored = apply(shape, stored, [{"word": "a"}], 0)
-    (row,) = stored.to_pylist()
-    assert row == {"word": "a", LINE: LINES[0], "n": 3, "_before_n": 2, TXID: 0}

@@ -200,14 +200,6 @@ def test_a_state_that_says_nothing_of_its_values_has_no_sink() -> None:
         StateSink(into, State("words", key={"word": str}, into=into))
 
 
-def test_what_is_discarded_is_not_counted() -> None:
-    kept = Kept()
-    shares = (Share(LINES[0], 1, 1, 1, 0, 9, "", 1),)
-    kept.sink.discard(kept.sink.stage(Batch(1, [[{"word": "a"}]], 1, shares)))
-    kept.sink.close()
-    assert kept.values == {}
-
-
 class Breaking(MemoryState):
     """Its answer to an update gets lost, before or after it was done."""
 
@@ -244,38 +236,14 @@ def test_look_ups_of_the_same_run_learn_what_a_commit_has_made() -> None:
     assert kept.state["b"]["n"] == 2
 
 
-def test_a_commit_whose_answer_was_lost_is_learnt_of_when_it_is_tried_again() -> None:
+@pytest.mark.parametrize("loses", ["before", "after"])
+def test_lookups_get_a_commit_once_when_it_is_repeated(loses: str) -> None:
     into = Breaking()
     kept = following(into)
-    into.loses = "after"
+    into.loses = loses
     with pytest.raises(OSError, match="gone"):
         kept.put([Word("a")])
-    assert not kept.state.has_news, "it is not known yet"
-    kept.txid = 0
-    kept.put([Word("a")])
-    kept.state.catch_up()
-    assert kept.state["a"]["n"] == 1
-
-
-def test_what_was_not_committed_is_not_learnt_of() -> None:
-    into = Breaking()
-    kept = following(into)
-    into.loses = "before"
-    with pytest.raises(OSError, match="gone"):
-        kept.put([Word("a")])
-    assert not kept.state.has_news
-    kept.txid = 0
-    kept.put([Word("a")])
-    kept.state.catch_up()
-    assert kept.state["a"]["n"] == 1
-
-
-def test_a_commit_that_is_repeated_and_was_there_is_learnt_of_once() -> None:
-    into = Breaking()
-    kept = following(into)
-    into.loses = "after"
-    with pytest.raises(OSError, match="gone"):
-        kept.put([Word("a")])
+    assert not kept.state.has_news, "the outcome is unknown"
     kept.txid = 0
     kept.put([Word("a")])
     kept.state.catch_up()
