@@ -327,11 +327,29 @@ def state(sink: Sink[Any], *lines: str) -> list[tuple[int, int]]:
     return [(each.epoch, each.txid) for each in found]
 
 
-def test_the_rows_are_durable_with_their_txid(house: House, sink: Sink[Any]) -> None:
-    """Promise 3."""
-    put(sink, (share(), [order(1), order(2)]))
-    assert sorted(house.rows(), key=lambda row: row["number"]) == [order(1), order(2)]
-    assert state(sink, FIRST) == [(1, 1)]
+def test_rows_and_columns_are_durable_with_their_txid(house: House, sink: Sink[Any]) -> None:
+    """Promise 3. Storm 45: idempotent by txid, so it may be repeated when its reply was lost."""
+    columns = pa.RecordBatch.from_pylist([order(2), order(3)], schema=SCHEMA)
+    pieces: list[Piece] = [[order(1)], columns, [], [order(4)]]
+    staged = sink.stage(Batch(1, pieces, 4, (share(rows=3), share(SECOND))))
+    for _ in range(2):
+        sink.commit(staged)
+        found = sorted(house.rows(), key=lambda row: row["number"])
+        assert found == [order(number) for number in range(1, 5)]
+        assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("rows", [[], [{}, {}]], ids=["none", "rejected"])
+def test_group_without_rows_that_fit_raises_the_txids(
+    house: House, sink: Sink[Any], rows: list[Any]
+) -> None:
+    """Promise 14: every txid is committed, also where all its records were filtered."""
+    assert set(put(sink, (share(), rows), (share(SECOND), [])).rejected) == set(range(len(rows)))
+    assert house.rows() == []
+    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+    put(sink, (share(txid=2), []), (share(SECOND, 2), [order(1)]))
+    assert numbers(house) == [1]
+    assert state(sink, FIRST, SECOND) == [(1, 2), (1, 2)]
 
 
 def test_what_is_only_staged_is_not_visible(house: House, sink: Sink[Any]) -> None:
@@ -347,14 +365,6 @@ def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
     assert house.rows() == []
     put(sink, (share(), [order(1)]))
     assert numbers(house) == [1]
-
-
-def test_the_same_commit_twice_is_done_once(house: House, sink: Sink[Any]) -> None:
-    """Storm 45: idempotent by txid, so it may be repeated when its reply was lost."""
-    staged = put(sink, (share(), [order(1)]))
-    sink.commit(staged)
-    assert numbers(house) == [1]
-    assert state(sink, FIRST) == [(1, 1)]
 
 
 def test_the_same_transaction_staged_again_is_done_once(
@@ -376,22 +386,6 @@ def test_a_group_is_of_several_lines_whose_rows_and_txids_come_together(
     assert state(sink, FIRST, SECOND, THIRD) == [(1, 2), (1, 1), (1, 1)]
 
 
-def test_an_empty_group_raises_the_txids(house: House, sink: Sink[Any]) -> None:
-    """Promise 14: every txid is committed, also where all its records were filtered."""
-    put(sink, (share(), []), (share(SECOND), []))
-    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
-    put(sink, (share(txid=2), []), (share(SECOND, 2), [order(1)]))
-    assert numbers(house) == [1]
-    assert state(sink, FIRST, SECOND) == [(1, 2), (1, 2)]
-
-
-def test_rows_and_columns_may_come_in_one_group(house: House, sink: Sink[Any]) -> None:
-    columns = pa.RecordBatch.from_pylist([order(2), order(3)], schema=SCHEMA)
-    pieces: list[Piece] = [[order(1)], columns, [], [order(4)]]
-    sink.commit(sink.stage(Batch(1, pieces, 4, (share(rows=3), share(SECOND)))))
-    assert numbers(house) == [1, 2, 3, 4]
-
-
 def test_rows_that_do_not_fit_are_named_and_the_others_are_durable(
     house: House, sink: Sink[Any]
 ) -> None:
@@ -402,12 +396,6 @@ def test_rows_that_do_not_fit_are_named_and_the_others_are_durable(
     assert staged.num_rows == 2
     assert numbers(house) == [1, 3]
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
-
-
-def test_a_group_of_rejected_rows_only_raises_the_txids(house: House, sink: Sink[Any]) -> None:
-    assert set(put(sink, (share(), [{}, {}])).rejected) == {0, 1}
-    assert house.rows() == []
-    assert state(sink, FIRST) == [(1, 1)]
 
 
 def test_a_line_that_nobody_has_fenced_has_nothing(
@@ -473,20 +461,10 @@ def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
     assert house.rows() == []
     assert state(sink, FIRST, SECOND) == [(2, 0), (1, 0)]
     put(successor, (share(epoch=2, attempt=2), [order(1)]))
+    with pytest.raises(SinkFenced):
+        put(sink, (share(txid=2), [order(2)]))  # also what it stages after the fence
     put(sink, (share(SECOND), [order(2)]))
     assert numbers(house) == [1, 2]
-
-
-def test_a_zombie_that_stages_after_the_fence_is_refused_at_the_commit(
-    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
-) -> None:
-    """Promise 9."""
-    successor = opened()
-    successor.fence([Fence(FIRST, 2)])
-    put(successor, (share(epoch=2), [order(1)]))
-    with pytest.raises(SinkFenced):
-        put(sink, (share(txid=2), [order(2)]))
-    assert numbers(house) == [1]
     assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
 
 
