@@ -43,8 +43,12 @@ from service.pipeline.build import (
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
-from service.spark_engine.engine import SparkEngine
-from service.spark_engine.wiring import check_runs_on_spark, range_delivery, spark_engine
+from service.spark_engine.engine import (
+    SparkEngine,
+    check_runs_on_spark,
+    range_delivery,
+    spark_engine,
+)
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver

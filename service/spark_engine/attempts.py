@@ -21,9 +21,8 @@ from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import OutcomeCounters
 from service.snapshot import Apart
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
-from service.spark_engine.planner import Silences
+from service.spark_engine.planner import RangeOwner, Silences
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again
-from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.errors import SparkTimeout
 from sinks.writer import BatchCommitted, BatchStaged
@@ -48,11 +47,6 @@ class Attempt:
     """Lines for which a sink has rejected the commit, and its message."""
     commits_under_way: int = 0
     is_abandoned: bool = False  # it runs, and its result is of no use
-
-    def position_of(self, partition: Partition) -> Position:
-        """Where its tasks began to read, as it was known then. Raises KeyError."""
-        ranges = {each.partition: each for task in self.tasks for each in task.ranges}
-        return ranges[partition].position
 
     def log_fields(self) -> dict[str, Any]:
         lines = ", ".join(f"{member.line.partition} {member.txid}" for member in self.members)
@@ -88,7 +82,7 @@ class Attempts:
         self.silences = Silences()
         self._buffers = buffers
         self._submissions = submissions
-        self._owner = owner
+        self._assignment = owner.assignment
         self._ends = owner.ends
         self._settings = settings
         self._folder = folder
@@ -122,32 +116,24 @@ class Attempts:
 
         Its range stays planned, and is run again after a pause.
         """
-        pause = self.silences.fell(member.place, now)
-        self._note_retry(error, now)
-        log.warning(
-            "range_silent",
-            partition=str(member.line.partition),
-            error=error,
-            retry_in_seconds=round(pause, 3),
-        )
+        pause = round(self.silences.fell(member.place, now), 3)
+        self._note_error(error, now, retries=1)
+        partition = str(member.line.partition)
+        log.warning("range_silent", partition=partition, error=error, retry_in_seconds=pause)
         self.leave_out(member.place, at_once=False)
 
     def leaders_away(self, partitions: Collection[Partition], now: float) -> None:
         """Show in the figures which partitions the driver has not heard of for a while."""
-        if self._leaderless == partitions:
-            return
+        if self._leaderless != partitions and partitions:
+            others = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+            self._note_error(f"no answer from the leader of {min(partitions)}{others}", now)
         self._leaderless = frozenset(partitions)
-        if partitions:
-            others = len(partitions) - 1
-            named = f"leaders of {min(partitions)} and {others} more do"
-            who = named if others else f"leader of {min(partitions)} does"
-            self._note_error(f"the {who} not answer", now)
 
     def look(self) -> None:
         """Drop partitions that can leave now, and abandon attempts that are of no use."""
         for index, at_once in list(self._leaving.items()):
             waits_for = {GroupPhase.COMMITTING} | ({GroupPhase.PROCESSED} if not at_once else set())
-            with_it = [g for g in self.groups if any(m.place == index for m in g.members)]
+            with_it = [group for group in self.groups if group.has(index)]
             # Only the lowest is waited for: those after it may be what waits for this partition.
             if not with_it or with_it[0].phase not in waits_for:
                 del self._leaving[index]
@@ -254,28 +240,29 @@ class Attempts:
         if error is not None:
             self._fail(attempt.number, attempt.attempt, error, now)
             silent = {
-                member.line.partition: f"the leader of {member.line.partition} does not answer"
+                member.line.partition: f"no answer from the leader of {member.line.partition}"
                 for member in attempt.members
                 if self._ends.is_silent(member.line.partition)
             }
+        unreadable = {each.partition: each for each in failures if each.partition is not None}
         for member in attempt.members:
-            if member.line.partition in silent:
-                self.fell_silent(member, silent[member.line.partition], now)
-        for failure in failures:
-            if failure.partition is not None:
-                self._stop(attempt, failure)
+            partition = member.line.partition
+            if partition in silent:
+                self.fell_silent(member, silent[partition], now)
+            if partition in unreadable:
+                self._recover(attempt, member, unreadable[partition])
 
-    def _stop(self, attempt: Attempt, failure: TaskFailed) -> None:
+    def _recover(self, attempt: Attempt, member: GroupMember, failure: TaskFailed) -> None:
         """Have a partition recovered that cannot be read on; the others go on without it."""
-        for index, line, txid in attempt.members:
-            if line.partition == failure.partition:
-                begins = line.position_of(line.committed + 1)
-                # What is sealed is committed before: the epoch of its records counts, too.
-                epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
-                begins = replace(begins, leader_epoch=epoch)
-                error = partition_error(failure, attempt.position_of(line.partition), begins)
-                self._owner.assignment.fail(line.partition, error)
-                self.leave_out(index, at_once=False)
+        index, line, txid = member
+        begins = line.position_of(line.committed + 1)
+        # What is sealed is committed before: the epoch of its records counts, too.
+        epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
+        ranges = (each for task in attempt.tasks for each in task.ranges)
+        read_from = next(e.position for e in ranges if e.partition == line.partition)
+        error = partition_error(failure, read_from, replace(begins, leader_epoch=epoch))
+        self._assignment.fail(line.partition, error)
+        self.leave_out(index, at_once=False)
 
     def _seal(self, attempt: Attempt) -> None:
         """Seal the ranges, and stage the rows, unless the attempt turns out to be outdated.
@@ -288,7 +275,7 @@ class Attempts:
         for member in attempt.members:
             differs = member.line.replay_error(log_moved=False)
             if differs is not None:
-                self._owner.assignment.halt(member.line.partition, differs)
+                self._assignment.halt(member.line.partition, differs)
                 self.leave_out(member.place, at_once=True)
         self.look()
         if not self._is_live(attempt):
@@ -298,16 +285,13 @@ class Attempts:
         for member in attempt.members:
             self.silences.heard(member.place)
         for name, work in attempt.works.items():
-            work.shares = tuple(
-                self._share_of(member, work)
-                for member in attempt.members
-                if member.txid > member.line.skips.get(name, 0)
-            )
-            self._buffers[name].stage(work)
+            having = (m for m in attempt.members if m.txid > m.line.skips.get(name, 0))
+            shares = tuple(self._share_of(member, work) for member in having)
+            self._buffers[name].stage(work, shares)
 
     def _share_of(self, member: GroupMember, work: RangeWork) -> Share:
         line = str(member.line.partition)
-        epoch = self._owner.assignment.at(member.place).epoch
+        epoch = self._assignment.at(member.place).epoch
         share = share_of(line, epoch, member.transaction)
         return replace(share, num_rows=work.rows_of(line))
 
@@ -320,7 +304,7 @@ class Attempts:
         said = f"{type(error).__name__}: {error}"[:500]
         if is_late:
             said += "; raise [spark] job_deadline_seconds: the range stays as it is"
-        self._note_retry(said, now)
+        self._note_error(said, now, retries=1)
         log.warning(
             "range_group_failed",
             group=number,
@@ -332,11 +316,8 @@ class Attempts:
             log.info("range_group_given_longer", group=number, times=group.patience)
         self.look()
 
-    def _note_retry(self, error: str, now: float) -> None:
-        self.apart.retries += 1
-        self._note_error(error, now)
-
-    def _note_error(self, error: str, now: float) -> None:
+    def _note_error(self, error: str, now: float, retries: int = 0) -> None:
+        self.apart.retries += retries
         self.apart.last_error = error
         if self.apart.failing_since is None:
             self.apart.failing_since = now
@@ -350,11 +331,11 @@ class Attempts:
             work = buffer.staged(done)
             if work is None:
                 return
+            attempt = self._attempt_of(work)
             if done.error is not None:
-                attempt = self._attempt_of(work)
                 self._fail(attempt.number, attempt.attempt, done.error, now)
             elif done.staged is not None and done.staged.rejected:
-                self._reject(work, done.staged.rejected, now)
+                self._reject(attempt, work, done.staged.rejected, now)
         elif isinstance(done, BatchCommitted):
             attempt = self._attempt_of(buffer.committed(done))
             if isinstance(done.error, SinkFenced):
@@ -365,13 +346,14 @@ class Attempts:
     def _attempt_of(self, work: RangeWork) -> Attempt:
         return next(e for e in self.processed.values() if work in e.works.values())
 
-    def _reject(self, work: RangeWork, rejected: Mapping[int, str], now: float) -> None:
+    def _reject(
+        self, attempt: Attempt, work: RangeWork, rejected: Mapping[int, str], now: float
+    ) -> None:
         """Run a group again without the rows that a sink rejects; its tasks send the letters."""
-        attempt = self._attempt_of(work)
         indexes = {str(member.line.partition): member.place for member in attempt.members}
         found: dict[tuple[int, int], dict[int, str]] = {}
         for row, reason in rejected.items():
-            line, offset, which = work.origins[row]
+            line, offset, which = work.sources[row]
             found.setdefault((indexes[line], offset), {})[which] = reason
         group = self.groups.of(attempt.number)
         known = {} if group is None else group.refused
@@ -411,9 +393,9 @@ class Attempts:
         del self.processed[attempt.number]
         for member, covers in self.groups.done(attempt.number):
             # A partition that was lost during the commit is committed, too, but not ours.
-            manager = self._owner.assignment.at(member.place).manager
+            manager = self._assignment.at(member.place).manager
             if manager is not None and manager.delivery is member.line:
-                self._owner.assignment.passed(member.place, covers)
+                self._assignment.passed(member.place, covers)
         for done in attempt.results:
             self.counters.add(done.counters)
             self.apart.retried += done.retried
@@ -431,14 +413,14 @@ class Attempts:
             found = attempt.fenced.get(str(partition))
             if found is not None:
                 fenced = Fenced(partition, found)
-                self._owner.assignment.refuse(partition, fenced, index=member.place)
+                self._assignment.refuse(partition, fenced, index=member.place)
                 self.leave_out(member.place, at_once=True)
         self.groups.failed(attempt.number, attempt.attempt, now)  # if none was its member
         self.look()
 
 
 def partition_error(failure: TaskFailed, position: Position, begins: Position) -> KafkaError:
-    """The error of a partition whose range a task could not read from `position`.
+    """Return the error of a partition whose range a task could not read from `position`.
 
     `begins` is where its lowest open range does, and where reading would go on. A log that was
     cut off behind that place has good records there still: they are to be read before the cut.

@@ -35,7 +35,7 @@ class Executors(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once, as far as is known; asks nobody."""
+        """Tasks that run at once, as far as is known; asks nobody."""
         ...
 
     def open(self) -> None:
@@ -70,9 +70,13 @@ class OnSpark:
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
         patience = max((task.patience for task in tasks), default=1)
         try:
+            encoded = [encode(task) for task in tasks]
+        except Exception as error:
+            raise TaskError(type(error).__name__, f"it cannot be sent: {error}") from error
+        try:
             results = run_tasks(
                 self._driver,
-                [_encoded(task) for task in tasks],
+                encoded,
                 run_task,
                 group=name,
                 deadline_seconds=patience * self._deadline_seconds,
@@ -88,13 +92,6 @@ class OnSpark:
 
     def cancel(self, name: str) -> None:
         self._driver.cancel(name)
-
-
-def _encoded(task: Task) -> bytes:
-    try:
-        return encode(task)
-    except Exception as error:
-        raise TaskError(type(error).__name__, f"it cannot be sent: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,6 @@ class _Job:
     tasks: tuple[Task, ...]
     is_cancelled: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
-    thread: threading.Thread | None = None
 
     @property
     def name(self) -> str:
@@ -138,16 +134,11 @@ class Submissions:
     def slots(self) -> int:
         return self._executors.slots
 
-    def open(self) -> None:
-        """Start the executors. Raises SinkError."""
-        self._executors.open()
-
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
         """Run an attempt; TasksEnded follows."""
         job = _Job(number, attempt, tuple(tasks))
         self._jobs[number, attempt] = job
-        job.thread = threading.Thread(target=self._run, args=(job,), name=job.name, daemon=True)
-        job.thread.start()
+        threading.Thread(target=self._run, args=(job,), name=job.name, daemon=True).start()
 
     def cancel(self, number: int, attempt: int) -> None:
         """Stop an attempt whose result is of no use; TasksEnded follows all the same."""
@@ -192,7 +183,7 @@ class Submissions:
 def deal(
     ranges: Sequence[TaskRange], slots: int, before: Mapping[Partition, int] | None = None
 ) -> list[list[TaskRange]]:
-    """Deal ranges out to at most so many slots, about as large each, as far as offsets tell.
+    """Deal ranges out to at most so many slots, of about equal size, as far as offsets tell.
 
     `before` has the slot of a partition last time. The partition stays there unless that makes the
     slot much larger than others: if Spark gives the task to the same worker again, that has its
@@ -202,19 +193,15 @@ def deal(
     slots = max(1, min(slots, len(ranges)))
     tasks: list[list[TaskRange]] = [[] for _ in range(slots)]
     loads = [0] * slots
-    fair = sum(map(_size, ranges)) / slots
-    for each in sorted(ranges, key=lambda each: (-_size(each), each.partition)):
-        slot = before.get(each.partition, slots)
-        fits = slot < slots and (not tasks[slot] or loads[slot] + _size(each) <= _EXCESS * fair)
-        if not fits:
+    sizes = {each.partition: each.end - each.position.offset for each in ranges}
+    most = _EXCESS * sum(sizes.values()) / slots
+    for each in sorted(ranges, key=lambda each: (-sizes[each.partition], each.partition)):
+        size, slot = sizes[each.partition], before.get(each.partition, slots)
+        if slot >= slots or (tasks[slot] and loads[slot] + size > most):
             slot = loads.index(min(loads))
         tasks[slot].append(each)
-        loads[slot] += _size(each)
+        loads[slot] += size
     return tasks
-
-
-def _size(each: TaskRange) -> int:
-    return each.end - each.position.offset
 
 
 class SharedFolder:
@@ -250,7 +237,7 @@ class SharedFolder:
             raise SinkFailed(f"{self._folder.path} cannot be made: {error}") from error
 
     def tables(self) -> dict[str, str]:
-        """Files with the rows of the reference tables as they are loaded now, by name.
+        """Write the reference tables as they are loaded now; return the files by name.
 
         A table that has changed gets a new file, as tasks under way read the old one. The newest
         two stay; a task that comes later for another fails, and its group is run again. Raises
@@ -265,8 +252,11 @@ class SharedFolder:
         files = self._files.setdefault(reference.name, [])
         if files and self._loads[reference.name] is loaded and files[-1].exists():
             return files[-1]
+        columns = dict(zip(reference.key, loaded.keys, strict=True))
+        for name, column in zip(loaded.values.schema.names, loaded.values.columns, strict=True):
+            columns.setdefault(name, column)
+        table = pa.table(columns)
         path = self._folder.open() / f"{uuid.uuid4().hex}.arrow"  # someone may have cleaned up
-        table = _table_of(reference, loaded)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         self._loads[reference.name] = loaded
@@ -280,10 +270,3 @@ class SharedFolder:
         """Remove the folder and what is in it. Idempotent."""
         if self._folder is not None:
             self._folder.close()
-
-
-def _table_of(reference: Reference, loaded: Loaded) -> pa.Table:
-    columns = dict(zip(reference.key, loaded.keys, strict=True))
-    for name, column in zip(loaded.values.schema.names, loaded.values.columns, strict=True):
-        columns.setdefault(name, column)
-    return pa.table(columns)

@@ -3,8 +3,8 @@
 One turn of the owner thread's loop:
 
 1. partitions that are opened, mended or halted;
-2. results of tries, and what the sinks' threads have done;
-3. what the logs have come to is planned: a range of each partition, together a group;
+2. results of attempts, and reports of the sinks' threads;
+3. new records of the logs are planned: a range of each partition, together a group;
 4. groups whose plan is stored are run;
 5. the lowest group, if it is read, sealed and staged, is committed in every sink;
 6. what was planned, sealed and done is stored.
@@ -14,35 +14,44 @@ Nothing blocks, but for a moment when there is nothing else to do.
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
-from partition.errors import OffsetOutOfRange
-from service.failpoints import nowhere
+from partition.consumer import ConsumerPolicy
+from partition.delivery import DeliveryFactory
+from partition.interfaces import Catalogue, Fetcher, OffsetStore
+from partition.kafka.kafka_catalogue import KafkaCatalogue
+from partition.ledger import CommitProgress, Ledger
+from partition.records import Partition, Resumed, TransactionKind
+from partition.recovery import Ways
+from service.config import Config
+from service.failpoints import consumer_with_places, nowhere, with_places
+from service.pipeline.build import sizes_of
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
+from service.pipeline.fences import EpochFencer
+from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import OutcomeCounters
 from service.snapshot import EngineStatistics
 from service.spark_engine.attempts import Attempts
-from service.spark_engine.cluster import Executors, SharedFolder, Submissions, TasksEnded
-from service.spark_engine.planner import RangePlans, Rates
+from service.spark_engine.cluster import Executors, OnSpark, SharedFolder, Submissions, TasksEnded
+from service.spark_engine.planner import LogEndTracker, RangeOwner, RangePlans
 from service.spark_engine.range_buffer import RangeBuffer
-from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import TaskSettings
+from sinks.names import local_path
+from sinks.spark.driver import SparkDriver
+from topology.errors import InvalidTopology
 from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Lifecycle
-from transactions.groups import (
-    GroupMember,
-    GroupPhase,
-    RangePlanner,
-    RangePolicy,
-    TransactionGroups,
-)
+from transactions.groups import GroupPhase, RangePolicy, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
+from transactions.transaction import TransactionPolicy
 
 _IDLE_SECONDS = 0.02
 _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
+_SPOOL = ".headrace-spool"
 
 
 class SparkEngine:
@@ -75,16 +84,16 @@ class SparkEngine:
         self.dead_letters = letters
         self.outlets = buffers
         self._assignment = owner.assignment
-        self._ends = owner.ends
         self._folder = folder
         self._clock = clock
         self._results = results  # of TasksEnded, WriterEvent
+        self._executors = executors
         self._submissions = Submissions(executors, results.put)
         groups = TransactionGroups(ranges.max_active, rng)
         by_name = {buffer.name: buffer for buffer in buffers}
         self._attempts = Attempts(groups, by_name, self._submissions, owner, settings, folder, at)
-        rates = Rates(topology.source_of, ranges.seconds)
-        self._plans = RangePlans(groups, owner.ends, RangePlanner(ranges), rates)
+        silences, source_of = self._attempts.silences, topology.source_of
+        self._plans = RangePlans(groups, owner, silences, ranges, source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
 
@@ -94,7 +103,7 @@ class SparkEngine:
         Raises SinkFailed, and what starting Spark raises.
         """
         self._folder.open()
-        self._submissions.open()
+        self._executors.open()
         self._life.open()
         for outlet in self.outlets:
             outlet.writer.start()
@@ -112,12 +121,11 @@ class SparkEngine:
         self.dead_letters.poll(now)
         lines = self._look()
         if fetch:
-            self._poll_ends(now, lines)
-            self._attempts.leaders_away(self._ends.leaderless, now)
+            for index in self._plans.poll_ends(now, lines):
+                self._attempts.leave_out(index, at_once=False)
+            self._attempts.leaders_away(self.consumer.ends.leaderless, now)
             if not self._assignment.is_paused:
-                is_settled = self._assignment.is_settled
-                lines = self._readable(now, lines)
-                moved |= self._plans.plan(now, lines, is_settled=is_settled, flush=flush)
+                moved |= self._plans.plan(now, lines, flush=flush)
             moved |= self._attempts.run(now)
         moved |= self._attempts.commit_next(now)
         if not moved:
@@ -127,11 +135,11 @@ class SparkEngine:
 
     @property
     def counters(self) -> OutcomeCounters:
-        """How records were resolved whose transactions are committed."""
+        """Outcomes of the records whose transactions are committed."""
         return self._attempts.counters
 
     def statistics(self) -> EngineStatistics:
-        """The figures of this moment: no record is in flight here, and no bolt is called."""
+        """Return the figures of this moment: no record is in flight here, no bolt is called."""
         sinks = (outlet.statistics() for outlet in self.outlets)
         return EngineStatistics.of(self.counters, sinks, self._attempts.apart)
 
@@ -157,7 +165,6 @@ class SparkEngine:
                 self._assignment.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
-        """Tell the hooks. One that is lost or halted is left out of its groups."""
         match change:
             case Assigned(partition):
                 self._life.partition_assigned(partition.topic, partition.number)
@@ -181,7 +188,7 @@ class SparkEngine:
         return all(ended)
 
     def _look(self) -> dict[int, PartitionTransactions]:
-        """The lines, by partition index, of partitions of which more may be read."""
+        """Return the lines, by partition index, of partitions of which more may be read."""
         steady: dict[int, PartitionTransactions] = {}
         for index, manager in self._assignment.owned():
             line = cast("PartitionTransactions", manager.delivery)
@@ -197,45 +204,6 @@ class SparkEngine:
         self._attempts.look()
         return {i: line for i, line in steady.items() if not self._attempts.is_leaving(i)}
 
-    def _readable(
-        self, now: float, lines: Mapping[int, PartitionTransactions]
-    ) -> dict[int, PartitionTransactions]:
-        """Those of the lines whose partitions can be read now, as far as is known."""
-        silences, ends = self._attempts.silences, self._ends
-        return {
-            index: line
-            for index, line in lines.items()
-            if not silences.is_out(index, now, is_answered=not ends.is_silent(line.partition))
-        }
-
-    def _poll_ends(self, now: float, lines: Mapping[int, PartitionTransactions]) -> None:
-        if not self._ends.poll(now, [line.partition for line in lines.values()]):
-            return
-        for index, line in lines.items():
-            end = self._ends.end_of(line.partition)
-            trouble = self._ends.trouble(now, line.partition, line.planned_to)
-            if isinstance(trouble, OffsetOutOfRange) and self._asks_a_task(index, line):
-                continue
-            if trouble is not None:
-                self._assignment.fail(line.partition, trouble)
-                self._attempts.leave_out(index, at_once=False)
-            elif end is not None and end.offset >= line.planned_to:
-                self._assignment.log_end(self._assignment.at(index), end.offset, is_read=False)
-
-    def _asks_a_task(self, index: int, line: PartitionTransactions) -> bool:
-        """Ask where a log was cut off that ends before what was planned; False: nobody knows.
-
-        It may have been cut off lower, and written anew, unread, up to its end. The broker tells
-        only a reader under the epoch of the last record, so a range is planned where one begins.
-        """
-        manager = self._assignment.at(index).manager
-        if manager is None or manager.position.leader_epoch is None:
-            return False
-        groups = self._attempts.groups
-        if line.may_begin and not manager.open_transactions and groups.may_plan:
-            groups.plan([GroupMember(index, line, line.begin(line.planned_to + 1).txid)])
-        return True
-
     def _take_results(self, now: float) -> bool:
         moved = False
         for result in self._results.take_all():
@@ -249,5 +217,94 @@ class SparkEngine:
     def _wait(self) -> None:
         """Wait for a result; the next turn begins with it."""
         is_storing = any(m.line.is_due for group in self._attempts.groups for m in group.members)
-        seconds = _STORING_SECONDS if is_storing else _IDLE_SECONDS
-        self._results.wait(seconds)
+        self._results.wait(_STORING_SECONDS if is_storing else _IDLE_SECONDS)
+
+
+def check_runs_on_spark(topology: Topology) -> None:
+    """Raise InvalidTopology unless the spark engine can run the topology."""
+    if topology.reliability != "exactly-once":
+        raise InvalidTopology(
+            f"topology '{topology.name}' is {topology.reliability}; the engine \"spark\" runs "
+            'topologies that are exactly-once, the engine "local" runs all'
+        )
+
+
+def range_delivery(
+    kind: TransactionKind, policy: RangePolicy
+) -> DeliveryFactory[PartitionTransactions]:
+    """Return what makes a partition's transactions of ranges."""
+    lines = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
+
+    def make(
+        partition: Partition, ledger: Ledger, progress: CommitProgress, resumed: Resumed | None
+    ) -> PartitionTransactions:
+        return PartitionTransactions(partition, ledger, progress, resumed, lines)
+
+    return make
+
+
+def spark_engine(
+    topology: Topology,
+    config: Config,
+    *,
+    name: str,
+    target: str | None,
+    spark: SparkDriver,
+    client: Fetcher,
+    catalogue: Catalogue,
+    store: OffsetStore,
+    policy: ConsumerPolicy,
+    at: Callable[[str], object],
+) -> SparkEngine:
+    """Make the engine; `target` is where executors find the topology, "module:topology"."""
+    results = ResultQueue()
+    steps = topology.sink_steps()
+    sinks = [with_places(step.sink, at) for step in steps]
+    buffers = [
+        RangeBuffer(step, writer_of(step, sink, results.put), sink)
+        for step, sink in zip(steps, sinks, strict=True)
+    ]
+    fencer = EpochFencer(topology.transactions, {each.name: each.writer for each in buffers})
+    sink = topology.dead_letters.sink
+    if sink is None:  # Topology.validate has seen to that
+        raise AssertionError
+    letters = DeadLetterSender(with_places(sink, at))
+    spare = dict(config.kafka)
+    ends = LogEndTracker(catalogue, config.spark.poll_seconds, lambda: KafkaCatalogue(spare))
+    topics = [source.topic for source in topology.sources]
+
+    def make_owner(store: OffsetStore) -> RangeOwner:
+        ways = Ways(store, catalogue, letters.send_notice, fencer)
+        return RangeOwner(client, ways, ends, topics, policy, random.SystemRandom())
+
+    storage = config.storage.storage()
+    pipeline = config.pipeline
+    sizes = sizes_of(topology, pipeline.fetch_records, pipeline.chunk_records)
+    settings = TaskSettings(
+        pipeline=name,
+        target=target or "",
+        paths=(str(Path.cwd()),),
+        kafka=config.kafka,
+        storage=storage,
+        retries=config.retries.policy(),
+        screen=config.screen(),
+        message_timeout_seconds=pipeline.message_timeout_seconds,
+        fetch_records=sizes.fetch_records,
+        chunk_records=sizes.chunk_records,
+        max_pending=pipeline.max_pending,
+        max_pending_bytes=pipeline.max_pending_bytes,
+        log_level=config.logs.level,
+    )
+    folder = local_path(f"{storage.warehouse}/{_SPOOL}/{name.replace('/', '_')}")
+    return SparkEngine(
+        topology,
+        consumer_with_places(make_owner, store, at),
+        letters,
+        buffers,
+        results,
+        OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
+        SharedFolder(folder, topology.references),
+        settings,
+        ranges=config.range_policy(),
+        at=at,
+    )

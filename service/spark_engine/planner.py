@@ -1,17 +1,22 @@
-"""Plan groups of ranges: where logs end, which partitions are silent, what rate limits allow."""
+"""The driver's partitions: owned here, their logs' ends tracked, their next ranges planned."""
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+import random
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import structlog
 
+from partition.assignment import Assignment
+from partition.commits import OffsetCommitter
+from partition.consumer import ConsumerPolicy, SourceHealth
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
-from partition.interfaces import Catalogue, LogEnd, Topic
+from partition.interfaces import Catalogue, Fetcher, LogEnd, Topic, TopicName
+from partition.manager import PartitionStatistics
 from partition.records import Partition, Position
+from partition.recovery import Ways
 from topology.steps import Source
-from transactions.groups import GroupMember, RangePlanner, TransactionGroups
+from transactions.groups import GroupMember, RangePlanner, RangePolicy, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 
 log = structlog.get_logger()
@@ -26,7 +31,7 @@ _TOGETHER_SECONDS = 2.0  # so long the first partitions that are open wait for t
 
 
 class _Question:
-    """One question about some logs, and its answer while it is awaited."""
+    """A question about some logs, and its answer while it is awaited."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -34,14 +39,12 @@ class _Question:
         self._due = float("-inf")
         self.asked_for: set[Partition] = set()  # without those that were removed since
 
-    @property
-    def is_answered(self) -> bool:
-        return self._answer is not None and self._answer.done()
-
-    def take(self) -> Mapping[Partition, LogEnd]:
-        """The answer, once. Raises KafkaError."""
+    def take(self) -> Mapping[Partition, LogEnd] | None:
+        """Return the answer, once; None if none has come. Raises KafkaError."""
+        if self._answer is None or not self._answer.done():
+            return None
         answer, self._answer = self._answer, None
-        return {} if answer is None else answer.result()
+        return answer.result()
 
     def ask(self, now: float, partitions: Collection[Partition], poll_seconds: float) -> None:
         """Ask again, if no answer is awaited and it is time."""
@@ -52,19 +55,26 @@ class _Question:
             self._answer = self._catalogue.ends(self.asked_for.copy())
 
 
-class _TopicAsked(NamedTuple):
-    """A question of a silent partition's topic."""
+@dataclass(slots=True)
+class _Log:
+    """A partition's log, as far as it was heard of."""
 
-    at: float
-    answer: Future[Topic]
+    end: LogEnd | None = None
+    is_answered: bool = False  # the cluster was asked of it, even if it could not tell
+    short_since: float | None = None  # since when it has ended too early
+    silent_since: float | None = None  # since when answers have left it out
+    topic: Future[Topic] | None = None  # asked for while it is silent for long: a topic may go
+    topic_asked_at: float = 0.0
+
+    def hear(self) -> None:
+        self.silent_since = self.topic = None
 
     @property
-    def is_missing(self) -> bool:
-        return self.answer.done() and isinstance(self.answer.exception(), TopicMissing)
-
-    def may_be_asked_again(self, now: float) -> bool:
-        """Whether it is time: a topic may be deleted while its partition is silent."""
-        return self.answer.done() and not self.is_missing and now - self.at >= _SHORT_SECONDS
+    def is_topic_missing(self) -> bool:
+        topic = self.topic
+        if topic is None or not topic.done():
+            return False
+        return isinstance(topic.exception(), TopicMissing)
 
 
 class LogEndTracker:
@@ -88,13 +98,8 @@ class LogEndTracker:
         self._make_spare = make_spare
         self._spare: Catalogue | None = None
         self._poll_seconds = poll_seconds
-        self._ends: dict[Partition, LogEnd] = {}
-        self._short: dict[Partition, float] = {}  # since when a log has been too short
-        self._silent: dict[Partition, float] = {}  # since when answers have left it out
-        # Of these, those that were silent for long: whether their topics are there.
-        self._topics: dict[Partition, _TopicAsked] = {}
+        self._logs: dict[Partition, _Log] = {}
         self._questions = [_Question(catalogue)]  # and the spare's, once there was one
-        self._answered: set[Partition] = set()
         self.available = True
         """Whether the last question was answered."""
 
@@ -106,39 +111,38 @@ class LogEndTracker:
             spare.close()
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Do nothing: what is planned says where executors read."""
+        """Do nothing: plans say where executors read."""
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Forget partitions: their logs may be others later."""
         for partition in partitions:
+            self._logs.pop(partition, None)
             for question in self._questions:
                 question.asked_for.discard(partition)
-            self._answered.discard(partition)
-            self._ends.pop(partition, None)
-            self._short.pop(partition, None)
-            self._hear(partition)
 
     def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
-        """The end of a log; its start is not asked for."""
-        end = self._ends.get(partition)
+        end = self.end_of(partition)
         return None if end is None else (None, end.offset)
 
     def end_of(self, partition: Partition) -> LogEnd | None:
-        """The newest known end of a log."""
-        return self._ends.get(partition)
+        """Return the newest known end of a log."""
+        return self._log(partition).end
 
     def is_answered(self, partition: Partition) -> bool:
         """Whether the cluster was asked of it, even if it could not tell."""
-        return partition in self._answered
+        return self._log(partition).is_answered
 
     def is_silent(self, partition: Partition) -> bool:
         """Whether the last answer left it out: its leader could not be asked."""
-        return partition in self._silent
+        return self._log(partition).silent_since is not None
 
     @property
-    def leaderless(self) -> Collection[Partition]:
+    def leaderless(self) -> set[Partition]:
         """Those whose leaders have not answered for some seconds."""
-        return self._topics.keys()
+        return {partition for partition, each in self._logs.items() if each.topic is not None}
+
+    def _log(self, partition: Partition) -> _Log:
+        return self._logs.get(partition) or _Log()
 
     def poll(self, now: float, partitions: Collection[Partition]) -> bool:
         """Take answers, and ask again when it is time; True if an answer came.
@@ -147,11 +151,11 @@ class LogEndTracker:
         again cannot help.
         """
         taken = [self._take(now, question) for question in self._questions]
-        if self._silent and self._make_spare is not None and len(self._questions) == 1:
+        silent = {each for each in partitions if self.is_silent(each)}
+        if silent and self._make_spare is not None and len(self._questions) == 1:
             self._spare = self._make_spare()
             self._spare.open()
             self._questions.append(_Question(self._spare))
-        silent = {each for each in partitions if each in self._silent}
         apart = silent if len(self._questions) > 1 else set()
         others = [each for each in partitions if each not in apart]
         for question, asked in zip(self._questions, (others, apart), strict=False):
@@ -159,26 +163,23 @@ class LogEndTracker:
         return any(taken)
 
     def trouble(self, now: float, partition: Partition, planned_to: int) -> KafkaError | None:
-        """The reason why nothing can be planned from an offset, told once in a while.
+        """Return why nothing can be planned from an offset, told once in a while.
 
         The log has ended before it for a while, or the topic is gone.
         """
-        asked = self._topics.get(partition)
-        if asked is not None and asked.is_missing:
-            self._hear(partition)
+        found = self._log(partition)
+        if found.is_topic_missing:
+            found.hear()
             return TopicMissing(partition.topic)
-        end = self._ends.get(partition)
-        if end is None or end.offset >= planned_to:
-            self._short.pop(partition, None)
+        end, since = found.end, found.short_since
+        is_short = end is not None and end.offset < planned_to
+        found.short_since = (now if since is None else since) if is_short else None
+        if end is None or found.short_since is None or now - found.short_since < _SHORT_SECONDS:
             return None
-        if now - self._short.setdefault(partition, now) < _SHORT_SECONDS:
-            return None
-        del self._short[partition]
+        found.short_since = None
         return OffsetOutOfRange(partition, planned_to, f"its log ends at {end.offset}")
 
     def _take(self, now: float, question: _Question) -> bool:
-        if not question.is_answered:
-            return False
         is_spare = question is not self._questions[0]
         try:
             ends = question.take()
@@ -191,29 +192,104 @@ class LogEndTracker:
                 self.available = False
                 return False
             ends = {}  # none of the silent ones can be asked
+        if ends is None:
+            return False
         self.available |= not is_spare
-        self._answered |= question.asked_for
-        for each in question.asked_for:
-            if each in ends:
-                self._ends[each] = ends[each]
-                self._hear(each)
+        for partition in question.asked_for:
+            found = self._logs.setdefault(partition, _Log())
+            found.is_answered = True
+            if partition in ends:
+                found.end = ends[partition]
+                found.hear()
             else:
-                self._miss(each, now)
+                self._miss(partition, found, now)
         return True
 
-    def _hear(self, partition: Partition) -> None:
-        self._silent.pop(partition, None)
-        self._topics.pop(partition, None)
-
-    def _miss(self, partition: Partition, now: float) -> None:
-        since = self._silent.setdefault(partition, now)
-        if now - since < _SHORT_SECONDS:
+    def _miss(self, partition: Partition, missed: _Log, now: float) -> None:
+        if missed.silent_since is None:
+            missed.silent_since = now
+        if now - missed.silent_since < _SHORT_SECONDS:
             return
-        if partition not in self._topics:
+        if missed.topic is None:
             log.warning("end_not_known", partition=str(partition))
-        elif not self._topics[partition].may_be_asked_again(now):
+        elif (
+            not missed.topic.done()
+            or missed.is_topic_missing
+            or now - missed.topic_asked_at < _SHORT_SECONDS
+        ):
             return
-        self._topics[partition] = _TopicAsked(now, self._catalogue.topic(partition.topic))
+        missed.topic_asked_at, missed.topic = now, self._catalogue.topic(partition.topic)
+
+
+class RangeOwner:
+    """Claims and recovers partitions, and stores how far each is done. The owner calls everything.
+
+    It stands where `Consumer` does on the local engine, without records: `ends` takes the place of
+    a fetcher.
+    """
+
+    def __init__(
+        self,
+        client: Fetcher,
+        ways: Ways,
+        ends: LogEndTracker,
+        sources: Sequence[TopicName],
+        policy: ConsumerPolicy,
+        rng: random.Random,
+    ) -> None:
+        """`client` reads nothing: it commits to the consumer group, if the policy says so."""
+        self.ends = ends
+        self.assignment = Assignment(ends, ways, sources, policy.assignment, rng)
+        self._ways = ways
+        self._client = client
+        self._mirrors = policy.mirror
+        self.offsets = OffsetCommitter(
+            ways.store,
+            self.assignment,
+            policy.commit_interval_seconds,
+            client if policy.mirror else None,
+        )
+
+    def open(self) -> None:
+        self._ways.store.open()
+        self._client.open()
+        if not self._mirrors:  # it was opened so that wrong properties are found
+            self._client.close()
+        self._ways.catalogue.open()
+
+    def close(self) -> None:
+        self.ends.close()
+        self._client.close()
+        self._ways.catalogue.close()
+        self._ways.store.close()
+
+    def commit(self, now: float, *, force: bool = False) -> None:
+        """Store what moved; see `OffsetCommitter.commit`."""
+        if self._mirrors:
+            self._client.fetch(1, 0.0)  # it hears what became of commits to the group
+        for _index, manager in self.assignment.owned():
+            self.offsets.note(manager)  # what is planned is stored at once
+        self.offsets.commit(now, force=force)
+
+    def health(self, now: float) -> SourceHealth:
+        return SourceHealth(
+            kafka_available=self.ends.available,
+            store_available=self._ways.store.available,
+            mirror_failures=self._client.mirror_failures,
+            commit_seconds=self.offsets.seconds(now),
+        )
+
+    def statistics(self, now: float) -> Iterator[PartitionStatistics]:
+        """Return the figures of each partition that was opened."""
+        for assigned in self.assignment:
+            if assigned.manager is not None:
+                log_end = self.ends.end_of(assigned.partition)
+                yield replace(
+                    assigned.manager.statistics(now),
+                    log_end=None if log_end is None else log_end.offset,
+                    lost=dict(assigned.lost),
+                    epoch=assigned.epoch,
+                )
 
 
 class Silences:
@@ -227,11 +303,10 @@ class Silences:
         self._again_at: dict[int, float] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
         return bool(self._times)
 
     def fell(self, index: int, now: float) -> float:
-        """Note that nothing was heard of a partition; return how long it is left out."""
+        """Note that nothing was heard of a partition; return for how long it is left out."""
         times = self._times[index] = self._times.get(index, 0) + 1
         pause = min(_FIRST_SECONDS * 2.0 ** min(times - 1, 16), _LONGEST_SECONDS)
         self._again_at[index] = now + pause
@@ -249,7 +324,7 @@ class Silences:
         return now < self._again_at.get(index, now)
 
     def patience(self, index: int) -> int:
-        """How many times as long as at first nothing may be heard of a partition's next range.
+        """Return the factor on the seconds for which a partition's next range may be silent.
 
         It may be no silence of its leader's: a client brings nothing of records whose producers
         have aborted them, while it reads a long stretch of these.
@@ -281,7 +356,7 @@ class Rates:
     """
 
     def __init__(self, source_of: Callable[[str], Source], group_seconds: float) -> None:
-        """`group_seconds` is for how long a group gathers records."""
+        """A group gathers records for `group_seconds`."""
         self._source_of = source_of
         self._group_seconds = group_seconds
         self._budgets: dict[str, _Budget] = {}
@@ -289,7 +364,7 @@ class Rates:
     def allowed(
         self, now: float, logs: Mapping[int, tuple[int, int]], topic_of: Mapping[int, str]
     ) -> dict[int, tuple[int, int]]:
-        """Where the next range of each partition begins, and where it may end by now.
+        """Return the offsets that may be planned of each partition: first, and end.
 
         What a source allows is shared out evenly among those of its partitions that have records.
         """
@@ -313,7 +388,7 @@ class Rates:
         return allowed
 
     def take(self, topic: str, count: int) -> None:
-        """Note that so many were planned."""
+        """Note that so many records were planned."""
         budget = self._budgets.get(self._source_of(topic).label)
         if budget is not None:
             budget.tokens -= count
@@ -334,31 +409,68 @@ class RangePlans:
     """
 
     def __init__(
-        self, groups: TransactionGroups, ends: LogEndTracker, planner: RangePlanner, rates: Rates
+        self,
+        groups: TransactionGroups,
+        owner: RangeOwner,
+        silences: Silences,
+        policy: RangePolicy,
+        source_of: Callable[[str], Source],
     ) -> None:
         self._groups = groups
-        self._ends = ends
-        self._planner = planner
-        self._rates = rates
+        self._assignment = owner.assignment
+        self._ends = owner.ends
+        self._silences = silences
+        self._planner = RangePlanner(policy)
+        self._rates = Rates(source_of, policy.seconds)
         self._since: float | None = None  # when the first partition was open
 
-    def plan(
-        self,
-        now: float,
-        lines: Mapping[int, PartitionTransactions],
-        *,
-        is_settled: bool,
-        flush: bool,
-    ) -> bool:
+    def poll_ends(self, now: float, lines: Mapping[int, PartitionTransactions]) -> list[int]:
+        """Ask where logs end; return the partitions, by index, that have to be recovered."""
+        failed: list[int] = []
+        if not self._ends.poll(now, [line.partition for line in lines.values()]):
+            return failed
+        for index, line in lines.items():
+            end = self._ends.end_of(line.partition)
+            trouble = self._ends.trouble(now, line.partition, line.planned_to)
+            if isinstance(trouble, OffsetOutOfRange) and self._asks_a_task(index, line):
+                continue
+            if trouble is not None:
+                self._assignment.fail(line.partition, trouble)
+                failed.append(index)
+            elif end is not None and end.offset >= line.planned_to:
+                self._assignment.log_end(self._assignment.at(index), end.offset, is_read=False)
+        return failed
+
+    def _asks_a_task(self, index: int, line: PartitionTransactions) -> bool:
+        """Ask where a log was cut off that ends before what was planned; False: nobody knows.
+
+        It may have been cut off lower, and written anew, unread, up to its end. The broker tells
+        only a reader under the epoch of the last record, so a range is planned where one begins.
+        """
+        manager = self._assignment.at(index).manager
+        if manager is None or manager.position.leader_epoch is None:
+            return False
+        if line.may_begin and not manager.open_transactions and self._groups.may_plan:
+            self._groups.plan([GroupMember(index, line, line.begin(line.planned_to + 1).txid)])
+        return True
+
+    def plan(self, now: float, lines: Mapping[int, PartitionTransactions], *, flush: bool) -> bool:
         """Plan the next ranges of these lines, by partition index; True if there were any.
 
-        `is_settled`: every partition is open. With `flush` nothing waits for more to come.
+        With `flush` nothing waits for more to come.
         """
+        lines = {
+            index: line
+            for index, line in lines.items()
+            if not self._silences.is_out(
+                index, now, is_answered=not self._ends.is_silent(line.partition)
+            )
+        }
         if not lines:
             return False
         if self._since is None:
             self._since = now
-        if not is_settled and now - self._since < _TOGETHER_SECONDS:
+        if not self._assignment.is_settled and now - self._since < _TOGETHER_SECONDS:
             return False
         topics = {index: line.partition.topic for index, line in lines.items()}
         ends = {

@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,9 +15,9 @@ from service.pipeline.sink_buffer import GroupBuffer, GroupWork
 from service.spark_engine.task import (
     EVERY_ROW,
     Reasons,
-    SpoolChanged,
-    SpoolStager,
-    read_lines,
+    RowFileChanged,
+    RowFileStager,
+    read_rows,
 )
 from sinks.writer import BatchCommitted, BatchStaged, SinkWriter, check_rejected
 from topology.errors import SinkFailed, SinkFenced
@@ -25,14 +26,14 @@ from topology.steps import SinkStep
 
 
 class StagedLost(SinkFailed):
-    """What tasks have staged is gone: their ranges have to be run again."""
+    """Rows that tasks have staged are gone: their ranges have to be run again."""
 
 
-class Origin(NamedTuple):
-    """The source of a row."""
+class RowSource(NamedTuple):
+    """The record that a row came of."""
 
     line: str
-    offset: int  # of its record
+    offset: int
     row: int  # among the rows that the record has in this sink
 
 
@@ -49,11 +50,11 @@ class RangeWork(GroupWork):
     is_apart: bool
     made: tuple[Staged, ...] = ()  # by the tasks, in their order
     shares: tuple[Share, ...] = ()
-    origins: dict[int, Origin] = field(default_factory=dict)  # of rows that the sink rejected
+    sources: dict[int, RowSource] = field(default_factory=dict)  # of rows that the sink rejected
     num_bytes: int | None = field(default=None, kw_only=True)  # unknown: tasks have the rows
 
     def rows_of(self, line: str) -> int:
-        """How many rows of a line were given to the stager."""
+        """Return how many rows of a line the tasks staged."""
         shares = (share for each in self.made for share in each.shares)
         return sum(share.num_rows for share in shares if share.line == line)
 
@@ -67,7 +68,7 @@ class RangeWork(GroupWork):
         whole = _whole(batch, self.made)
         staged = sink.stage(whole)
         check_rejected(staged.rejected, whole.num_rows, sink.name)
-        self.origins = {row: origin_of(whole, row) for row in staged.rejected}
+        self.sources = {row: source_of(whole, row) for row in staged.rejected}
         self.discard()
         self.made = ()
         return staged
@@ -79,7 +80,7 @@ class RangeWork(GroupWork):
         """
         for each in self.made:
             self.stager.discard(each)
-        if isinstance(self.stager, SpoolStager):
+        if isinstance(self.stager, RowFileStager):
             shutil.rmtree(self.stager.folder, ignore_errors=True)
 
 
@@ -109,15 +110,16 @@ class RangeBuffer(GroupBuffer[RangeWork]):
                 f"sink '{self.name}' is written by the driver, and its rows come by files in the "
                 "warehouse; on the spark engine that must be a folder, not a URI, for such a sink"
             )
-        return RangeWork(self.name, SpoolStager(f"{folder}/{uuid.uuid4().hex}"), is_apart=False)
+        return RangeWork(self.name, RowFileStager(f"{folder}/{uuid.uuid4().hex}"), is_apart=False)
 
-    def stage(self, work: RangeWork) -> None:
+    def stage(self, work: RangeWork, shares: tuple[Share, ...]) -> None:
         """Put together what tasks made. Without shares it is done: the sink has the rows."""
-        if not work.shares:
+        work.shares = shares
+        if not shares:
             work.is_done = True
             return
         num_rows = sum(each.num_rows for each in work.made)
-        batch = Batch(self._asked(work), [], num_rows, work.shares)
+        batch = Batch(self._asked(work), [], num_rows, shares)
         self.writer.stage(batch, partial(work.stage, self._sink))
 
     def staged(self, done: BatchStaged) -> RangeWork | None:
@@ -157,19 +159,20 @@ class RangeBuffer(GroupBuffer[RangeWork]):
             self.writer.let_go(work.discard)
 
 
-def origin_of(batch: Batch, row: int) -> Origin:
-    """The source of a row of a batch. Within a share the offsets of the rows ascend."""
+def source_of(batch: Batch, row: int) -> RowSource:
+    """Return the source of a row. Within a share the offsets of the rows ascend."""
     if batch.offsets is None:
         raise AssertionError(batch.sequence)
     ends = np.cumsum([share.num_rows for share in batch.shares])
     which = int(np.searchsorted(ends, row, side="right"))
     share = batch.shares[which]
     offsets = batch.offsets[ends[which] - share.num_rows : row + 1]
-    return Origin(share.line, int(offsets[-1]), int(np.count_nonzero(offsets == offsets[-1])) - 1)
+    before = int(np.count_nonzero(offsets == offsets[-1])) - 1
+    return RowSource(share.line, int(offsets[-1]), before)
 
 
 def again(known: Reasons | None, found: Reasons) -> Reasons:
-    """The rows of a record to refuse in the next attempt; `known` were refused in the last one.
+    """Return the rows of a record to refuse in the next attempt; `known` were in the last one.
 
     If a sink rejects rows of what was left, the record's rows differ in each attempt. Then it
     gets none, so that the attempts end.
@@ -177,16 +180,16 @@ def again(known: Reasons | None, found: Reasons) -> Reasons:
     return found if known is None else {EVERY_ROW: next(iter(found.values()))}
 
 
-def _whole(batch: Batch, made: tuple[Staged, ...]) -> Batch:
-    """All rows, one share's after the other's. Raises StagedLost."""
+def _whole(batch: Batch, made: Sequence[Staged]) -> Batch:
+    """Return all rows, one share's after the other's. Raises StagedLost."""
     pieces: defaultdict[str, list[Piece]] = defaultdict(list)
     offsets: defaultdict[str, list[Offsets]] = defaultdict(list)
     try:
         for each in made:
-            for line, (its_pieces, its_offsets) in read_lines(each).items():
+            for line, its_pieces, its_offsets in read_rows(each):
                 pieces[line] += its_pieces
                 offsets[line].append(its_offsets)
-    except (FileNotFoundError, SpoolChanged) as error:
+    except (FileNotFoundError, RowFileChanged) as error:
         message = (
             f"rows of group {batch.sequence} are not as a task has left them: {error}; "
             "the warehouse must be a folder that executors and driver share"

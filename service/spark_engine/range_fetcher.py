@@ -1,23 +1,39 @@
-"""Fetch a task's ranges to their ends, by a client that is kept from task to task."""
+"""A task's ranges: fetched up to their ends, by a client that outlives the task, and read."""
 
+import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
+import numpy.typing as npt
 
+from partition.assigned_partition import Assigned, PartitionChange, Revoked
+from partition.delivery import AtLeastOnce
 from partition.errors import KafkaError, OffsetOutOfRange
 from partition.interfaces import Fetched, Fetcher
-from partition.records import Chunk, Partition, Position
-from service.spark_engine.task import TaskRange
+from partition.manager import FREE, Allowance, InFlightLimits, PartitionManager
+from partition.records import (
+    Chunk,
+    Partition,
+    Position,
+    RecordIds,
+    by_partition,
+    offset_of,
+    partition_index_of,
+    record_ids_of,
+)
+from partition.retry import Retries
+from service.spark_engine.task import TaskRange, TaskSettings
 from transactions.transaction import RangeDigest, RangeRead
 
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _MOST_BYTES = 16 * 1024 * 1024  # of payload
-_TURN_SECONDS = 0.002  # how soon the owner hears of others when there is nothing to read
-_SHORT_SECONDS = 30.0  # so long a log may end before a range does: its leader has just changed
-_SILENT_SECONDS = 30.0  # so long nothing may be heard of a range: its leader is being elected
+_TURN_SECONDS = 0.002  # the owner hears of others so soon when there is nothing to read
+_SILENT_SECONDS = 30.0  # longest silence of a range, or of its log's next record: a new leader
+_FEW_CHUNKS = 2
 
 
 class RangeUnreadable(KafkaError):
@@ -32,16 +48,13 @@ class RangeUnreadable(KafkaError):
 class RangesSilent(KafkaError):
     """Nothing is heard of some ranges, though they are asked for: nobody leads their logs."""
 
-    def __init__(self, ranges: Sequence[TaskRange], fetched_to: Sequence[int]) -> None:
-        seconds = min(map(_silence_of, ranges))
-        missing = [
-            f"{first} to {each.end} of {each.partition}"
-            for each, first in zip(ranges, fetched_to, strict=True)
-        ]
+    def __init__(self, fetched_to: Sequence[tuple[TaskRange, int]]) -> None:
+        seconds = min(each.patience for each, _ in fetched_to) * _SILENT_SECONDS
+        missing = [f"{first} to {each.end} of {each.partition}" for each, first in fetched_to]
         super().__init__(
             f"nothing was heard for {seconds:g} seconds of offsets {', '.join(missing)}"
         )
-        self.partitions = tuple(each.partition for each in ranges)
+        self.partitions = tuple(each.partition for each, _ in fetched_to)
 
 
 class PartitionQueue:
@@ -53,19 +66,15 @@ class PartitionQueue:
 
     def __init__(self, position: Position) -> None:
         """A client is to begin to read at `position`."""
-        self.fetched_to = position.offset
-        self.delivered_to = position.offset
-        self.end = position.offset  # of the range
+        self.fetched_to = self.delivered_to = self.end = position.offset
         self._topic_id = position.topic_id
         self._epoch = -1  # what waits was fetched under this leader or a later one
         self._waiting: deque[Chunk] = deque()
         self._log_end: int | None = None
         self.digest = RangeDigest()
-        """Of what was delivered of the range."""
+        """Of the records delivered of the range."""
         self.last_epoch: int | None = None
         """The leader epoch of the last record delivered of the range; None: unknown."""
-        self.heard_at = 0.0
-        """When something new was heard, on the owner's clock."""
         self.asked_since: float | None = None
         """Since when the client has been asked and has had nothing; None: it is not so.
 
@@ -85,54 +94,46 @@ class PartitionQueue:
         same_log = same_log and (leader_epoch is None or leader_epoch <= self._epoch)
         return same_log and self.delivered_to == position.offset and not self.is_broken
 
-    def begin(self, end: int, now: float, leader_epoch: int | None = None) -> None:
+    def begin(self, end: int, leader_epoch: int | None = None) -> None:
         """Deliver from `delivered_to` on, up to before `end`; `leader_epoch` as for `is_at`."""
         if leader_epoch is not None:
             self._epoch = max(leader_epoch, self._epoch)
         self.end = end
         self.digest = RangeDigest()
-        self.last_epoch = None
-        self.hold(now, is_held=False)
+        self.last_epoch = self.asked_since = None
+        self.is_held = False
         self._pass_gap()
 
-    def hold(self, now: float, *, is_held: bool) -> None:
-        """Deliver nothing, or go on."""
-        self.is_held = is_held
-        self._heard(now)
-
-    def add(self, chunk: Chunk, now: float) -> None:
-        """Take what the client has fetched."""
-        self._heard(now)
-        self._log_end = None
+    def add(self, chunk: Chunk) -> None:
+        """Take fetched records."""
+        self.asked_since = self._log_end = None
         known = int(np.searchsorted(chunk.offsets, self.fetched_to))
         if known == len(chunk):
             return
-        chunk = _from(chunk, known) if known else chunk
+        chunk = _part(chunk, known, len(chunk)) if known else chunk
         self.fetched_to = int(chunk.offsets[-1]) + 1
         if chunk.leader_epochs:
             self._epoch = max(chunk.leader_epochs[-1][1], self._epoch)
         self._waiting.append(chunk)
         self._pass_gap()
 
-    def log_ends(self, end: int, now: float) -> None:
-        """Learn that no record lies before `end` but those that were fetched."""
-        self._heard(now)
+    def log_ends(self, end: int) -> None:
+        """Note that no record lies before `end` but those that were fetched."""
+        self.asked_since = None
         self.fetched_to = self._log_end = max(end, self.fetched_to)
         self._pass_gap()
 
     def take(self, limit: int) -> Chunk | None:
-        """The next records of the range, at most `limit`; None if there is none."""
+        """Return the next records of the range, at most `limit`; None if there is none."""
         if not self._waiting:
             return None
         chunk = self._waiting[0]
-        count = min(limit, len(chunk))
-        if chunk.offsets[count - 1] >= self.end:
-            count = int(np.searchsorted(chunk.offsets[:count], self.end))
+        count = min(limit, int(np.searchsorted(chunk.offsets, self.end)))
         if not count:
             return None
         if count < len(chunk):
-            self._waiting[0] = _from(chunk, count)
-            chunk = _before(chunk, count)
+            self._waiting[0] = _part(chunk, count, len(chunk))
+            chunk = _part(chunk, 0, count)
         else:
             self._waiting.popleft()
         lengths = np.fromiter(map(len, chunk.messages), np.int64, len(chunk))
@@ -162,10 +163,6 @@ class PartitionQueue:
             return True
         return sum(sum(map(len, chunk.messages)) for chunk in self._waiting) >= _MOST_BYTES
 
-    def _heard(self, now: float) -> None:
-        self.heard_at = now
-        self.asked_since = None
-
     def _pass_gap(self) -> None:
         """Take offsets that hold no record as delivered."""
         known_to = int(self._waiting[0].offsets[0]) if self._waiting else self.fetched_to
@@ -175,9 +172,9 @@ class PartitionQueue:
 class RangeFetcher:
     """Fetches some ranges at a time, by a `Fetcher`, and delivers nothing beyond their ends.
 
-    What the client has fetched beyond an end is kept: if the next range of the partition begins
-    there, what was prefetched is of use. What is delivered is counted and digested, record by
-    record as `PartitionManager` measures them. One thread, the owner's, calls everything.
+    Records fetched beyond an end are kept: the next range of the partition begins there, most of
+    the time. What is delivered is counted and digested, record by record as `PartitionManager`
+    measures them. One thread, the owner's, calls everything.
     """
 
     def __init__(self, client: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
@@ -194,28 +191,26 @@ class RangeFetcher:
         The client goes on where it stands at a range's begin. Raises KafkaMisconfigured.
         """
         self._client.open()
-        now = self._clock()
         self._ranges = {each.partition: each for each in ranges}
         gone = [each for each in self._queues if each not in self._ranges]
         self._client.remove(gone)
         for partition in gone:
             del self._queues[partition]
         anew: dict[Partition, Position] = {}
-        for each in ranges:
-            partition, epoch = each.partition, each.leader_epoch
+        for partition, each in self._ranges.items():
             queue = self._queues.get(partition)
-            if queue is None or not queue.is_at(each.position, epoch):
+            if queue is None or not queue.is_at(each.position, each.leader_epoch):
                 anew[partition] = each.position
                 self._queues[partition] = queue = PartitionQueue(each.position)
-            queue.begin(each.end, now, epoch)
-        self._reading = {each.partition: self._queues[each.partition] for each in ranges}
+            queue.begin(each.end, each.leader_epoch)
+        self._reading = {partition: self._queues[partition] for partition in self._ranges}
         if anew:
             self._client.add(anew)
         for partition, queue in self._reading.items():
             self._pause_if_full(partition, queue)
 
     def read(self) -> tuple[RangeRead, ...]:
-        """The count and digest of what was delivered of each range, in their order."""
+        """Return the count and digest of what was delivered of each range, in their order."""
         found = [(each, self._queues[each]) for each in self._ranges]
         return tuple(
             RangeRead(partition, queue.digest.count, queue.digest.hex(), queue.last_epoch)
@@ -235,14 +230,14 @@ class RangeFetcher:
             return Fetched()
         for partition, queue in self._reading.items():
             if queue.is_held != (partition in held):
-                queue.hold(self._clock(), is_held=partition in held)
+                queue.is_held, queue.asked_since = not queue.is_held, None
                 self._pause_if_full(partition, queue)
         fetched = self._deliver(max_records)
         if fetched.chunks or fetched.ends:
             return fetched
         fetched = self._client.fetch(max_records, timeout_seconds)
         self._take(fetched)
-        self._check_silent(has_more=bool(fetched.chunks))
+        self._check_progress(has_more=bool(fetched.chunks))
         return self._deliver(max_records)
 
     def close(self) -> None:
@@ -251,7 +246,6 @@ class RangeFetcher:
         self._client.close()
 
     def _deliver(self, max_records: int) -> Fetched:
-        """What is there of the ranges; at most so many records."""
         chunks: list[Chunk] = []
         ends: dict[Partition, int] = {}
         for partition, queue in list(self._reading.items()):
@@ -261,62 +255,55 @@ class RangeFetcher:
             if chunk is not None:
                 chunks.append(chunk)
                 max_records -= len(chunk)
+                self._reading[partition] = self._reading.pop(partition)  # the next call's last
             if queue.has_ended:
                 ends[partition] = queue.end
                 del self._reading[partition]
                 self._pause_if_full(partition, queue)
-        for chunk in chunks:  # the next call begins with another one
-            if chunk.partition in self._reading:
-                self._reading[chunk.partition] = self._reading.pop(chunk.partition)
         return Fetched(chunks, ends)
 
     def _take(self, fetched: Fetched) -> None:
         """Take what the client brought, also of ranges that have ended."""
-        now = self._clock()
         for chunk in fetched.chunks:
             queue = self._queues.get(chunk.partition)
             if queue is not None:
-                queue.add(chunk, now)
+                queue.add(chunk)
                 self._pause_if_full(chunk.partition, queue)
         for partition, end in fetched.ends.items():
             if partition in self._queues:
-                self._queues[partition].log_ends(end, now)
+                self._queues[partition].log_ends(end)
         for partition, error in fetched.failures.items():
             queue = self._queues.get(partition)
             if queue is not None:
                 queue.is_broken = True
                 if queue.fetched_to < queue.end:  # else the next range's client is told again
                     raise RangeUnreadable(partition, error)
-        if self._client.available:
-            self._check_short(now)
 
-    def _check_short(self, now: float) -> None:
-        for partition, queue in self._reading.items():
-            if queue.is_held or not queue.is_short or now - queue.heard_at < _SHORT_SECONDS:
-                continue
-            queue.is_broken = True
-            reason = f"its log ends there, and the records up to {queue.end} were to be read"
-            error = OffsetOutOfRange(partition, queue.fetched_to, reason)
-            raise RangeUnreadable(partition, error)
-
-    def _check_silent(self, *, has_more: bool) -> None:
-        """Give up, all at once, the ranges of which nothing was heard for long.
+    def _check_progress(self, *, has_more: bool) -> None:
+        """Give up, all at once, the ranges of which nothing new was heard for long.
 
         Where the client `has_more` of others, theirs may come behind it: its memory is bounded.
         """
         now = self._clock()
-        silent = []
+        silent: list[Partition] = []
         for partition, queue in self._reading.items():
             if has_more or queue.is_held or queue.fetched_to >= queue.end:
                 queue.asked_since = None
-            elif queue.asked_since is None:
+                continue
+            if queue.asked_since is None:
                 queue.asked_since = now
-            elif now - queue.asked_since >= _silence_of(self._ranges[partition]):
-                queue.is_broken = True
-                silent.append(partition)
+            is_short = queue.is_short and self._client.available
+            patience = 1 if is_short else self._ranges[partition].patience
+            if now - queue.asked_since < patience * _SILENT_SECONDS:
+                continue
+            queue.is_broken = True
+            if is_short:
+                reason = f"its log ends there, and the records up to {queue.end} were to be read"
+                error = OffsetOutOfRange(partition, queue.fetched_to, reason)
+                raise RangeUnreadable(partition, error)
+            silent.append(partition)
         if silent:
-            fetched_to = [self._queues[each].fetched_to for each in silent]
-            raise RangesSilent([self._ranges[each] for each in silent], fetched_to)
+            raise RangesSilent([(self._ranges[e], self._queues[e].fetched_to) for e in silent])
 
     def _pause_if_full(self, partition: Partition, queue: PartitionQueue) -> None:
         """Have the client stop where it has fetched too much, and go on where it has not."""
@@ -328,25 +315,196 @@ class RangeFetcher:
         queue.is_paused = is_to_pause
 
 
-def _silence_of(each: TaskRange) -> float:
-    """For how many seconds nothing may be heard of a range."""
-    return each.patience * _SILENT_SECONDS
+def _part(chunk: Chunk, start: int, end: int) -> Chunk:
+    """Return some of a chunk's records, at least one, under the leader epochs of theirs."""
+    offsets, messages = chunk.offsets[start:end], chunk.messages[start:end]
+    first, last = int(offsets[0]), int(offsets[-1])
+    epochs = {max(begin, first): epoch for begin, epoch in chunk.leader_epochs if begin <= last}
+    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=tuple(epochs.items()))
 
 
-def _before(chunk: Chunk, index: int) -> Chunk:
-    """A chunk's records before the one at `index`, which is not its first."""
-    last = int(chunk.offsets[index - 1])
-    epochs = tuple(run for run in chunk.leader_epochs if run[0] <= last)
-    offsets, messages = chunk.offsets[:index], chunk.messages[:index]
-    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=epochs)
+class RangeReader:
+    """Reads ranges, each through a PartitionManager: what `Consumer` is to the local engine.
 
+    Nothing is claimed, stored or planned: the driver owns the partitions, and what a task has
+    done counts once the driver has committed it. `resolve_below` says that records are staged.
+    The owner thread calls everything.
+    """
 
-def _from(chunk: Chunk, index: int) -> Chunk:
-    """A chunk's records from the one at `index` on, which is there."""
-    first = int(chunk.offsets[index])
-    epochs = tuple(run for run in chunk.leader_epochs if run[0] > first)
-    led_by = [epoch for start, epoch in chunk.leader_epochs if start <= first]
-    if led_by:
-        epochs = ((first, led_by[-1]), *epochs)
-    offsets, messages = chunk.offsets[index:], chunk.messages[index:]
-    return replace(chunk, offsets=offsets, messages=messages, leader_epochs=epochs)
+    leaving: Sequence[int] = ()
+    owes_emission = False
+
+    def __init__(
+        self, fetcher: RangeFetcher, ranges: Sequence[TaskRange], settings: TaskSettings
+    ) -> None:
+        """`fetcher` has begun these ranges."""
+        self._fetcher = fetcher
+        self._fetch_records = settings.fetch_records
+        self._chunk_records = settings.chunk_records
+        limits = InFlightLimits(
+            settings.max_pending, settings.max_pending_bytes, settings.screen.max_record_bytes
+        )
+        rng = random.SystemRandom()
+        self._managers = [
+            PartitionManager(e.partition, e.position, limits, settings.retries, rng, AtLeastOnce)
+            for e in ranges
+        ]
+        self._ends = [each.end for each in ranges]
+        self._assigned: list[PartitionChange] = [
+            Assigned(each.partition, index) for index, each in enumerate(ranges)
+        ]
+        self._turn = 0
+        self._held_topics: frozenset[str] = frozenset()
+        self._silent_topics: frozenset[str] = frozenset()
+        self.topics = {each.partition.topic for each in ranges}
+
+    # Partitions: assigned at first, and revoked in the end
+
+    def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:  # noqa: ARG002
+        changes, self._assigned = self._assigned, []
+        return changes
+
+    def given_up(self, now: float) -> Sequence[int]:  # noqa: ARG002
+        return ()
+
+    def commit(self, now: float, *, force: bool = False) -> None:
+        """Do nothing: the driver stores offsets."""
+
+    def release(self) -> list[PartitionChange]:
+        if self._assigned:  # nobody was told of it
+            return []
+        return [Revoked(each.partition, index) for index, each in enumerate(self._managers)]
+
+    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
+        self._held_topics, self._silent_topics = topics | silent, silent
+
+    def topic_at(self, index: int) -> str | None:
+        return self._managers[index].partition.topic if self._is_known(index) else None
+
+    def manager(self, index: int) -> PartitionManager[AtLeastOnce]:
+        return self._managers[index]
+
+    def _is_known(self, index: int) -> bool:
+        return 0 <= index < len(self._managers)
+
+    # Records
+
+    def fetch(self, now: float, timeout_seconds: float) -> bool:
+        """Take what the fetcher has; True if there was anything. Raises as RangeFetcher does.
+
+        It waits, and takes nothing, where nothing that comes could be emitted.
+        """
+        shut = [manager for manager in self._managers if self._is_shut(manager)]
+        if all(m in shut or m.fetch_position.offset >= end for m, end in self._with_ends()):
+            time.sleep(min(timeout_seconds, _TURN_SECONDS))
+            return False
+        held = {manager.partition for manager in shut if manager.waiting}
+        fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds, held)
+        managers = {manager.partition: manager for manager in self._managers}
+        for chunk in fetched.chunks:
+            managers[chunk.partition].fetched(chunk, now)
+        for partition, end in fetched.ends.items():
+            managers[partition].log_end(end)
+        return bool(fetched.chunks)
+
+    def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
+        """Return the next records to emit, with their ids: due retries, else new ones."""
+        for index in self._in_turn():
+            manager = self._managers[index]
+            topic = manager.partition.topic
+            if topic in self._silent_topics:
+                continue
+            allowance = Allowance(new=0) if topic in self._held_topics else FREE
+            chunk = manager.next_chunk(now, self._chunk_records, allowance)
+            if chunk is not None:
+                self._turn = index + 1
+                return chunk, record_ids_of(index, chunk.offsets)
+        return None
+
+    @property
+    def foresees(self) -> bool:
+        """Whether `upcoming` can tell: nothing is held back."""
+        return not self._held_topics
+
+    def upcoming(self) -> list[Chunk]:
+        """Return the chunks that, as things stand, `next_chunk` gives whole, in turn."""
+        queues = [self._managers[index].upcoming(self._chunk_records) for index in self._in_turn()]
+        return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
+
+    @property
+    def waits_little(self) -> bool:
+        """Whether few chunks, and fewer records than two fetches, wait that may be emitted."""
+        ready = [manager for manager in self._managers if manager.may_emit]
+        is_few = sum(manager.waiting_chunks for manager in ready) <= _FEW_CHUNKS
+        return is_few and sum(each.waiting for each in ready) < 2 * self._fetch_records
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing new may be emitted before something that was is staged."""
+        left = [manager for manager, end in self._with_ends() if manager.emitted_to < end]
+        return bool(left) and all(map(self._is_shut, left))
+
+    def processed(self, record_ids: RecordIds) -> None:
+        """Mark records as done, but not staged yet."""
+        for index, offsets in by_partition(record_ids):
+            self._managers[index].processed(offsets)
+
+    def resolve_below(self, index: int, end: int) -> None:
+        """Resolve what was emitted of a range below `end`: it is staged."""
+        manager = self._managers[index]
+        manager.resolve_below(end)
+        progress = manager.progress()
+        if progress is not None:
+            manager.stored(progress)
+
+    def fail(
+        self,
+        record_id: int,
+        now: float,
+        after_seconds: float | None = None,
+        policy: Retries | None = None,
+    ) -> bool:
+        """Schedule a retry; False when the record's retries are used up."""
+        manager = self._managers[partition_index_of(record_id)]
+        return manager.fail(offset_of(record_id), now, after_seconds, policy)
+
+    def comes_again(self, record_id: int) -> bool:
+        """Whether a record is not done, and is, or may yet be, emitted again."""
+        index = partition_index_of(record_id)
+        return self._is_known(index) and self._managers[index].comes_again(offset_of(record_id))
+
+    # Progress
+
+    def emitted(self) -> npt.NDArray[np.int64]:
+        """Return how many records of each range were emitted for the first time."""
+        return np.array([manager.read for manager in self._managers], np.int64)
+
+    def emitted_to(self) -> npt.NDArray[np.int64]:
+        """Return the next offset to emit of each range."""
+        return np.array([manager.emitted_to for manager in self._managers], np.int64)
+
+    @property
+    def has_emitted_goals(self) -> bool:
+        """Whether every record of the ranges is emitted, retries aside."""
+        return all(manager.emitted_to >= end for manager, end in self._with_ends())
+
+    @property
+    def has_reached_goals(self) -> bool:
+        """Whether every record of the ranges is resolved."""
+        return all(manager.last_completed_offset >= end for manager, end in self._with_ends())
+
+    @property
+    def retried(self) -> int:
+        """Emissions after the first."""
+        return sum(manager.retried for manager in self._managers)
+
+    def _with_ends(self) -> Iterator[tuple[PartitionManager[AtLeastOnce], int]]:
+        return zip(self._managers, self._ends, strict=True)
+
+    def _in_turn(self) -> Iterator[int]:
+        count = len(self._managers)
+        return (turn % count for turn in range(self._turn, self._turn + count))
+
+    def _is_shut(self, manager: PartitionManager[AtLeastOnce]) -> bool:
+        """Whether nothing new of a range may be emitted now."""
+        return manager.is_full or manager.partition.topic in self._held_topics

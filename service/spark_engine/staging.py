@@ -23,8 +23,8 @@ from partition.records import (
 from service.pipeline.committers import RefusedRow, SinkCommitter
 from service.pipeline.sink_buffer import estimated_bytes
 from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
-from service.spark_engine.range_reader import RangeReader
-from service.spark_engine.task import Reasons, Task, TaskRange, reason_of
+from service.spark_engine.range_fetcher import RangeReader
+from service.spark_engine.task import EVERY_ROW, Reasons, Task, TaskRange
 from sinks.writer import RetryLoop, check_rejected
 from topology.calls import Failure
 from topology.errors import SinkFailed
@@ -39,30 +39,18 @@ _SECTIONS = 3  # one is staged, one is being processed to its end, one fills
 _NO_END = np.iinfo(np.int64).max
 
 
-@dataclass(slots=True, eq=False)
-class _Section:
-    """The records that were emitted between two moments, of all ranges."""
-
-    ends: npt.NDArray[np.int64]  # by partition index: they lie before this offset
-    emitted: int | None = None  # how many; None: more may come
-    done: int = 0  # of these, their trees have resolved
-    is_staged: bool = False
-    lettered: set[int] = field(default_factory=set)  # records with a letter
-    letters_out: set[int] = field(default_factory=set)  # for a refused row, and not durable yet
-
-
 class TaskSink:
     """One sink step of a task. The owner calls everything; `stage` blocks it.
 
-    `refused` has, by record id, which of a record's rows the driver's sink did not take in a try
-    before: they are rejected here, so that their record gets its letter. Of the ranges in
+    `refused` has, by record id, which of a record's rows the driver's sink refused in an earlier
+    attempt: they are rejected here, so that their record gets its letter. Of the ranges in
     `skipped`, by partition index, the sink has the rows already.
     """
 
     def __init__(
         self,
         step: SinkStep,
-        stager: Stager | None,
+        stager: Stager,
         refused: Mapping[int, Reasons],
         skipped: npt.NDArray[np.bool_],
     ) -> None:
@@ -71,11 +59,9 @@ class TaskSink:
         self._refused = refused
         self._skipped = skipped
         self._rows = PendingRows()
-        self._fill_rows = 0
-        self._fill_bytes = 0
+        self._fill_rows = self._fill_bytes = 0
         self._retries = RetryLoop(step.name)
         self.staged: list[Staged] = []
-        """What was staged, in order."""
 
     def add(
         self, piece: Piece, record_ids: RecordIds, sections: RecordIds, indexes: RecordIds
@@ -93,7 +79,7 @@ class TaskSink:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough rows came since the last `closed` for a batch."""
+        """Whether enough rows for a batch came since the last `closed`."""
         policy = self.step.policy
         return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
 
@@ -112,9 +98,8 @@ class TaskSink:
         pieces = [piece for each in taken for piece in each.pieces]
         kept = np.delete(np.arange(len(record_ids)), list(reasons))
         if len(kept):
-            counts = np.bincount(
-                partition_indexes_of(record_ids[kept]), minlength=len(ranges)
-            ).tolist()
+            indexes = partition_indexes_of(record_ids[kept])
+            counts = np.bincount(indexes, minlength=len(ranges)).tolist()
             shares = tuple(
                 Share(str(each.partition), 0, number, 1, each.position.offset, each.end, "", count)
                 for each, count in zip(ranges, counts, strict=True)
@@ -132,15 +117,12 @@ class TaskSink:
         """Discard what was staged, as far as that works: the task has failed."""
         for staged in self.staged:
             try:
-                if self._stager is not None:
-                    self._stager.discard(staged)
+                self._stager.discard(staged)
             except Exception as error:  # noqa: BLE001 - nobody sees what is left
                 log.warning("sink_discard_failed", sink=self.step.name, error=str(error))
         self.staged = []
 
     def _try_stage(self, batch: Batch) -> Staged:
-        if self._stager is None:
-            raise SinkFailed(f"sink '{self.step.name}': the task came without its stager")
         staged = self._stager.stage(batch)
         check_rejected(staged.rejected, batch.num_rows, self.step.name)
         return staged
@@ -157,8 +139,58 @@ class TaskSink:
         return found
 
 
-class Staging(SinkCommitter):
-    """What `TransactionCommitter` is to the local engine. The owner calls everything."""
+def reason_of(reasons: Reasons, row: int) -> str | None:
+    """Return the reason why a row of a record is refused, or None."""
+    return reasons.get(row, reasons.get(EVERY_ROW))
+
+
+def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
+    """Return the sinks of a task by step. Raises SinkFailed if one came without its stager."""
+    refused: dict[str, dict[int, Reasons]] = {step.name: {} for step in steps}
+    for index, each in enumerate(task.ranges):
+        for offset, by_sink in each.refused.items():
+            for name, reasons in by_sink.items():
+                record_id = int(record_ids_of(index, np.array([offset]))[0])
+                refused[name][record_id] = reasons
+    found: dict[str, TaskSink] = {}
+    for step in steps:
+        if step.name not in task.stagers:
+            raise SinkFailed(f"sink '{step.name}': the task came without its stager")
+        skipped = np.array([step.name in each.skips for each in task.ranges], np.bool_)
+        stager = task.stagers[step.name]
+        found[step.name] = TaskSink(step, stager, refused[step.name], skipped)
+    return found
+
+
+def _only(pieces: Sequence[Piece], kept: npt.NDArray[np.intp]) -> list[Piece]:
+    """Return the rows at these indices, ascending, in the concatenation of pieces."""
+    found: list[Piece] = []
+    start = 0
+    for piece in pieces:
+        low, high = np.searchsorted(kept, [start, start + len(piece)])
+        if high > low:
+            found.append(rows_at(piece, kept[low:high] - start))
+        start += len(piece)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class _Section:
+    """The records that were emitted between two moments, of all ranges."""
+
+    ends: npt.NDArray[np.int64]  # by partition index: they lie before this offset
+    emitted: int | None = None  # how many; None: more may come
+    done: int = 0  # of these, their trees have resolved
+    is_staged: bool = False
+    lettered: set[int] = field(default_factory=set)  # records with a letter
+    letters_out: set[int] = field(default_factory=set)  # for a refused row, and not durable yet
+
+
+class StagingCommitter(SinkCommitter):
+    """Stages rows as soon as their records are done, for the driver to commit.
+
+    The owner calls everything.
+    """
 
     def __init__(
         self,
@@ -178,7 +210,7 @@ class Staging(SinkCommitter):
         self._put = put
         self._sections = [self._new_section()]
         self._first = 1  # the number of the lowest of these
-        self._closed_at = reader.emitted.copy()
+        self._closed_at = reader.emitted()
 
     def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:  # noqa: ARG002 - see BatchCommitter
         record_ids = self._trees.record_ids(trees)  # -1 where an attempt was abandoned
@@ -187,7 +219,7 @@ class Staging(SinkCommitter):
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self.counters.acked(flags)
         self._reader.processed(record_ids)
-        numbers, _places = self._sections_of(record_ids)
+        numbers, _indexes = self._sections_of(record_ids)
         letters = flags & DEAD_LETTERED > 0
         for number, section in enumerate(self._sections, self._first):
             of_it = numbers == number
@@ -202,7 +234,6 @@ class Staging(SinkCommitter):
         return event
 
     def discard_attempt(self, record_id: int) -> None:
-        """Leave out the rows of a record's try that has failed."""
         index = partition_index_of(record_id)
         for sink in self._sinks.values():
             sink.discard_attempt(record_id, index)
@@ -229,7 +260,7 @@ class Staging(SinkCommitter):
 
     def _close(self, *, flush: bool) -> None:
         """Begin another section, if it is time."""
-        emitted = self._reader.emitted - self._closed_at
+        emitted = self._reader.emitted() - self._closed_at
         if not emitted.any():
             return
         is_much = emitted.max() >= self._most or self._reader.is_full
@@ -237,7 +268,7 @@ class Staging(SinkCommitter):
             self._sections[-1].ends = self._reader.emitted_to()
             self._sections[-1].emitted = int(emitted.sum())
             self._sections.append(self._new_section())
-            self._closed_at = self._reader.emitted.copy()
+            self._closed_at += emitted
             for sink in self._sinks.values():
                 sink.closed()
 
@@ -264,37 +295,7 @@ class Staging(SinkCommitter):
                     continue  # a record has one letter
                 section.lettered.add(record_id)
                 section.letters_out.add(record_id)
-                self.counters.written -= 1  # it had a row; `processed` counts it again
+                self.counters.written -= 1  # it had a row; `resolved` counts it again
                 refused.append(RefusedRow(Failure(name, Reject(reason)), record_id))
         if refused:
             self._put(refused)
-
-
-def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
-    refused: dict[str, dict[int, Reasons]] = {step.name: {} for step in steps}
-    for index, each in enumerate(task.ranges):
-        for offset, by_sink in each.refused.items():
-            for name, reasons in by_sink.items():
-                record_id = int(record_ids_of(index, np.array([offset]))[0])
-                refused[name][record_id] = reasons
-    return {
-        step.name: TaskSink(
-            step,
-            task.stagers.get(step.name),
-            refused[step.name],
-            np.array([step.name in each.skips for each in task.ranges], np.bool_),
-        )
-        for step in steps
-    }
-
-
-def _only(pieces: Sequence[Piece], kept: npt.NDArray[np.intp]) -> list[Piece]:
-    """The rows at these indices, ascending, in the concatenation of pieces."""
-    found: list[Piece] = []
-    start = 0
-    for piece in pieces:
-        low, high = np.searchsorted(kept, [start, start + len(piece)])
-        if high > low:
-            found.append(rows_at(piece, kept[low:high] - start))
-        start += len(piece)
-    return found

@@ -1,15 +1,13 @@
-"""Ranges on their way to a task and back, and rows that come to the driver by files."""
+"""Messages between driver and tasks, and files that bring rows to the driver."""
 
 import hashlib
 import pickle
 import uuid
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from partition.records import Offsets, Partition, Position
@@ -22,15 +20,10 @@ from topology.sink import Batch, Piece, Staged, Stager
 from transactions.transaction import RangeRead
 
 EVERY_ROW = -1
-"""In place of a row's index: no row of the record is wanted."""
+"""Stands for a row's index: no row of the record is staged."""
 
 Reasons = Mapping[int, str]
 """Why rows of a record are refused, by their indices among its rows in a sink, or EVERY_ROW."""
-
-
-def reason_of(reasons: Reasons, row: int) -> str | None:
-    """Return the reason why a row of a record is refused, or None."""
-    return reasons.get(row, reasons.get(EVERY_ROW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +36,19 @@ class TaskRange:
     skips: frozenset[str] = frozenset()
     """Sinks, by step, that have these rows already: none is staged for them."""
     refused: Mapping[int, Mapping[str, Reasons]] = field(default_factory=dict)
-    """By offset: the sinks that did not take all rows of this record in a try before."""
+    """By offset: the sinks that refused rows of this record in an earlier attempt."""
     leader_epoch: int | None = None  # no record of it had a later one when it was planned, or read
-    patience: int = 1  # nothing may be heard of it for so many times as long as at first
+    patience: int = 1  # multiplies the seconds for which nothing may be heard of it
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What a task needs of the configuration."""
+    """The configuration of a task."""
 
     pipeline: str
     target: str  # "module:topology", imported on the executor
-    paths: tuple[str, ...]  # where modules may lie besides; they come last
-    kafka: Mapping[str, Any] = field(repr=False)  # librdkafka properties, secrets too
+    paths: tuple[str, ...]  # further folders of modules; they come last
+    kafka: Mapping[str, Any] = field(repr=False)  # librdkafka properties, with secrets
     storage: Storage = field(repr=False)
     retries: RetryPolicy
     screen: ScreenPolicy
@@ -71,24 +64,21 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Ranges that are processed together, and what stages the rows of each sink step."""
+    """Ranges that are processed together, and the stager of each sink step."""
 
     settings: TaskSettings = field(repr=False)  # long, and the same for all tasks
     number: int  # of the group
     ranges: tuple[TaskRange, ...]
     stagers: Mapping[str, Stager]
-    patience: int = 1  # its job has so many times `job_deadline_seconds`
+    patience: int = 1  # multiplies the `job_deadline_seconds` of its job
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """Every record of the ranges is done: its rows staged, or filtered, or its letter durable.
-
-    `staged` has, by sink step, what was staged, in order.
-    """
+    """Every record of the ranges is done: its rows staged, or filtered, or its letter durable."""
 
     ranges: tuple[RangeRead, ...]
-    staged: Mapping[str, tuple[Staged, ...]]
+    staged: Mapping[str, tuple[Staged, ...]]  # by sink step, in order
     counters: OutcomeCounters
     retried: int
     dead_letters_refused: int = 0
@@ -96,9 +86,9 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """Why the ranges cannot be processed, and trying again will not help.
+    """An error of a task that another attempt of Spark's cannot heal.
 
-    With a partition: its log does not hold the range; the others of the task could go on.
+    With a partition: its log lacks the range; the others of the task can go on without it.
     """
 
     error: str
@@ -106,7 +96,7 @@ class TaskFailed:
     partition: Partition | None = None
     diverged_at: int | None = None  # where the partition's log was cut off and written anew
     silent: tuple[Partition, ...] = ()
-    """Of these nothing was heard: they may be read later, and the others of the group now."""
+    """Nothing was heard of these: they may be read later, and the others of the group now."""
 
 
 def encode(value: Task | TaskDone | TaskFailed) -> bytes:
@@ -114,13 +104,13 @@ def encode(value: Task | TaskDone | TaskFailed) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Decode what `encode` was given. Only for bytes of our own executors and driver."""
+    """Decode what `encode` returned. Only for bytes of our own executors and driver."""
     return pickle.loads(data)  # noqa: S301
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolFile:
-    """A file with a group's rows; it is the only part of what a SpoolStager stages.
+class RowFile:
+    """A file with a batch's rows: the only part of what a RowFileStager stages.
 
     The digest comes to the driver with the task's result, over Spark's own connection: whoever
     can write the folder cannot change it.
@@ -131,39 +121,36 @@ class SpoolFile:
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolStager:
-    """A `Stager` that writes each group into a file of its own in a folder.
+class RowFileStager:
+    """A `Stager` that writes each batch to a file in a local folder that tasks and driver share.
 
-    The folder is a local path that tasks and driver share. Rows are pickled, so their classes
-    must be importable at both ends.
+    Rows are pickled, so their classes must be importable at both ends.
     """
 
     folder: str
 
-    def stage(self, group: Batch) -> Staged:
+    def stage(self, batch: Batch) -> Staged:
         """Write the rows; every one fits. Raises OSError, SinkFailed if one cannot be pickled."""
-        if group.offsets is None:
-            raise ValueError(f"group {group.sequence} does not tell of which records its rows are")
-        pieces = [_packed(piece) for piece in group.pieces]
+        if batch.offsets is None:
+            raise ValueError(f"batch {batch.sequence} does not tell of which records its rows are")
+        pieces = [_packed(piece) for piece in batch.pieces]
         try:
-            data = pickle.dumps((pieces, group.offsets), protocol=pickle.HIGHEST_PROTOCOL)
+            data = pickle.dumps((pieces, batch.offsets), protocol=pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            message = f"rows cannot be pickled on their way to the driver: {error}"
+            message = f"cannot pickle rows on their way to the driver: {error}"
             raise SinkFailed(message) from error
         path = Path(self.folder) / f"{uuid.uuid4().hex}.rows"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(data)
-        part = SpoolFile(str(path), digest_of(data))
-        return Staged(group.shares, group.num_rows, (part,))
+        return Staged(batch.shares, batch.num_rows, (RowFile(str(path), digest_of(data)),))
 
     def discard(self, staged: Staged) -> None:
-        """Remove the file, if it is there."""
         for part in staged.parts:
             Path(part.path).unlink(missing_ok=True)
 
 
-class SpoolChanged(OSError):
+class RowFileChanged(OSError):
     """A file is not as its task wrote it."""
 
 
@@ -171,39 +158,31 @@ def digest_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def read_spool(staged: Staged) -> tuple[list[Piece], Offsets]:
-    """Read what a SpoolStager has staged: rows in their order, and the offsets of their records.
+def read_rows(staged: Staged) -> Iterator[tuple[str, list[Piece], Offsets]]:
+    """Read a RowFileStager's file: by share its line, its rows, and the offsets of their records.
 
-    Raises OSError: SpoolChanged before a file is unpickled that no task of ours has written.
+    Raises OSError: RowFileChanged before a file is unpickled that no task of ours wrote.
     """
     (part,) = staged.parts
     with Path(part.path).open("rb") as file:
         data = file.read()
     if digest_of(data) != part.digest:
-        raise SpoolChanged(f"{part.path} is not as its task wrote it")
+        raise RowFileChanged(f"{part.path} is not as its task wrote it")
     packed, offsets = pickle.loads(data)  # noqa: S301 - a task of ours wrote it
-    return [_unpacked(each) for each in packed], offsets
-
-
-def read_lines(staged: Staged) -> dict[str, tuple[list[Piece], Offsets]]:
-    """The same by line; if a line has several shares, one after the other."""
-    pieces, offsets = read_spool(staged)
-    by_line: defaultdict[str, tuple[list[Piece], list[Offsets]]] = defaultdict(lambda: ([], []))
-    rest = iter(pieces)
+    rest = map(_unpacked, packed)
     start = 0
     for share in staged.shares:
-        its_pieces, its_offsets = by_line[share.line]
-        end = start + share.num_rows
-        its_offsets.append(offsets[start:end])
-        while start < end:  # no piece has rows of two shares
-            piece = next(rest)
-            its_pieces.append(piece)
-            start += len(piece)
-    return {line: (found, np.concatenate(of)) for line, (found, of) in by_line.items()}
+        pieces: list[Piece] = []
+        end = start
+        while end < start + share.num_rows:  # no piece has rows of two shares
+            pieces.append(next(rest))
+            end += len(pieces[-1])
+        yield share.line, pieces, offsets[start:end]
+        start = end
 
 
 def _packed(piece: Piece) -> Any:
-    """Columns as an Arrow stream: if pickled, a slice takes its whole parent along."""
+    """Turn columns into an Arrow stream: a pickled slice would take its whole parent along."""
     if not isinstance(piece, pa.RecordBatch):
         return piece
     sink = pa.BufferOutputStream()

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +13,13 @@ from service import logs
 from service.loading import load_topology
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import rare_collections
-from service.spark_engine.range_fetcher import RangeFetcher, RangesSilent, RangeUnreadable
-from service.spark_engine.range_reader import RangeReader
-from service.spark_engine.staging import Staging, TaskSink, sinks_of
+from service.spark_engine.range_fetcher import (
+    RangeFetcher,
+    RangeReader,
+    RangesSilent,
+    RangeUnreadable,
+)
+from service.spark_engine.staging import StagingCommitter, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskSettings, decode, encode
 from sinks.names import local_path
 from topology.errors import SinkError, SinkFailed
@@ -121,7 +124,7 @@ class Worker:
     def clients(
         self, settings: TaskSettings, topology: Topology
     ) -> tuple[RangeFetcher, LateLetters]:
-        """The fetcher, where the last task left it, and the topology's dead-letter sink."""
+        """Return the fetcher, where the last task left it, and the topology's dead-letter sink."""
         properties = tuple(sorted((name, str(value)) for name, value in settings.kafka.items()))
         key = settings.target, settings.pipeline, settings.storage.warehouse, properties
         if key not in self._fetchers:
@@ -202,8 +205,9 @@ def process(
     used again if it is done. Of a task that is not, all that was staged is discarded. Raises
     LettersAway; any other error is a TaskFailed.
     """
-    sinks = sinks_of(task, topology.sink_steps())
+    sinks: dict[str, TaskSink] = {}
     try:
+        sinks |= sinks_of(task, topology.sink_steps())
         return _run(task, fetcher, topology, letters, sinks)
     except Exception as error:
         for sink in sinks.values():
@@ -222,16 +226,16 @@ def _run(
 ) -> TaskDone:
     """Turn until every record of the ranges is done. Raises what cannot heal."""
     fetcher.begin(task.ranges)
+    reader = RangeReader(fetcher, task.ranges, task.settings)
     ports = Ports(
-        lambda _notify, _fences: RangeReader(fetcher, task.ranges, task.settings),
+        lambda _notify, _fences: reader,
         letters,
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
         hooks=(),  # they are the driver's to call
-        staging=lambda reader, trees, put: Staging(reader, trees, sinks, task, put),
+        staging=lambda _reader, trees, put: StagingCommitter(reader, trees, sinks, task, put),
     )
     policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
     pipeline = build_pipeline(topology, ports, policy)
-    reader: Any = pipeline.consumer
     try:
         pipeline.open()
         while not reader.has_reached_goals:

@@ -17,9 +17,8 @@ from service.pipeline.sink_buffer import WriterEvent
 from service.spark_engine import engine
 from service.spark_engine.cluster import SharedFolder, TasksEnded
 from service.spark_engine.engine import SparkEngine
-from service.spark_engine.planner import LogEndTracker
+from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
-from service.spark_engine.range_owner import RangeOwner
 from tests.simulation.fetching import SimFetcher
 from tests.simulation.life import Life
 from tests.simulation.mutants import put

@@ -12,9 +12,9 @@ import numpy as np
 
 from service.spark_engine import range_buffer, staging, task
 from service.spark_engine.attempts import Attempt, Attempts
-from service.spark_engine.range_buffer import Origin, RangeBuffer, RangeWork, StagedLost
+from service.spark_engine.range_buffer import RangeBuffer, RangeWork, RowSource, StagedLost
 from service.spark_engine.staging import TaskSink
-from service.spark_engine.task import EVERY_ROW, SpoolStager
+from service.spark_engine.task import EVERY_ROW, RowFileStager
 from tests.simulation.mutants import Patches, around, mutant, put
 from topology.sink import Batch, Staged
 from transactions.groups import TransactionGroups
@@ -30,7 +30,7 @@ def spool_of_an_older_try() -> Patches:
         def __init__(self, name: str) -> None:
             self.hex = name
 
-    def stage(original: Callable[..., Staged], stager: SpoolStager, group: Batch) -> Staged:
+    def stage(original: Callable[..., Staged], stager: RowFileStager, group: Batch) -> Staged:
         shares = [(share.line, share.num_rows) for share in group.shares]
         name = hashlib.md5(f"{group.sequence} {shares}".encode()).hexdigest()  # noqa: S324
         with put(task.uuid, "uuid4", lambda: Named(name)):
@@ -43,7 +43,7 @@ def spool_of_an_older_try() -> Patches:
             return original(buffer, folder)
 
     return [
-        around(SpoolStager, "stage", stage),
+        around(RowFileStager, "stage", stage),
         around(RangeBuffer, "begin", begin),
         put(task, "digest_of", lambda _data: b""),
         put(RangeWork, "discard", _stays),
@@ -85,9 +85,9 @@ def spooled_rows_in_the_order_of_tasks() -> Patches:
     """Rows are cut into shares as they come, whichever line they are of."""
 
     def whole(_original: Callable[..., Batch], group: Batch, made: tuple[Staged, ...]) -> Batch:
-        read = [task.read_spool(each) for each in made]
-        pieces = [piece for its_pieces, _offsets in read for piece in its_pieces]
-        offsets = np.concatenate([np.empty(0, np.int64), *(offsets for _pieces, offsets in read)])
+        read = [rows for each in made for rows in task.read_rows(each)]
+        pieces = [piece for _line, its_pieces, _offsets in read for piece in its_pieces]
+        offsets = np.concatenate([np.empty(0, np.int64), *(offsets for _, _, offsets in read)])
         return replace(group, pieces=pieces, offsets=offsets)
 
     return [around(range_buffer, "_whole", whole)]
@@ -114,11 +114,11 @@ def refused_row_without_a_letter() -> Patches:
 def refusal_of_another_record() -> Patches:
     """The record after the refused row's own gets the letter."""
 
-    def origin(original: Callable[..., Origin], group: Batch, row: int) -> Origin:
+    def origin(original: Callable[..., RowSource], group: Batch, row: int) -> RowSource:
         found = original(group, row)
         return found._replace(offset=found.offset + 1)
 
-    return [around(range_buffer, "origin_of", origin)]
+    return [around(range_buffer, "source_of", origin)]
 
 
 @mutant
@@ -131,11 +131,11 @@ def refusal_of_every_row_of_the_record() -> Patches:
 def refusal_of_another_row_of_the_record() -> Patches:
     """The row before the refused one is left out, and then all are, as it is refused again."""
 
-    def origin(original: Callable[..., Origin], group: Batch, row: int) -> Origin:
+    def origin(original: Callable[..., RowSource], group: Batch, row: int) -> RowSource:
         found = original(group, row)
         return found._replace(row=max(0, found.row - 1))
 
-    return [around(range_buffer, "origin_of", origin)]
+    return [around(range_buffer, "source_of", origin)]
 
 
 @mutant

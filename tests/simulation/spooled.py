@@ -16,7 +16,7 @@ import numpy as np
 from partition.records import record_ids_of
 from service.spark_engine import range_buffer, task
 from service.spark_engine.staging import TaskSink, sinks_of
-from service.spark_engine.task import SpoolStager, Task
+from service.spark_engine.task import RowFileStager, Task
 from tests.simulation.kafka import SimRecord
 from tests.simulation.mutants import put
 from topology.sink import Staged
@@ -74,7 +74,7 @@ def spool_all(
     made = SpooledTask()
     steps: list[Any] = [SimpleNamespace(name=name) for name in task.stagers]
     for name, sink in sinks_of(task, steps).items():
-        if isinstance(task.stagers[name], SpoolStager):
+        if isinstance(task.stagers[name], RowFileStager):
             made.sinks.append(sink)
             cuts = [rng.randrange(len(run.records) + 1) for run in runs]
             firsts = [run.records[:cut] for run, cut in zip(runs, cuts, strict=True)]

@@ -24,14 +24,12 @@ from service.pipeline.fences import EpochFencer
 from service.pipeline.reference_tables import References
 from service.pipeline.sink_buffer import writer_of
 from service.spark_engine.cluster import SharedFolder
-from service.spark_engine.engine import SparkEngine
-from service.spark_engine.planner import LogEndTracker
+from service.spark_engine.engine import SparkEngine, range_delivery
+from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_fetcher import RangeFetcher
-from service.spark_engine.range_owner import RangeOwner
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
-from service.spark_engine.wiring import range_delivery
 from service.wiring import Parts
 from sinks.columns import rows_of
 from sinks.writer import WriteRetries

@@ -12,7 +12,14 @@ import pytest
 
 from partition.records import Partition, Position
 from service.devservers.servers import EmbeddedKafka
-from service.spark_engine.task import SpoolStager, Task, TaskDone, TaskFailed, TaskRange, read_lines
+from service.spark_engine.task import (
+    RowFileStager,
+    Task,
+    TaskDone,
+    TaskFailed,
+    TaskRange,
+    read_rows,
+)
 from tests.support.patience import seconds
 from tests.worlds.fetching import KafkaWorld, numbers
 from tests.worlds.tasking import SETTINGS
@@ -75,7 +82,7 @@ def test_tasks_are_run_from_bytes_alone_and_bad_records_get_their_letters(
         kafka=world.properties,
         fetch_records=2000,
     )
-    stagers = {"rows": SpoolStager(str(tmp_path / "spool"))}
+    stagers = {"rows": RowFileStager(str(tmp_path / "spool"))}
     tasks = [
         Task(settings, 1, tuple(TaskRange(p, Position(a), b) for p, a, b in ranges), stagers)
         for ranges in (
@@ -89,7 +96,7 @@ def test_tasks_are_run_from_bytes_alone_and_bad_records_get_their_letters(
     assert isinstance(second, TaskDone)
     rows: dict[str, list[int]] = {}
     for staged in (*first.staged["rows"], *second.staged["rows"]):
-        for line, (pieces, offsets) in read_lines(staged).items():
+        for line, pieces, offsets in read_rows(staged):
             found = [row for piece in pieces for row in piece]
             assert found == offsets.tolist()
             rows.setdefault(line, []).extend(found)

@@ -13,7 +13,7 @@ from headrace.sinks import MemorySink, SparkSink
 from partition.interfaces import Log, LogEnd
 from partition.records import Partition
 from service.app import Service
-from service.spark_engine.wiring import check_runs_on_spark
+from service.spark_engine.engine import check_runs_on_spark
 from sinks.columns import rows_of
 from sinks.spark.spool import SpoolStager
 from sinks.spark.through import SparkPassage

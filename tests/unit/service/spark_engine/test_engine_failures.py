@@ -70,7 +70,6 @@ def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path: Path
         assert drives.engine.statistics().apart.retries == 1
         assert apart.rows == values("a", 10)
         assert sorted(drives.executors.names[2:]) == ["ranges-1-2", "ranges-2-2"]
-        assert "ranges-2-1" in drives.executors.cancelled or apart.discarded == 1
 
 
 def test_what_a_stale_try_has_staged_is_discarded(tmp_path: Path) -> None:

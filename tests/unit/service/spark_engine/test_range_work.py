@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.spark_engine.range_buffer import RangeWork
-from service.spark_engine.task import SpoolStager
+from service.spark_engine.task import RowFileStager
 from sinks.memory import MemorySink
 from topology.sink import Batch, Share, Staged
 
@@ -34,7 +34,7 @@ class Broken(MemorySink[Any]):
 
 
 def handed_over(folder: Path) -> RangeWork:
-    stager = SpoolStager(str(folder))
+    stager = RowFileStager(str(folder))
     offsets = np.array([10, 11, 12, 20, 21, 22])
     staged = stager.stage(Batch(1, [[0, 1, 2], [3, 4, 5]], 6, SHARES, offsets))
     return RangeWork("table", stager, is_apart=False, made=(staged,))
@@ -49,7 +49,7 @@ def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path: Path) -> N
     found = handed.stage(Picky("table"), ASKED)
     assert set(found.rejected) == {4}
     assert (found.shares, found.num_rows) == (SHARES, 5)
-    origin = handed.origins[4]
+    origin = handed.sources[4]
     assert (origin.line, origin.offset) == ("t[1]", 21)
     assert not list(tmp_path.rglob("*.rows"))
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.spark_engine.range_buffer import Origin, again, origin_of
-from service.spark_engine.task import EVERY_ROW, reason_of
+from service.spark_engine.range_buffer import RowSource, again, source_of
+from service.spark_engine.task import EVERY_ROW
 from topology.sink import Batch, Share
 
 
@@ -18,18 +18,18 @@ def group(*lines: tuple[str, list[int]]) -> Batch:
 
 def test_rows_are_counted_within_their_record() -> None:
     asked = group(("a", [1, 1, 1, 2, 2]), ("empty", []), ("b", [2, 2, 3]))
-    assert [origin_of(asked, row) for row in (2, 3, 6, 7)] == [
-        Origin("a", 1, 2),
-        Origin("a", 2, 0),
-        Origin("b", 2, 1),
-        Origin("b", 3, 0),
+    assert [source_of(asked, row) for row in (2, 3, 6, 7)] == [
+        RowSource("a", 1, 2),
+        RowSource("a", 2, 0),
+        RowSource("b", 2, 1),
+        RowSource("b", 3, 0),
     ]
 
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=12).map(sorted), min_size=1, max_size=4))
 def test_every_row_comes_from_another_place(offsets: list[list[int]]) -> None:
     asked = group(*((str(line), of) for line, of in enumerate(offsets)))
-    found = [origin_of(asked, row) for row in range(asked.num_rows)]
+    found = [source_of(asked, row) for row in range(asked.num_rows)]
     assert len(set(found)) == asked.num_rows
     assert [(each.line, each.offset) for each in found] == [
         (str(line), offset) for line, of in enumerate(offsets) for offset in of
@@ -39,6 +39,5 @@ def test_every_row_comes_from_another_place(offsets: list[list[int]]) -> None:
 def test_a_record_of_which_the_rest_is_refused_too_has_no_row_left() -> None:
     assert again(None, {1: "too long"}) == {1: "too long"}
     whole = again({1: "too long"}, {0: "too wide"})
-    assert [reason_of(whole, place) for place in (0, 1, 2)] == ["too wide"] * 3
-    assert reason_of({1: "too long"}, 0) is None
+    assert whole == {EVERY_ROW: "too wide"}
     assert again(whole, {0: "null"}) == {EVERY_ROW: "null"}

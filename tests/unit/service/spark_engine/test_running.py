@@ -14,14 +14,14 @@ import pytest
 from partition.records import Partition
 from service.spark_engine import task_runner
 from service.spark_engine.task import (
-    SpoolStager,
+    RowFileStager,
     Task,
     TaskDone,
     TaskFailed,
     TaskRange,
     decode,
     encode,
-    read_spool,
+    read_rows,
 )
 from service.spark_engine.task_runner import (
     LateLetters,
@@ -98,7 +98,7 @@ class Worker:
             self.log.append(Partition("t", 0), value)
 
     def run(self, *ranges: TaskRange) -> TaskDone | TaskFailed:
-        stagers = {"rows": SpoolStager(str(self.folder / "spool"))}
+        stagers = {"rows": RowFileStager(str(self.folder / "spool"))}
         ended: Any = decode(run_task(encode(Task(self.settings, 1, ranges, stagers))))
         return ended  # type: ignore[no-any-return]
 
@@ -106,7 +106,11 @@ class Worker:
         done = self.run(*ranges)
         assert isinstance(done, TaskDone), done
         return [
-            row for each in done.staged["rows"] for piece in read_spool(each)[0] for row in piece
+            row
+            for each in done.staged["rows"]
+            for _line, pieces, _offsets in read_rows(each)
+            for piece in pieces
+            for row in piece
         ]
 
     @property

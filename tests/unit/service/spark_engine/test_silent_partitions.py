@@ -168,9 +168,9 @@ def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
     with World(tmp_path) as world:
         world.silence(executors=(), driver={TWO})
         world.until(lambda: world.engine.statistics().apart.failing_since is not None)
-        assert world.engine.statistics().apart.last_error == "the leader of t[1] does not answer"
+        assert world.engine.statistics().apart.last_error == "no answer from the leader of t[1]"
         world.silence(executors=(), driver={ONE, TWO})
-        said = "the leaders of t[0] and 1 more do not answer"
+        said = "no answer from the leader of t[0] and 1 more"
         world.until(lambda: world.engine.statistics().apart.last_error == said)
         world.silence(executors=(), driver=())
         world.until(lambda: world.engine.statistics().apart.failing_since is None)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from service.spark_engine.range_buffer import RangeWork, StagedLost
-from service.spark_engine.task import SpoolStager, read_lines, read_spool
+from service.spark_engine.task import RowFileStager, read_rows
 from sinks.memory import MemorySink
 from topology.errors import SinkFailed
 from topology.sink import Batch, Share, Staged
@@ -49,48 +49,48 @@ def again(value: Any) -> Any:
 
 
 def test_rows_of_every_kind_come_back_with_their_offsets(tmp_path: Path) -> None:
-    stager = again(SpoolStager(str(tmp_path / "made" / "here")))
+    stager = again(RowFileStager(str(tmp_path / "made" / "here")))
     row = Row("a", decimal.Decimal("1.50"))
     staged: Staged = again(stager.stage(group(("t[0]", [[row, None], batch(0, 5).slice(1, 3)]))))
     assert (staged.num_rows, staged.rejected) == (5, {})
-    pieces, offsets = read_spool(staged)
+    ((_line, pieces, offsets),) = read_rows(staged)
     assert pieces[0] == [row, None]
     assert pieces[1] == batch(0, 5).slice(1, 3)
     assert offsets.tolist() == [1000, 1001, 1002, 1003, 1004]
 
 
 def test_a_slice_does_not_take_its_whole_parent_along(tmp_path: Path) -> None:
-    stager = SpoolStager(str(tmp_path))
+    stager = RowFileStager(str(tmp_path))
     stager.stage(group(("t[0]", [batch(0, 50_000).slice(3, 2)])))
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size < 10_000
 
 
 def test_rows_are_told_apart_by_line(tmp_path: Path) -> None:
-    stager = SpoolStager(str(tmp_path))
+    stager = RowFileStager(str(tmp_path))
     staged = stager.stage(
         group(("t[0]", [[1, 2], [3]]), ("t[1]", []), ("t[2]", [batch(0, 4)]), ("t[0]", [[4]]))
     )
-    lines = read_lines(staged)
-    assert {
-        line: [list(map(len, pieces)), offsets.tolist()]
-        for line, (pieces, offsets) in lines.items()
-    } == {
-        "t[0]": [[2, 1, 1], [1000, 1001, 1002, 1007]],
-        "t[1]": [[], []],
-        "t[2]": [[4], [1003, 1004, 1005, 1006]],
-    }
+    assert [
+        (line, list(map(len, pieces)), offsets.tolist())
+        for line, pieces, offsets in read_rows(staged)
+    ] == [
+        ("t[0]", [2, 1], [1000, 1001, 1002]),
+        ("t[1]", [], []),
+        ("t[2]", [4], [1003, 1004, 1005, 1006]),
+        ("t[0]", [1], [1007]),
+    ]
 
 
 def test_each_group_has_a_file_of_its_own_and_discarding_removes_it(tmp_path: Path) -> None:
-    stager = SpoolStager(str(tmp_path))
+    stager = RowFileStager(str(tmp_path))
     one, two = (stager.stage(group(("t[0]", [[n]]))) for n in (1, 2))
     stager.discard(one)
     stager.discard(one)
     assert len(list(tmp_path.iterdir())) == 1
-    assert read_spool(two)[0] == [[2]]
+    assert [pieces for _line, pieces, _offsets in read_rows(two)] == [[[2]]]
     with pytest.raises(OSError, match="No such file"):
-        read_spool(one)
+        list(read_rows(one))
 
 
 class Planted:
@@ -105,7 +105,7 @@ class Planted:
 
 @pytest.mark.parametrize("change", ["planted", "appended", "cut off", "another group's"])
 def test_a_file_that_somebody_changed_is_refused_unread(change: str, tmp_path: Path) -> None:
-    stager = SpoolStager(str(tmp_path / "spool"))
+    stager = RowFileStager(str(tmp_path / "spool"))
     staged, other = (stager.stage(group(("t[0]", [[n, n]]))) for n in (1, 2))
     path, proof = Path(staged.parts[0].path), tmp_path / "proof"
     written = path.read_bytes()
@@ -125,11 +125,11 @@ def test_a_file_that_somebody_changed_is_refused_unread(change: str, tmp_path: P
 
 
 def test_rows_are_private(tmp_path: Path) -> None:
-    SpoolStager(str(tmp_path / "a" / "b")).stage(group(("t[0]", [[1]])))
+    RowFileStager(str(tmp_path / "a" / "b")).stage(group(("t[0]", [[1]])))
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
 
 def test_rows_that_cannot_be_pickled_end_the_run_and_leave_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SinkFailed, match="cannot be pickled"):
-        SpoolStager(str(tmp_path)).stage(group(("t[0]", [[threading.Lock()]])))
+    with pytest.raises(SinkFailed, match="cannot pickle rows"):
+        RowFileStager(str(tmp_path)).stage(group(("t[0]", [[threading.Lock()]])))
     assert list(tmp_path.iterdir()) == []
