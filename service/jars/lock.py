@@ -1,7 +1,7 @@
-"""The lock file: which Java archives belong to which set, and the SHA-256 of each.
+"""The lock file: the Java archives of each set, with the SHA-256 of each; and errors of jars.
 
 One line per archive and set, sorted: `group:artifact:version sha256:<hex> <set>`. It
-holds no address: where a coordinate is found is the resolver's business.
+holds no address: the resolver knows where a coordinate is found.
 """
 
 import re
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from service.jars.errors import LockMalformed, UnknownSet
-
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 
 _LINE = re.compile(
@@ -19,6 +17,43 @@ _LINE = re.compile(
     r" sha256:(?P<sha256>[0-9a-f]{64}) (?P<set>[a-z][a-z0-9-]*)",
     re.ASCII,
 )
+
+
+class JarError(Exception):
+    """A Java archive cannot be provided."""
+
+
+class LockMalformed(JarError):
+    """The lock file of Java archives cannot be read."""
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"{place}: found {found!r}, expected 'group:artifact:version sha256:<64 hex> <set>'"
+        )
+        self.found = found
+
+
+class UnknownSet(JarError):
+    """The lock file has no such set of Java archives."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"unknown set of jars: found {name!r}, expected {', '.join(known)}")
+
+
+class JarMismatch(JarError):
+    """A Java archive is not the one that was locked; it has been removed."""
+
+    def __init__(self, coordinate: str, expected: str, found: str, path: Path) -> None:
+        super().__init__(
+            f"{coordinate} has SHA-256 {found}, the lock file expects {expected}; removed {path}"
+        )
+
+
+class ResolutionFailed(JarError):
+    """Java archives could not be fetched."""
+
+    def __init__(self, wanted: int, said: str) -> None:
+        super().__init__(f"Ivy could not fetch {wanted} jar(s): {said}")
 
 
 class Coordinate(NamedTuple):
@@ -33,7 +68,7 @@ class Coordinate(NamedTuple):
 
     @property
     def relative_path(self) -> Path:
-        """Where the jar lies below the cache: unique, and named as Maven names it."""
+        """The jar's place below the cache: unique, and named as Maven names it."""
         return Path(self.group) / f"{self.artifact}-{self.version}.jar"
 
 
@@ -57,7 +92,6 @@ class Lock:
 
     @property
     def set_names(self) -> tuple[str, ...]:
-        """The sets that exist, sorted."""
         return tuple(sorted({jar.set_name for jar in self.jars}))
 
     def members(self, set_name: str) -> tuple[LockedJar, ...]:

@@ -1,24 +1,46 @@
-"""Jars of a set as local files: from the cache of this machine, else fetched, always checked."""
+"""Jars of a set as local files: from the cache of this machine, else fetched, always checked.
+
+Ivy, Spark's own resolver, fetches them, run by itself from PySpark's jars: a machine that can run
+Spark has everything this needs. Ivy's built-in default repository is used unless
+HEADRACE_IVY_SETTINGS names an ivysettings file (a mirror, a proxy with a password).
+"""
 
 import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 import structlog
 
-from service.jars.errors import JarMismatch
-from service.jars.ivy import fetch
-from service.jars.lock import Coordinate, Lock, LockedJar, read_lock
+from service.devservers.java import find_java, java_command, pyspark_jars
+from service.jars.lock import (
+    Coordinate,
+    JarMismatch,
+    Lock,
+    LockedJar,
+    ResolutionFailed,
+    read_lock,
+)
 
 CACHE_VARIABLE = "HEADRACE_JAR_CACHE"
+SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
+_DEADLINE_SECONDS = 900.0
+_ATTEMPTS = 2  # one dropped connection must not end a first start
+_DONE = "[SUCCESSFUL ]"
+_TELLING = ("not found", "unresolved", "error", "exception", "failed", "timed out", "refused")
+_SAID_LINES = 6
 
 Progress = Callable[[str, int, int], None]
+Fetched = Callable[[Coordinate], None]
 
 _log = structlog.get_logger()
 
@@ -55,7 +77,7 @@ def resolve(
         with _exclusive(folder / ".lock"):
             missing = _missing(members, folder)  # another process may have fetched them
             if missing:
-                _fetch(set_name, missing, folder, len(members), progress)
+                _fetch_missing(set_name, missing, folder, len(members), progress)
     paths = [folder / jar.coordinate.relative_path for jar in members]
     for jar, path in zip(members, paths, strict=True):
         check(jar, path)
@@ -71,7 +93,6 @@ def check(jar: LockedJar, path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return a file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -80,7 +101,7 @@ def _missing(members: tuple[LockedJar, ...], folder: Path) -> list[LockedJar]:
     return [jar for jar in members if not (folder / jar.coordinate.relative_path).is_file()]
 
 
-def _fetch(
+def _fetch_missing(
     set_name: str, missing: list[LockedJar], folder: Path, total: int, progress: Progress | None
 ) -> None:
     started = time.monotonic()
@@ -119,3 +140,116 @@ def _exclusive(path: Path) -> Iterator[None]:
             _log.info("jars_waiting_for_another_process", lock=str(path))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def fetch(
+    coordinates: Sequence[Coordinate],
+    into: Path,
+    *,
+    transitive: bool = False,
+    fetched: Fetched | None = None,
+) -> dict[Coordinate, Path]:
+    """Fetch jars into a directory and return the path of each one.
+
+    `into` is on the file system the jars shall be renamed within. `fetched` is called on the
+    calling thread as each jar arrives. With `transitive` the run-time dependencies come
+    along, one version of each. Raises ResolutionFailed.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    (into / "ivy.xml").write_text(_module(coordinates, transitive=transitive), encoding="utf-8")
+    settings = os.environ.get(SETTINGS_VARIABLE)
+    if settings is None:
+        settings = str(into / "ivysettings.xml")
+        # Without the POMs only the jars themselves are asked for: 5 s instead of 29 for the
+        # broker's. Ivy's own check sums are weaker than the lock's and cost a request each.
+        Path(settings).write_text(
+            '<ivysettings>\n  <settings defaultResolver="central"/>\n  <resolvers>\n'
+            f'    <ibiblio name="central" m2compatible="true" usepoms="{str(transitive).lower()}"'
+            ' useMavenMetadata="false" checksums=""/>\n'
+            "  </resolvers>\n</ivysettings>\n",
+            encoding="utf-8",
+        )
+    jars = into / "jars"
+    arguments = ["-settings", settings, "-ivy", into / "ivy.xml", "-cache", into / "cache"]
+    arguments += ["-confs", "default"]
+    arguments += ["-retrieve", jars / "[organisation]/[artifact]/[revision].[ext]"]
+    command = java_command(
+        find_java(),
+        "org.apache.ivy.Main",
+        pyspark_jars("ivy"),
+        heap_mb=256,
+        flags=("-XX:TieredStopAtLevel=1",),
+        arguments=[str(each) for each in arguments],
+    )
+    for attempt in range(1, _ATTEMPTS + 1):
+        status, output = _run(command, fetched)
+        if status == 0:
+            break
+        if attempt == _ATTEMPTS:
+            telling = [line for line in output if any(word in line.lower() for word in _TELLING)]
+            lines = dict.fromkeys(telling or [line for line in output if line])
+            said = "; ".join(list(lines)[-_SAID_LINES:]) or "it printed nothing"
+            raise ResolutionFailed(len(coordinates), f"exit status {status}: {said}")
+    found = {
+        Coordinate(path.parts[-3], path.parts[-2], path.stem): path
+        for path in jars.glob("*/*/*.jar")
+    }
+    missing = [str(each) for each in coordinates if each not in found]
+    if missing:
+        raise ResolutionFailed(len(coordinates), f"it did not bring {', '.join(missing)}")
+    return found
+
+
+def _module(coordinates: Sequence[Coordinate], *, transitive: bool) -> str:
+    lines = [
+        f"    <dependency org={quoteattr(each.group)} name={quoteattr(each.artifact)}"
+        f' rev={quoteattr(each.version)} conf="default->default"'
+        f' transitive="{str(transitive).lower()}"/>\n'
+        for each in coordinates
+    ]
+    return (
+        '<ivy-module version="2.0">\n  <info organisation="headrace" module="jars"/>\n'
+        '  <configurations><conf name="default"/></configurations>\n'
+        f"  <dependencies>\n{''.join(lines)}  </dependencies>\n</ivy-module>\n"
+    )
+
+
+def _run(command: list[str], fetched: Fetched | None) -> tuple[int, list[str]]:
+    """Run Ivy to its end and return its exit status and its last lines."""
+    tail: deque[str] = deque(maxlen=200)
+    with (
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        deadline = threading.Timer(_DEADLINE_SECONDS, process.kill)
+        deadline.start()
+        try:
+            for raw in process.stdout or ():
+                line = raw.strip()
+                tail.append(line)
+                coordinate = _announced(line)
+                if fetched is not None and coordinate is not None:
+                    fetched(coordinate)
+            status = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            deadline.cancel()
+    return status, list(tail)
+
+
+def _announced(line: str) -> Coordinate | None:
+    """Read a line such as `[SUCCESSFUL ] io.delta#delta-storage;4.4.0!delta-storage.jar (1ms)`."""
+    start = line.find(_DONE)
+    if start < 0 or ".jar" not in line:
+        return None
+    group, _, rest = line[start + len(_DONE) :].strip().partition("#")
+    artifact, _, rest = rest.partition(";")
+    return Coordinate(group, artifact, rest.partition("!")[0])

@@ -1,7 +1,6 @@
 import pytest
 
-from service.jars.errors import JarMismatch, ResolutionFailed
-from service.jars.lock import LockedJar, make_lock, read_lock
+from service.jars.lock import JarMismatch, LockedJar, ResolutionFailed, make_lock, read_lock
 from service.jars.resolver import resolve
 
 pytestmark = pytest.mark.integration
