@@ -170,7 +170,7 @@ def refused_rows_are_only_left_out() -> Patches:
 def refused_group_is_committed() -> Patches:
     """A group of which a sink has refused rows is committed as it is, and not run again."""
 
-    def reject(attempts: Attempts, work: RangeWork, *_told: Any) -> None:
+    def reject(attempts: Attempts, _attempt: Attempt, work: RangeWork, *_told: Any) -> None:
         attempts._buffers[work.sink].rows_rejected += 1
 
     return [put(Attempts, "_reject", reject)]
