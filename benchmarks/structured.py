@@ -19,7 +19,7 @@ from benchmarks.measured import Memory, Moment, figures, tree_seconds
 from benchmarks.orders import LEAST_TOTAL, users
 from benchmarks.place import KAFKA_SOURCE, Kind, Place, place
 from benchmarks.publishing import PARTITIONS
-from sinks.spark.existing import spark_schema
+from sinks.spark.frames import spark_schema
 
 BATCH_ROWS = 200_000
 # Spark rounds each partition's part of a batch down. Without a few more, what is left over at the

@@ -11,6 +11,8 @@ SinkError                 (topology)
 
 from topology.errors import SinkError
 
+LONGEST_LINE = 500  # of what others said of an error
+
 
 class WriterBusy(SinkError):
     """The writer takes one batch at a time."""
@@ -60,3 +62,20 @@ class TaskRaised(SinkError):
         super().__init__(f"a task of Spark job '{group}' raised {said}")
         self.group = group
         self.said = said
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's text. A Java exception's is asked of its JVM; "" if that is gone."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever py4j raises then
+        return ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line that says something: py4j puts the Java exception on the second."""
+    lines = [line.strip(" :") for line in text_of(error).splitlines() if line.strip(" :")]
+    if not lines:
+        return type(error).__name__
+    java = len(lines) > 1 and lines[0].startswith("An error occurred while calling")
+    return lines[1 if java else 0][:LONGEST_LINE]

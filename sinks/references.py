@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sinks.probe import plain_message
-from sinks.spark.tables import read_by_spark
+from sinks.spark.frames import read_by_spark
 from sinks.storage import Storage
 from sinks.tables.iceberg import open_log
 from topology.errors import ReferenceLoadFailed, SinkFailed

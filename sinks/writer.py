@@ -12,8 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from sinks.errors import WriterBusy, WriterStopped
-from sinks.spark.reasons import one_line
+from sinks.errors import WriterBusy, WriterStopped, one_line
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Sink, Staged
 

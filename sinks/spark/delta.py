@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sinks.spark.reasons import text_of
+from sinks.errors import text_of
 from sinks.spark.settings import LOG_STORE
 from topology.errors import SinkBusy, SinkFailed
 
@@ -43,7 +43,7 @@ class DeltaTransaction:
 
     @property
     def table_id(self) -> str | None:
-        """What tells the table from one made anew in its place; None: there is no table."""
+        """The id that tells the table from one made anew in its place; None: there is no table."""
         return str(self._metadata.id()) if self._transaction.readVersion() >= 0 else None
 
     @property

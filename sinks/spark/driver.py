@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
-from sinks.spark.gateway import cut_off_in_silence
-from sinks.spark.jvm import Jvm
-from sinks.spark.reasons import one_line
+from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout, one_line
+from sinks.spark.jvm import Jvm, cut_off_in_silence
 from sinks.spark.through import SparkPassage
 from topology.sink import Sink, SinkContext
 from topology.spark_step import SparkStep
@@ -61,20 +59,22 @@ class SparkDriver:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks Spark runs at once: its default, which follows the executors it has.
+        """The number of tasks that Spark runs at once: its default, which follows its executors.
 
         Asked of Spark each time, which is started first if need be. Raises as `run`.
         """
-        return self.run(_parallelism, group="parallelism")
+        return self.run(
+            lambda session: int(session.sparkContext.defaultParallelism), group="parallelism"
+        )
 
     @property
     def restarts(self) -> int:
-        """How often Spark has been started anew, with a new JVM."""
+        """Starts of a new JVM, but the first."""
         return max(0, self._starts - 1)
 
     @property
     def renewals(self) -> int:
-        """How often a JVM has been given a new context."""
+        """New contexts in a JVM that went on."""
         return self._renewals
 
     @property
@@ -129,7 +129,7 @@ class SparkDriver:
         """
         for job_group, (name, jvm) in self._running.copy().items():
             if name == group:
-                _Cancel(jvm, job_group).start()
+                _cancel(jvm, job_group)
 
     def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
         """Have a Spark step work in front of a sink that is open. Raises SinkFailed."""
@@ -170,7 +170,7 @@ class SparkDriver:
                 self._job_ended.notify_all()
 
     def _live(self) -> Jvm:
-        """A Spark that is well, as far as is known. Raises SparkStartFailed."""
+        """Return a Spark that is well, as far as is known. Raises SparkStartFailed."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("the Spark driver is closed")
@@ -209,7 +209,7 @@ class SparkDriver:
         log.info("spark_renewed", renewals=self._renewals, pid=jvm.process.pid)
 
     def _died(self, jvm: Jvm, error: Exception, job_group: str) -> str | None:
-        """What was said if Spark died under a job; None: it is well, and the job itself failed.
+        """Return Spark's last error if it died under a job; None: the job itself failed.
 
         What died is given up or marked once, whichever of its jobs notices first.
         """
@@ -254,33 +254,23 @@ class _Watch(threading.Thread):
             return
         self.expired = True
         log.warning("spark_job_cancelled", group=self._job_group)
-        cancel = _Cancel(self._jvm, self._job_group)
-        cancel.start()
+        _cancel(self._jvm, self._job_group)
         if not self.done.wait(_GRACE_SECONDS):
             reason = f"the job went on for {_GRACE_SECONDS:g} seconds after it was cancelled"
             log.warning("spark_killed", group=self._job_group, reason=reason)
-            cancel.matters = False
             self._jvm.kill()
 
 
-class _Cancel(threading.Thread):
-    """Cancels a job, in a thread of its own: a JVM that hangs does not answer this call either."""
+def _cancel(jvm: Jvm, job_group: str) -> None:
+    """Cancel a job, on a thread: a JVM that hangs does not answer this call either."""
 
-    def __init__(self, jvm: Jvm, job_group: str) -> None:
-        super().__init__(name=f"cancel-{job_group}", daemon=True)
-        self.matters = True  # whether anyone wants to know that it failed
-        self._jvm = jvm
-        self._job_group = job_group
-
-    def run(self) -> None:
+    def work() -> None:
         try:
-            self._jvm.cancel(self._job_group)
+            jvm.cancel(job_group)
         except Exception as error:  # noqa: BLE001 - the JVM is of no use; its job will tell
-            if self.matters:
-                log.warning("spark_cancel_failed", group=self._job_group, error=one_line(error))
+            if jvm.last_words() is None:  # else it was killed meanwhile
+                log.warning("spark_cancel_failed", group=job_group, error=one_line(error))
         finally:
-            self._jvm.release()
+            jvm.release()
 
-
-def _parallelism(session: Any) -> int:
-    return int(session.sparkContext.defaultParallelism)
+    threading.Thread(target=work, name=f"cancel-{job_group}", daemon=True).start()

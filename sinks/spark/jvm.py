@@ -1,25 +1,29 @@
 """The JVM that PySpark talks to: started apart from the terminal, and ended by its handle.
 
 Whatever may hang in it is asked on a thread of its own, for so long and no longer.
+
+PySpark keeps one gateway, one context and one session in class attributes and refuses to
+replace them, even when the JVM behind them is dead. py4j keeps a connection for each thread,
+and a thread that tells the JVM which of its objects nobody here holds any more.
 """
 
 import contextlib
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from sinks.errors import SparkStartFailed
+from sinks.errors import LONGEST_LINE, SparkStartFailed, one_line
 from sinks.run_folder import RunFolder
-from sinks.spark.gateway import forget, release_connection, retire
-from sinks.spark.reasons import from_log, last_words, one_line
 from sinks.spark.settings import (
     ARGUMENTS,
     LOG4J,
@@ -32,11 +36,15 @@ from sinks.spark.settings import (
 
 Result = TypeVar("Result")
 State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
-"""How a JVM is: well, its context stopped, it does not answer, or it has ended."""
+"""A JVM is well, its context is stopped, it does not answer, or it has ended."""
 
 _LAST_SECONDS = 5.0  # what has been killed is given so long to be gone
 _TAIL_BYTES = 64 * 1024
 _PRINTED = "spark.log"
+# A JVM prints these when it ends itself: out of memory, of the system's memory, or crashed.
+_LAST_WORDS = re.compile(
+    r"^[# ]*(Terminating due to .*|There is insufficient memory .*|SIG[A-Z]+ \(.*)$", re.MULTILINE
+)
 _LOG_STORE = Path(__file__).with_name("ConditionalLogStore.java")
 
 
@@ -107,8 +115,11 @@ class Jvm:
                 launch: Any = launch_gateway
                 # The others come by the gateway, with the context.
                 shown = [pair for pair in properties.items() if pair[0].startswith(ARGUMENTS)]
+                # The JVM may outlive this process for a moment, and so does its hold on the folder.
+                held = () if home.lock is None else (home.lock,)
+                popen = {"start_new_session": True, "stdout": output, "stderr": output}
                 spark_conf = SparkConf(loadDefaults=False).setAll(shown)
-                gateway = launch(spark_conf, _apart_from_the_terminal(output, home.lock))
+                gateway = launch(spark_conf, {**popen, "pass_fds": held})
                 session = _session(properties, gateway, home.path)
             except Exception as error:
                 said = from_log(printed.read_text(errors="replace")) or one_line(error)
@@ -117,7 +128,7 @@ class Jvm:
         return cls(session, gateway, home, properties)
 
     def state(self, timeout_seconds: float) -> State:
-        """How the JVM and its context are; "mute" when it has not answered after so long."""
+        """Return the state of the JVM and its context; "mute" if it does not answer in time."""
         if self.process.poll() is not None:
             return "gone"
         call = _Call("spark-ask", self._ask)
@@ -133,10 +144,9 @@ class Jvm:
             self.release()
 
     def renew(self, timeout_seconds: float) -> "Jvm":
-        """A new context in the same JVM, whose own is stopped; takes 1 second.
+        """Make a new context in the same JVM, whose own is stopped; takes 1 second.
 
-        Raises SparkStartFailed. Afterwards this one is of no use but to be stopped, when it
-        failed.
+        Raises SparkStartFailed. This one is then of no use but to be stopped.
         """
         call = _Call("spark-renew", self._renewed)
         call.start()
@@ -163,11 +173,10 @@ class Jvm:
         self._context.sc().cancelJobGroupAndFutureJobs(job_group)
 
     def kill(self) -> None:
-        """End the process at once."""
         self.process.kill()
 
     def last_words(self) -> str | None:
-        """How the process ended, and what it said of it; None while it runs."""
+        """Return the status of the process and its own reason for ending; None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)  # its connections end before it does
         status = self.process.returncode
@@ -217,14 +226,14 @@ class _Call(threading.Thread, Generic[Result]):
         return not self.is_alive()
 
     def result(self) -> Result:
-        """What it returned or raised, once it has ended."""
+        """Return or raise its result, once it has ended."""
         if self._error is not None:
             raise self._error
         return self._results[0]
 
 
 def _session(properties: Mapping[str, str], gateway: Any, home: Path) -> Any:
-    """A context with these properties, and its session, in the JVM behind a gateway."""
+    """Make a context with these properties, and its session, in the JVM behind a gateway."""
     from pyspark import SparkConf, SparkContext, SparkFiles  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -240,7 +249,7 @@ def _session(properties: Mapping[str, str], gateway: Any, home: Path) -> Any:
         with contextlib.suppress(ValueError):  # each context puts a folder there, for good
             sys.path.remove(SparkFiles.getRootDirectory())
         server: Any = context._accumulatorServer  # noqa: SLF001
-        server.handle_error = _nothing  # it would print a traceback when the JVM goes
+        server.handle_error = lambda *_: None  # it would print a traceback when the JVM goes
         return session
     finally:
         release_connection(gateway)
@@ -263,16 +272,6 @@ def _add_log_store(context: Any, jar: Path) -> None:
     context._jsc.addJar(str(jar))  # noqa: SLF001
 
 
-def _nothing(*_arguments: object) -> None:
-    """What a server does of which a client is gone."""
-
-
-def _apart_from_the_terminal(output: IO[bytes], lock: int | None) -> dict[str, Any]:
-    # The JVM may outlive this process for a moment, and so does its hold on the folder.
-    held = () if lock is None else (lock,)
-    return {"start_new_session": True, "stdout": output, "stderr": output, "pass_fds": held}
-
-
 def _kill_children(thread: threading.Thread) -> None:
     """Kill what a thread has started: PySpark tells of its JVM only once it has answered."""
     with contextlib.suppress(OSError):
@@ -285,7 +284,12 @@ def _kill_children(thread: threading.Thread) -> None:
 def _end(gateway: Any, home: RunFolder) -> None:
     """End a gateway's process, close its sockets and its pipe, and remove its folder."""
     if gateway is not None:
-        retire(gateway)
+        from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER  # noqa: PLC0415
+
+        # End the thread that tells the JVM of objects: it would go on as long as this process.
+        client = gateway._gateway_client  # noqa: SLF001
+        client.is_connected = False
+        client.finalizer_deque.append(SHUTDOWN_FINALIZER_WORKER)  # it takes from this end
         gateway.proc.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             gateway.proc.wait(_LAST_SECONDS)
@@ -296,3 +300,71 @@ def _end(gateway: Any, home: RunFolder) -> None:
             gateway.proc.stdin.close()
         forget(gateway)
     home.close()
+
+
+def forget(gateway: Any = None) -> None:
+    """Clear what PySpark keeps of its JVM, or, given a gateway, only if that is the JVM's."""
+    from pyspark import SparkContext  # noqa: PLC0415 - see sinks/__init__
+    from pyspark.sql import SparkSession, SQLContext  # noqa: PLC0415
+
+    if gateway is not None and SparkContext._gateway is not gateway:  # noqa: SLF001
+        return
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    if context is not None:
+        context._jsc = None  # noqa: SLF001 - so that its own stop() asks no dead JVM
+        with contextlib.suppress(Exception):
+            context.stop()
+    with SparkContext._lock:  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkContext._gateway = None  # noqa: SLF001
+        SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001
+    SQLContext._instantiatedContext = None  # noqa: SLF001
+
+
+def release_connection(gateway: Any) -> None:
+    """Close the calling thread's connection to the JVM; the next call opens another.
+
+    py4j keeps one per thread and leaves it to the garbage collector when the thread ends.
+    """
+    client = gateway._gateway_client  # noqa: SLF001
+    connection = client.get_thread_connection()
+    if connection is not None:
+        with contextlib.suppress(ValueError):
+            client.deque.remove(connection)
+        with contextlib.suppress(Exception):
+            connection.close()
+
+
+@contextlib.contextmanager
+def cut_off_in_silence() -> Iterator[None]:
+    """Keep py4j from logging, with a traceback, each call that the end of the JVM cuts off.
+
+    It tells the root logger, not one of its own whose level could be set. What the calls raise
+    is raised as ever.
+    """
+    root = logging.getLogger()
+    root.addFilter(_is_worth_telling)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_worth_telling)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    is_py4js = record.module == "java_gateway"
+    return not is_py4js or record.getMessage() != "Exception while sending command."
+
+
+def from_log(log: str) -> str | None:
+    """Return the first line of a JVM's output that names an exception, or None."""
+    lines = [line.strip() for line in log.splitlines()]
+    named = (line for line in lines if "Exception" in line or "Error" in line)
+    return next((line[:LONGEST_LINE] for line in named if not line.startswith("at ")), None)
+
+
+def last_words(log: str) -> str | None:
+    """Return why a JVM has ended itself, by its output; None if it does not say, as when killed."""
+    found = _LAST_WORDS.findall(log)
+    return str(found[-1])[:LONGEST_LINE].strip() if found else None

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from sinks.errors import one_line, text_of
 from sinks.names import (
     check_kind,
     checked_columns,
@@ -21,12 +22,20 @@ from sinks.names import (
     table_folder,
     table_path,
 )
+from sinks.run_folder import RunFolder
 from sinks.shares import check_fences, is_to_commit
 from sinks.spark import delta
-from sinks.spark.existing import arrow_schema, existing_schema, spark_schema
-from sinks.spark.reasons import one_line, text_of
+from sinks.spark.frames import (
+    SpoolStager,
+    arrow_schema,
+    existing_schema,
+    open_spool,
+    put,
+    remove,
+    sequence_of,
+    spark_schema,
+)
 from sinks.spark.settings import check_installed, local_options
-from sinks.spark.spool import Spool, SpoolStager, remove, sequence_of
 from sinks.storage import spark_jars
 from sinks.tables.files import joined, sync
 from sinks.tables.log import app_id, pack, unpack
@@ -105,7 +114,7 @@ class SparkSink(Sink[Row]):
         self._context: SinkContext | None = None
         self._path: str | None = None
         self._folder: Path | None = None
-        self._spool: Spool | None = None
+        self._spool: RunFolder | None = None
         self._spark_schema: Any = None
         self._fenced: str | None = None  # the id of the Delta table that was fenced
         self._epochs: dict[str, int] = {}  # that we have fenced
@@ -136,7 +145,7 @@ class SparkSink(Sink[Row]):
 
     @property
     def path(self) -> str | None:
-        """Where the files lie; None before `open`, and where Spark alone knows."""
+        """The folder or URI of the files; None before `open`, and if only Spark knows."""
         return self._path
 
     def open(self, context: SinkContext) -> None:
@@ -149,8 +158,8 @@ class SparkSink(Sink[Row]):
         check_installed(f"sink '{self.name}'")
         self._context, self._fenced, self._epochs, self._synced = context, None, {}, 0.0
         mask.add(secrets_in(self.options))
-        self._spool = Spool(context.storage.warehouse, f"{context.pipeline}.{context.sink}")
-        self._spool.open()
+        owner = f"{context.pipeline}.{context.sink}"
+        self._spool = open_spool(context.storage.warehouse, owner)
         if self.format in _FILES:
             self._folder = table_folder(context.storage.warehouse, self.name)
             self._path = table_path(context.storage.warehouse, self.name)
@@ -177,7 +186,7 @@ class SparkSink(Sink[Row]):
         self._spool = self._context = None
 
     def _differences(self, session: Any) -> list[str]:
-        """What keeps rows of this schema out of the table that is there, if one is."""
+        """Return what keeps rows of this schema out of the existing table, if there is one."""
         if self.format == "table":
             found: pa.Schema | None = arrow_schema(session.table(self.name).schema)
         elif self.format in _WITH_SCHEMA:
@@ -226,7 +235,6 @@ class SparkSink(Sink[Row]):
             raise SinkFailed(f"sink '{self.name}': Spark refuses: {one_line(error)}") from error
 
     def _spooled(self, session: Any, files: Sequence[Path]) -> Any:
-        """The rows of the spool's files as a DataFrame."""
         return session.read.schema(self._spark_schema).parquet(*map(local_uri, files))
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
@@ -234,7 +242,7 @@ class SparkSink(Sink[Row]):
         if not fences:
             return []
         self._fenced = None
-        empty = self._opened().put(self.schema.empty_table(), "empty")
+        empty = put(self._spool_path, self.schema.empty_table(), "empty")
 
         def raise_epochs(session: Any) -> list[Committed]:
             transaction, found = self._read(session, [fence.line for fence in fences])
@@ -258,21 +266,17 @@ class SparkSink(Sink[Row]):
             remove(empty)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Read what the table's log says; see the contract."""
         _, found = self._run(lambda session: self._read(session, lines), "committed")
         self._sync()
         return found
 
     def stage(self, batch: Batch) -> Staged:
-        """Write the rows to the spool; see the contract."""
         return self.stager().stage(batch)
 
     def stager(self) -> SpoolStager:
-        """What writes them there, on executors too; see the contract."""
-        return self._opened().stager(self.schema, self.partition_by)
+        return SpoolStager(self._spool_path, self.schema, tuple(self.partition_by))
 
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
-        """See the contract."""
         whole = joined(shares, staged)
         for path in whole.parts:
             if not path.exists():
@@ -304,7 +308,6 @@ class SparkSink(Sink[Row]):
         self.discard(staged)
 
     def discard(self, staged: Staged) -> None:
-        """Remove the spool's files."""
         remove(staged.parts)
 
     def _look(self, session: Any) -> None:
@@ -316,7 +319,7 @@ class SparkSink(Sink[Row]):
     def _read(
         self, session: Any, lines: Sequence[str]
     ) -> tuple[delta.DeltaTransaction, list[Committed]]:
-        """A transaction on the table's newest version, and what that says of each line.
+        """Return a transaction on the table's newest version, and the commits that it knows.
 
         Raises SinkFailed when the table is not the one that was fenced, or forgets transactions.
         """
@@ -346,12 +349,11 @@ class SparkSink(Sink[Row]):
             raise SinkFailed(f"sink '{self.name}' is not open")
         return app_id(context.pipeline, context.sink, line)
 
-    # Spark
-
-    def _opened(self) -> Spool:
+    @property
+    def _spool_path(self) -> Path:
         if self._spool is None:
             raise SinkFailed(f"sink '{self.name}' is not open")
-        return self._spool
+        return self._spool.open()
 
     def _run(self, job: Callable[[Any], Result], what: str) -> Result:
         spark: SparkDriver | None = None if self._context is None else self._context.spark

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from sinks.errors import TaskRaised
-from sinks.spark.reasons import from_python
+from sinks.errors import LONGEST_LINE, TaskRaised, text_of
 from topology.sink import SparkDriver
 
 
@@ -39,11 +38,8 @@ def run_tasks(
         try:
             results: list[bytes] = given.map(partial(_called, function)).collect()
         except Exception as error:
-            # Here, while the JVM can still be asked what it said.
-            said = from_python(error)
-            if said is None:
-                raise
-            raise TaskRaised(group, said) from error
+            check_python(error, group)
+            raise
         return results
 
     return driver.run(job, group=group, deadline_seconds=deadline_seconds)
@@ -74,3 +70,23 @@ def _called(function: Callable[[bytes], bytes], task: bytes) -> bytes:
         return function(task)
     finally:
         lighten()
+
+
+def check_python(error: Exception, group: str) -> None:
+    """Raise TaskRaised if a job's error is one of Python's on an executor.
+
+    To be called within the job: a Java exception's text is asked of the JVM.
+    """
+    said = from_python(error)
+    if said is not None:
+        raise TaskRaised(group, said) from error
+
+
+def from_python(error: BaseException) -> str | None:
+    """Return the class and text of what Python raised on an executor; None if it did not."""
+    _, traceback, after = text_of(error).rpartition("Traceback (most recent call last):")
+    if not traceback:
+        return None
+    # Frames are indented, and so is what Java says after it.
+    lines = (line for line in after.splitlines() if line and not line[0].isspace())
+    return next(lines, "an error without a text")[:LONGEST_LINE]

@@ -1,23 +1,27 @@
 """A Spark step at work: rows to Spark, through a function of the user's, and on to the sink."""
 
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from sinks.columns import Fitted, fit
+from sinks.columns import fit
+from sinks.errors import one_line
 from sinks.names import local_uri
-from sinks.spark.apart import bring, check_all_taken, stage_apart
-from sinks.spark.existing import spark_schema
-from sinks.spark.reasons import one_line
-from sinks.spark.records import fit_records
-from sinks.spark.spool import Spool, remove
+from sinks.run_folder import RunFolder
+from sinks.spark.frames import fit_records, open_spool, put, remove, spark_schema
+from sinks.spark.tasks import check_python, lighten
 from topology.errors import SinkFailed
-from topology.sink import Batch, Piece, Sink, SinkContext, SparkDriver, Staged, innermost
-from topology.spark_step import SparkStep
+from topology.sink import Batch, Piece, Sink, SinkContext, SparkDriver, Staged, Stager, innermost
+from topology.spark_step import SparkStep, refused
 
 Result = TypeVar("Result")
+
+_ROWS_AT_ONCE = 500_000  # in a worker's memory
+_SCHEMA = pa.schema({"staged": pa.binary()})
+_DDL = "staged binary"
 
 
 class SparkPassage:
@@ -37,8 +41,9 @@ class SparkPassage:
         self._driver = driver
         self._step = step
         self._sink = sink
+        self._context = context
         self._job = f"{sink.name}-{step.name}"
-        self._spool = Spool(context.storage.warehouse, f"{context.pipeline}.{context.sink}.step")
+        self._spool: RunFolder | None = None
         self._spark_schema: Any = None
 
     def open(self) -> None:
@@ -47,7 +52,9 @@ class SparkPassage:
         Raises SinkFailed: the place cannot be written, the function fails, or it gives other
         columns than the sink has.
         """
-        self._spool.open()
+        context = self._context
+        owner = f"{context.pipeline}.{context.sink}.step"
+        self._spool = open_spool(context.storage.warehouse, owner)
         self._spark_schema = spark_schema(self._step.schema)
 
         def job(session: Any) -> list[str]:
@@ -67,45 +74,41 @@ class SparkPassage:
             )
 
     def stage(self, batch: Batch) -> Staged:
-        """Have the sink make ready what the step makes of the rows; see `Passage`."""
-        sink = self._sink
-        fitted = self._fit(batch.pieces)
-        stager = sink.stager()
-        if stager is not None and fitted.table.num_rows:
+        """Have the sink stage the step's output; see `Passage`."""
+        sink, number, step = self._sink, batch.sequence, self._step
+        fitted = fit_records(batch.pieces) if step.reads_source else fit(batch.pieces, step.schema)
+        stager, rows = sink.stager(), fitted.table
+        if stager is not None and rows.num_rows:
             apart = self._run(
-                fitted.table,
-                batch.sequence,
-                lambda frame: stage_apart(frame, stager, batch.sequence, self._job),
+                rows, number, lambda frame: stage_apart(frame, stager, number, self._job)
             )
             staged = sink.joined(batch.shares, apart)
         else:
-            pieces = self._brought(fitted.table, batch.sequence)
+            pieces: list[Piece] = []
+            if rows.num_rows:
+                pieces = self._run(rows, number, lambda frame: _brought(frame, self._job))
             num_rows = sum(map(len, pieces))
             # To the sink they are all of the first share: whose they are nobody can tell.
             shares = tuple(
-                replace(share, num_rows=0 if place else num_rows)
-                for place, share in enumerate(batch.shares)
+                replace(share, num_rows=0 if index else num_rows)
+                for index, share in enumerate(batch.shares)
             )
-            staged = sink.stage(Batch(batch.sequence, pieces, num_rows, shares))
-        check_all_taken(sink, staged, self._step.name)
+            staged = sink.stage(Batch(number, pieces, num_rows, shares))
+        if staged.rejected:
+            sink.discard(staged)
+            raise refused(sink.name, step.name, staged.rejected.values())
         return replace(staged, shares=batch.shares, rejected=fitted.rejected)
 
     def close(self) -> None:
         """Remove the spool."""
-        self._spool.close()
-
-    def _fit(self, pieces: Sequence[Piece]) -> Fitted:
-        return fit_records(pieces) if self._step.reads_source else fit(pieces, self._step.schema)
-
-    def _brought(self, rows: pa.Table, number: int) -> list[Piece]:
-        """What the step makes of rows, in memory."""
-        if not rows.num_rows:
-            return []
-        return self._run(rows, number, lambda frame: [*bring(frame, self._job)])
+        if self._spool is not None:
+            self._spool.close()
 
     def _run(self, rows: pa.Table, number: int, take: Callable[[Any], Result]) -> Result:
         """Have Spark read rows and run the function; `take` what comes out, in the same job."""
-        files = self._spool.put(rows, str(number))
+        if self._spool is None:
+            raise SinkFailed(f"Spark step '{self._step.name}' is not open")
+        files = put(self._spool.open(), rows, str(number))
         try:
             uris = [local_uri(path) for path in files]
 
@@ -119,7 +122,7 @@ class SparkPassage:
 
 
 def called(step: SparkStep, frame: Any) -> Any:
-    """The DataFrame that a step's function makes of another. Raises SinkFailed if it is none."""
+    """Call a step's function with a DataFrame. Raises SinkFailed if it returns none."""
     made = step.function(frame)
     if not hasattr(made, "mapInArrow"):
         raise SinkFailed(
@@ -129,7 +132,7 @@ def called(step: SparkStep, frame: Any) -> Any:
 
 
 def _differences(found: Sequence[str], wanted: pa.Schema) -> str | None:
-    """Why rows with the columns `found` can never fit, or None."""
+    """Return why rows with the columns `found` can never fit, or None."""
     twice = [name for name in found if found.count(name) > 1]
     if twice:
         return f"column '{twice[0]}' is there twice"
@@ -140,3 +143,58 @@ def _differences(found: Sequence[str], wanted: pa.Schema) -> str | None:
     if missing:
         return f"column '{missing[0]}' is missing, and must not be null"
     return None
+
+
+def stage_apart(frame: Any, stager: Stager, number: int, group: str) -> list[Staged]:
+    """Have executors stage a DataFrame's rows, each task those of its own partition.
+
+    No row passes through the driver. `number` is the group's; what is staged has no shares yet.
+    Raises TaskRaised, naming the job as `group`, when a function of Python's raised on an
+    executor, be it the stager or one of the DataFrame's own. What other tasks have staged is then
+    left where it is.
+    """
+
+    # A function within one, so that it is sent with what it holds; what it calls is imported.
+    def stages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from stage_batches(stager, number, batches)
+        finally:
+            lighten()
+
+    try:
+        rows = frame.mapInArrow(stages, _DDL).collect()
+    except Exception as error:
+        check_python(error, group)
+        raise
+    return [pickle.loads(bytes(row[0])) for row in rows]  # noqa: S301 - of our own workers
+
+
+def _brought(frame: Any, group: str) -> list[Piece]:
+    """Return a DataFrame's rows, in this process's memory. Raises as `stage_apart`."""
+    try:
+        table: pa.Table = frame.toArrow()
+    except Exception as error:
+        check_python(error, group)
+        raise
+    return [batch for batch in table.to_batches() if batch.num_rows]
+
+
+def stage_batches(
+    stager: Stager, number: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Stage the rows of one task, some hundred thousand at a time. Runs on an executor."""
+    pieces: list[Piece] = []
+    num_rows = 0
+    for batch in batches:
+        pieces.append(batch)
+        num_rows += batch.num_rows
+        if num_rows >= _ROWS_AT_ONCE:
+            yield _staged(stager, number, pieces, num_rows)
+            pieces, num_rows = [], 0
+    if num_rows:
+        yield _staged(stager, number, pieces, num_rows)
+
+
+def _staged(stager: Stager, number: int, pieces: Sequence[Piece], rows: int) -> pa.RecordBatch:
+    staged = stager.stage(Batch(number, list(pieces), rows))
+    return pa.RecordBatch.from_pylist([{"staged": pickle.dumps(staged)}], schema=_SCHEMA)

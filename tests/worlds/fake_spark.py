@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 
 from sinks.spark import delta
 from sinks.spark import sink as spark_sink
-from sinks.spark.existing import spark_schema
+from sinks.spark.frames import spark_schema
 from tests.worlds.frames import Driver, Frame, Session
 
 

@@ -17,7 +17,7 @@ from examples.support.postgres_server import EmbeddedPostgres
 from headrace import Reference, reference
 from sinks.references import Csv, needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
-from sinks.spark.tables import read_by_spark
+from sinks.spark.frames import read_by_spark
 from sinks.storage import Storage
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.worlds.delta_table import rows, write

@@ -17,7 +17,7 @@ from partition.records import Chunk, Partition
 from service.dead_letters.messages import collect_marks, content_of, read_message
 from service.tracing.traces import Traces
 from sinks.kafka.dead_letters import _content, _Form
-from sinks.spark.records import fit_records
+from sinks.spark.frames import fit_records
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import HeadersUnreadable, Record
 from topology.sink import DeadLetter

@@ -15,7 +15,7 @@ from partition.records import Partition
 from service.app import Service
 from service.spark_engine.engine import check_runs_on_spark
 from sinks.columns import rows_of
-from sinks.spark.spool import SpoolStager
+from sinks.spark.frames import SpoolStager
 from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
 from tests.acceptance import evidence

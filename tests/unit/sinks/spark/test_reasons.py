@@ -1,6 +1,8 @@
 import pytest
 
-from sinks.spark.reasons import from_log, from_python, last_words, one_line
+from sinks.errors import one_line
+from sinks.spark.jvm import from_log, last_words
+from sinks.spark.tasks import from_python
 
 
 class Silent(Exception):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sinks import SparkSink
-from sinks.spark import spool
+from sinks.spark import frames
 from sinks.storage import Storage
 from topology.errors import RowsRejected
 from topology.sink import Batch, SinkContext
@@ -58,7 +58,7 @@ def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_append
             raise pa.ArrowInvalid("3 cannot be written")
 
     original = pq.write_table
-    monkeypatch.setattr(spool.pq, "write_table", write)
+    monkeypatch.setattr(frames.pq, "write_table", write)
     rows = [{"n": number, "place": "x"} for number in range(5)]
     with pytest.raises(RowsRejected) as caught:
         sink.write(Batch(1, [[*rows, {"n": 5, "place": ""}, {"n": 6}]], 7))

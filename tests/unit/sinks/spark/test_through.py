@@ -14,9 +14,8 @@ from partition.memory import MemoryFetcher
 from partition.records import Partition, Position
 from sinks.columns import fit, rows_of
 from sinks.errors import TaskRaised
-from sinks.spark.apart import stage_apart
-from sinks.spark.records import fit_records
-from sinks.spark.through import SparkPassage
+from sinks.spark.frames import fit_records
+from sinks.spark.through import SparkPassage, stage_apart
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
 from tests.worlds.frames import Driver, Frame
@@ -279,7 +278,7 @@ def test_what_an_executor_raised_is_told_in_one_line() -> None:
 
 
 def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinks.spark.apart._ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("sinks.spark.through._ROWS_AT_ONCE", 4)
     frame = Frame(pa.table({"number": range(10)}), parts=1)
     staged = stage_apart(frame, Apart(NUMBERS), 7, "job")
     assert [each.num_rows for each in staged] == [4, 4, 2]
