@@ -119,7 +119,7 @@ _ICEBERG_PROPERTIES = "'write.parquet.compression-codec' = 'snappy'"  # as Spark
 
 
 def _columns() -> str:
-    from sinks.spark.existing import spark_schema  # noqa: PLC0415 - see sinks/__init__
+    from sinks.spark.frames import spark_schema  # noqa: PLC0415 - see sinks/__init__
 
     fields = spark_schema(PRICED).fields
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
