@@ -1,21 +1,4 @@
-"""What can go wrong in the service room, and the exit code each ends the process with.
-
-ServiceError             1
-├── BadConfig           78   a key, what was found there, what is allowed
-├── OneReplicaOnly      78   another replica runs, and a sink is for one host
-├── NoTopology           2   MODULE:TOPOLOGY names no topology
-├── AddressTaken         1   the HTTP server cannot have its address
-├── ServerEnded          1   an embedded server ended by itself
-├── NotStarted           1   stopped before the run began
-├── StormStillRuns       1   Storm's offsets move while they are taken over
-├── NotImported          1   some of Storm's offsets were refused
-├── StillConsumed        1   offsets were to be moved while replicas read them
-├── NotMoved             1   some offsets were refused, or could not be moved
-├── TaskError            1   a range cannot be processed on an executor
-├── TooManyDeadLetters   1   of the newest records more than allowed became dead letters
-├── SinksFailed          1   a command could not do with every sink what it was to do
-└── RunIncomplete          1   the run ended and its summary does not reconcile
-"""
+"""Errors of the service; `exit_code` is that of the process."""
 
 from collections.abc import Sequence
 
@@ -51,7 +34,7 @@ class OneReplicaOnly(ServiceError):
 
 
 class NoTopology(ServiceError):
-    """MODULE:TOPOLOGY does not lead to a topology."""
+    """MODULE:TOPOLOGY names no topology."""
 
     exit_code = EXIT_USAGE
 
@@ -70,7 +53,7 @@ class AddressTaken(ServiceError):
 
 
 class ServerEnded(ServiceError):
-    """An embedded server ended by itself."""
+    """An embedded server has ended unasked."""
 
     def __init__(self, server: str, log: object) -> None:
         super().__init__(f"{server} has ended; see {log}")
@@ -83,7 +66,7 @@ class NotStarted(ServiceError):
 
 
 class StormStillRuns(ServiceError):
-    """Storm's nodes changed while they were watched; nothing was written."""
+    """Storm still moves its offsets; nothing was written."""
 
     def __init__(self, partitions: Sequence[object]) -> None:
         more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
@@ -96,7 +79,7 @@ class StormStillRuns(ServiceError):
 
 
 class NotImported(ServiceError):
-    """Some of Storm's offsets were refused, or could not be stored."""
+    """Some of Storm's offsets were rejected, or could not be stored."""
 
     def __init__(self, refused: int, partitions: int, written: int) -> None:
         done = "nothing was written"
@@ -112,7 +95,7 @@ class NotImported(ServiceError):
 
 
 class TaskError(ServiceError):
-    """Ranges cannot be processed on an executor, and trying again will not help."""
+    """A range cannot be processed on an executor, and a retry cannot help."""
 
     def __init__(self, error_class: str, error: str) -> None:
         super().__init__(f"a task on Spark failed: {error_class}: {error}")
@@ -121,7 +104,7 @@ class TaskError(ServiceError):
 
 
 class TooManyDeadLetters(ServiceError):
-    """Of the records that were resolved lately, too many became dead letters."""
+    """Too many of the newest records became dead letters."""
 
     def __init__(self, letters: int, records: int, max_ratio: float) -> None:
         super().__init__(
@@ -135,7 +118,7 @@ class TooManyDeadLetters(ServiceError):
 
 
 class SinksFailed(ServiceError):
-    """A command could not do with some sinks what it was to do; with the others it has."""
+    """A command failed for some sinks, and is done for the others."""
 
     def __init__(self, what: str, sinks: Sequence[str]) -> None:
         super().__init__(f"{what}: {', '.join(sinks)}; what is wrong stands beside each")
