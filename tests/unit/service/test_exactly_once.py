@@ -8,7 +8,6 @@ import pytest
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
-from partition.manager import InFlightLimits
 from partition.records import Range
 from service.pipeline.committers import share_of
 from tests.support.faulty_store import FaultyStore
@@ -174,25 +173,6 @@ def test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_commi
         assert (counters.written, counters.dead_lettered, counters.filtered) == (2, 1, 0)
 
 
-def test_two_sinks_get_the_same_transactions() -> None:
-    left, right = Noting("left"), Noting("right")
-    with Works(text, sinks=[left, right], exactly_once="transactional") as works:
-        right.fails_before = 1
-        works.send(*[str(i).encode() for i in range(100)])
-        works.finish()
-        assert sorted(left.rows) == sorted(right.rows) == sorted(map(str, range(100)))
-        assert left.shares == right.shares
-
-
-def test_partitions_share_a_commit() -> None:
-    sink = Noting()
-    with Works(text, sinks=[sink], exactly_once="transactional", partitions=3) as works:
-        for number in range(3):
-            works.send(*[b"x"] * 10, partition=number)
-        works.until(lambda: len(sink.rows) == 30)
-        assert {line for line, _txid, _rows in sink.shares} == {"t[0]", "t[1]", "t[2]"}
-
-
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 def test_what_was_open_at_a_crash_is_done_once(kind: Any) -> None:
     """The first life ends with a record that its async bolt never gave back."""
@@ -207,20 +187,6 @@ def test_what_was_open_at_a_crash_is_done_once(kind: Any) -> None:
     with Works(text, sinks=[sink], exactly_once=kind, nodes=first.nodes, log=first.log) as second:
         second.finish()
         assert sorted(sink.rows) == ["0", "1", "2", "3"]
-
-
-def test_a_window_smaller_than_a_transaction_goes_on() -> None:
-    with Works(
-        text,
-        sinks=[Noting()],
-        exactly_once="transactional",
-        window=InFlightLimits(max_pending=10),
-        transaction_records=100,
-        fetch_records=50,
-    ) as works:
-        works.send(*[str(i).encode() for i in range(200)])
-        works.finish()
-        assert len(works.sink.rows) == 200
 
 
 def test_a_sink_that_has_a_transaction_already_gets_nothing_of_it_again() -> None:

@@ -93,38 +93,12 @@ def test_an_error_is_raised_once():
     at("sink_before_commit")
 
 
-def test_a_process_that_is_stopped_goes_on_when_it_is_told_to():
-    process = subprocess.Popen(
-        [sys.executable, "-c", PASSES, "zk_before_write"],
-        cwd=ROOT,
-        env={**os.environ, VARIABLE: "zk_before_write:1:stop"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        try:
-            _, status = os.waitpid(process.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            process.send_signal(signal.SIGCONT)
-            assert process.stdout.read() == b"zk_before_write\n"
-        finally:
-            process.kill()
-            process.wait(seconds(30))
-
-
 def test_a_process_that_is_told_to_end_hears_of_it_and_goes_on():
     heard = "\nimport signal; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))\n"
     script = heard + PASSES
     code, printed, _ = run(script, "offset_stored:1:term", "offset_stored", "offset_stored")
     assert code == 0
     assert printed == ["told", "offset_stored", "offset_stored"]
-
-
-def test_a_topology_may_pass_places_of_its_own():
-    code, printed, _ = run(PASSES, "own_bolt:2:kill", "own_bolt", "own_sink", "own_bolt")
-    assert code == -signal.SIGKILL
-    assert printed == ["own_bolt", "own_sink"]
 
 
 @needs_proc
@@ -144,17 +118,6 @@ def test_java_goes_with_the_process_or_alone_or_stays(action, tmp_path):
     finally:
         if _runs(child):
             os.kill(child, signal.SIGKILL)
-
-
-@needs_proc
-def test_a_child_that_is_no_java_is_left_alone(tmp_path):
-    other = tmp_path / "other"
-    shutil.copy(shutil.which("sleep") or "sleep", other)
-    code, printed, _ = run(STARTS_A_CHILD, "sink_before_commit:1:kill", str(other))
-    assert code == -signal.SIGKILL
-    child = int(printed[0])
-    assert _runs(child)
-    os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

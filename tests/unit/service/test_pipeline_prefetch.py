@@ -13,7 +13,6 @@ from partition.manager import InFlightLimits
 from partition.records import Partition
 from partition.retry import RetryPolicy
 from service.pipeline.build import Sizes, sizes_of
-from tests.worlds.reading import Bench
 from tests.worlds.running import Works
 
 PLACE = Partition("t", 0)
@@ -104,37 +103,6 @@ def test_whatever_the_window_and_the_sizes_are_every_record_arrives_once(seed):
             most = max(most, next(works.reader.statistics(works.now)).ledger.waiting)
     assert sorted(numbers(sink)) == list(range(count))
     assert most <= 4 * fetch  # two wait, one comes ahead, one before a full window is noticed
-
-
-def test_where_a_rate_decides_nothing_is_foreseen():
-    bench = Bench(records_per_second={"t": 100.0})
-    bench.start()
-    bench.fill(PLACE, 50)
-    bench.reader.fetch(0.0, 0.0)
-    assert not bench.reader.foresees
-
-
-def test_a_failure_in_a_chunk_that_was_run_ahead_is_tried_again_with_its_record():
-    sink, failed = MemorySink(), []
-
-    @bolt(vectorised=True, concurrent=True)
-    def stumble(batch):
-        if 700 in batch["n"].to_pylist() and len(failed) < 30:  # until its retry, and then once
-            failed.append(batch.num_rows)
-            raise ValueError("not yet")
-        return batch
-
-    count = 4 * CHUNK
-    with Works(
-        json_columns(NUMBER), stumble, sinks=[sink], fetch_records=CHUNK, chunk_records=CHUNK,
-        retries=RetryPolicy(limit=50, initial_seconds=0.05, multiplier=1, jitter=0),
-    ) as works:  # fmt: skip
-        fill(works, (b'{"n": %d}' % n for n in range(count)))
-        while len(sink.rows) < count:
-            works.pipeline.step(flush=True)
-            works.now += 0.01
-    assert sorted(numbers(sink)) == list(range(count))
-    assert failed.count(1) > 1
 
 
 def test_nothing_is_begun_any_more_when_the_run_ends():

@@ -85,14 +85,6 @@ def test_a_compound_tree_that_fails_fails_its_records_for_its_reason():
     assert world.resolved() == {}
 
 
-def test_tasks_stay_with_their_values_when_some_are_left_out():
-    world = World()
-    world.tracker.fail(world.a, BROKEN)
-    emission = Emission("s", ["x", "y", "z"], array(world.a, world.b, world.c), {}, {0: 4, 2: 6})
-    placed = world.tracker.place(emission)
-    assert (placed.values, placed.tasks) == (["y", "z"], {1: 6})
-
-
 def test_a_letter_goes_to_every_record_of_a_tuple_that_is_rejected():
     """Promise 13: none of them is complete before its letter is durable."""
     world = World()

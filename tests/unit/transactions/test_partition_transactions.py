@@ -222,28 +222,6 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     assert line.to_store() == Transactions("transactional", 2)
 
 
-def test_records_of_several_transactions_are_counted_for_each_of_them():
-    line = new_line()
-    offer(line, 100, 103, 104)
-    plan(line)
-    line.close()
-    offer(line, 110, 111)
-    plan(line, 9.0)
-    line.close()
-    assert line.transactions_of(array(111, 104, 99, 110, 112)).tolist() == [2, 1, 0, 2, 0]
-    assert line.transactions_of(array(103, 100)).tolist() == [1, 1]
-    assert line.transactions_of(array()).tolist() == []
-    store(line)
-    emit_all(line)
-    line.processed(array(111, 104, 110))
-    line.processed(array())
-    assert line.ready() is None
-    line.processed(array(103, 100))
-    line.done(take(line).txid)
-    assert line.ready().txid == 2
-    assert line.transactions_of(array(103, 104)).tolist() == [0, 0]
-
-
 def test_a_record_that_is_processed_twice_is_no_other_record():
     line = new_line()
     offer(line, 100, 101)
@@ -367,20 +345,6 @@ def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
     offer(line, 111)
     assert line.replay_error(log_moved=True) is None
     assert new_line().replay_error(log_moved=True) is None
-
-
-def test_a_line_goes_on_elsewhere_under_the_next_txid():
-    line = new_line(committed=7, skips={"lake": 7}, least_attempt=3)
-    run(line, 100)
-    line.done(take(line).txid)
-    resumed = line.resume_state(Position(500, 9))
-    assert resumed.position == Position(500, 9)
-    again = resume(ORDERS, resumed, POLICY)
-    assert again.skips == {"lake": 7}
-    assert again.to_store().first is None
-    offer(again, 500)
-    plan(again)
-    assert [(e.txid, e.attempt, e.range.first) for e in again.to_store().open] == [(9, 3, 500)]
 
 
 # After the spark engine, which plans ranges before it reads them

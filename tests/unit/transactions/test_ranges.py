@@ -106,22 +106,6 @@ def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch(
         line.position_of(2)
 
 
-def test_a_range_is_read_in_the_epoch_that_led_the_log_when_the_one_before_was_planned():
-    line = new_line()
-    group(line, line.begin(140, 8).txid)
-    line.begin(150, 8)
-    assert line.position_of(2) == Position(140, 8, "id"), "so a log cut off since is noticed"
-    store(line)
-    assert read(line, 1, leader_epoch=7)
-    assert standing(line)[0] == (1, 1, Range(100, 140, 8, DIGEST, 8))
-    line.fail(1)
-    store(line)
-    assert read(line, 1, leader_epoch=6)
-    store(line)
-    line.take(1)
-    assert line.done(1).leader_epoch == 8, "of a seal only what was stored first counts"
-
-
 # Sealed and committed
 
 
@@ -262,20 +246,6 @@ def test_while_an_outcome_is_not_known_nothing_fails_with_it(failing):
     line.not_done(1)
     line.fail(1)
     assert [attempt for _txid, attempt, _range in standing(line)] == [2, 2, 3]
-
-
-def test_a_commit_that_did_not_come_about_holds_those_after_it():
-    line = new_line()
-    for end in (110, 120):
-        read(line, begin(line, end))
-    store(line)
-    line.take(1)
-    line.take(2)
-    line.not_done(1)
-    with pytest.raises(OutOfOrder):
-        line.take(2)
-    line.take(1)
-    line.take(2)
 
 
 # After a restart
