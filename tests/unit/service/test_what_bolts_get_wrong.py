@@ -1,6 +1,5 @@
 """What a bolt raises, returns or asks for by mistake costs its own record, and no other (B01)."""
 
-import asyncio
 import json
 
 import pyarrow as pa
@@ -39,78 +38,6 @@ def drawn(draw) -> Topology:
 
 def through(made, **options) -> Topology:
     return drawn(lambda stream: stream.then(made, **options).into(MemorySink("s")))
-
-
-class Panic(BaseException):
-    """As a Rust extension raises it when it panics: no Exception."""
-
-
-def raising(kind: str, error: BaseException):
-    def check(value):
-        if value["n"] == 1:
-            raise error
-        return value
-
-    def each(value):
-        yield check(value)
-
-    async def later(value):
-        return check(value)
-
-    def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-        for number in batch["n"].to_pylist():
-            check({"n": number})
-        return batch
-
-    class Advanced(AdvancedBolt):
-        def process(self, tuple_, collector):
-            collector.emit(check(tuple_.value), anchors=tuple_)
-            collector.ack(tuple_)
-
-    made = {
-        "function": lambda: bolt(check),
-        "keyed": lambda: bolt(check),
-        "generator": lambda: bolt(each),
-        "async": lambda: bolt(later),
-        "blocking": lambda: bolt(blocking=True)(check),
-        "vectorised": lambda: bolt(vectorised=True)(columns),
-        "advanced": lambda: Advanced,
-    }[kind]()
-    if kind == "keyed":
-        return drawn(lambda stream: stream.keyed_by("n").then(made).into(MemorySink("s")))
-    return through(made)
-
-
-@pytest.mark.parametrize(
-    "error", [Panic("no exception"), asyncio.CancelledError(), GeneratorExit()], ids=repr
-)
-@pytest.mark.parametrize(
-    "kind", ["function", "keyed", "generator", "async", "blocking", "vectorised", "advanced"]
-)
-def test_whatever_a_bolt_raises_fails_its_record_alone(kind, error):
-    with topology_test(raising(kind, error), retries=ONCE) as kit:
-        kit.send(*NUMBERS).advance(60)
-        assert sorted(kit.rows, key=str) == OTHERS
-        assert len(kit.rejected) == 1
-
-
-def test_only_the_owners_ctrl_c_is_no_failure_of_a_record():
-    with topology_test(raising("function", KeyboardInterrupt())) as kit:  # noqa: SIM117
-        with pytest.raises(KeyboardInterrupt):
-            kit.send(*NUMBERS)
-
-
-def test_async_calls_that_end_oddly_cost_no_worker():
-    @bolt
-    async def panics(value: dict) -> dict:
-        if value["n"] == 1:
-            raise Panic
-        return value
-
-    made = through(panics, workers=2, timeout_seconds=5)
-    with topology_test(made, retries=RetryPolicy(limit=0)) as kit:
-        kit.send(*[NUMBERS[1]] * 6, *NUMBERS)
-        assert sorted(kit.rows, key=str) == OTHERS
 
 
 def test_a_record_with_a_member_of_the_lineages_name_is_a_record_like_others():
