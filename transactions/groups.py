@@ -113,9 +113,7 @@ class TransactionGroups:
             raise ValueError("a group is of one range each of one or more partitions")
         for each in members:
             if each.txid != each.line.grouped_to + 1 or not each.line.ungrouped:
-                raise OutOfOrder(
-                    f"{each.line.partition} {each.txid} cannot join a group: an earlier one has none"
-                )
+                raise OutOfOrder(f"{each.line.partition} {each.txid} is not the next to group")
             each.line.grouped_to = each.txid
             if each.line.is_outdated(each.txid):
                 each.line.fail(each.txid)

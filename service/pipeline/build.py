@@ -19,7 +19,7 @@ from partition.records import Partition, Resumed, partition_indexes_of
 from partition.recovery import Loss
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import BatchCommitter, SinkCommitter, TransactionCommitter
-from service.pipeline.context import Observer, Observers, ResultQueue, RunContext
+from service.pipeline.context import Observer, ResultQueue, RunContext
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.failures import FailureHandler, ScreenPolicy
 from service.pipeline.fences import EpochFencer
@@ -33,7 +33,6 @@ from topology.bolt import Hooks, Kind
 from topology.complaints import Complaints
 from topology.executor import Executor
 from topology.sink import DeadLetterSink, Sink
-from topology.steps import SinkStep
 from topology.topology import Topology
 from topology.workers.lifecycle import Lifecycle
 from topology.workers.pool import WorkerPool
@@ -81,22 +80,40 @@ def build_pipeline(
         results,
         Lifecycle(bolts, hooks, runners.loop),
         Complaints(ports.clock),
-        Observers(observers),
+        tuple(observers),
     )
     longest_seconds = max((tree_seconds(step) or 0 for step in bolts), default=None)
     acker = Acker(timeout_seconds=timeout_seconds, longest_seconds=longest_seconds)
     advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
     advanced = AdvancedRunner(advanced_steps, acker.owners, partition_indexes_of)
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
-    dead_letters = DeadLetterSender(ports.dead_letter_sink, context.on)
-    make_committer, fences = _guarantee_of(topology, ports, policy, context)
-    consumer = ports.source(dead_letters.send_notice, fences)
-    committer = make_committer(consumer, trees)
+    dead_letters = DeadLetterSender(ports.dead_letter_sink, context.observers)
+    sinks = [(step, ports.sinks.get(step.name, step.sink)) for step in topology.sink_steps()]
+    at_most_once = topology.reliability == "at-most-once"
+    writers = {
+        step: writer_of(
+            step, sink, results.put, at_most_once=at_most_once, retries=policy.write_retries
+        )
+        for step, sink in (sinks if ports.staging is None else ())
+    }
+    in_groups = topology.reliability == "exactly-once" and ports.staging is None
+    by_name = {step.name: writer for step, writer in writers.items()}
+    fencer = EpochFencer(topology.transactions, by_name) if in_groups else None
+    consumer = ports.source(dead_letters.send_notice, fencer)
+    committer: SinkCommitter
+    if ports.staging is not None:
+        committer = ports.staging(consumer, trees, results.put)
+    elif in_groups:
+        groups = [TransactionBuffer(*each, context.observers) for each in writers.items()]
+        committer = TransactionCommitter(consumer, trees, groups, context.observers)
+    else:
+        batches = [BatchBuffer(*each, context.observers) for each in writers.items()]
+        committer = BatchCommitter(consumer, trees, batches, context.observers)
     retries = {step.name: step.retries for step in bolts if step.retries is not None}
     failures = FailureHandler(
         trees, consumer, dead_letters, committer, retries, policy.screen, context
     )
-    schemas = {step.name: sink.row_schema for step, sink in _sinks_of(topology, ports)}
+    schemas = {step.name: sink.row_schema for step, sink in sinks}
     executor = Executor(topology.sources, {k: v for k, v in schemas.items() if v is not None})
     router = Router(topology, executor, runners, advanced, trees, committer, failures, context)
     backpressure = Backpressure(
@@ -105,33 +122,6 @@ def build_pipeline(
     return Pipeline(
         consumer, router, trees, committer, failures, dead_letters, backpressure, context
     )
-
-
-def _sinks_of(topology: Topology, ports: Ports) -> list[tuple[SinkStep, Sink[Any]]]:
-    return [(step, ports.sinks.get(step.name, step.sink)) for step in topology.sink_steps()]
-
-
-def _guarantee_of(
-    topology: Topology, ports: Ports, policy: PipelinePolicy, context: RunContext
-) -> tuple[Callable[[Any, TreeTracker], SinkCommitter], EpochFencer | None]:
-    """Return what makes the committer of a consumer, and what fences partitions, if anything."""
-    staging, put = ports.staging, context.results.put
-    if staging is not None:
-        return (lambda consumer, trees: staging(consumer, trees, put)), None
-    at_most_once = topology.reliability == "at-most-once"
-    retries = policy.write_retries
-    writers = [
-        (step, writer_of(step, sink, put, at_most_once=at_most_once, retries=retries))
-        for step, sink in _sinks_of(topology, ports)
-    ]
-    if topology.reliability == "exactly-once":
-        groups = [TransactionBuffer(step, writer, context.on) for step, writer in writers]
-        by_name = {step.name: writer for step, writer in writers}
-        return (
-            lambda consumer, trees: TransactionCommitter(consumer, trees, groups, context.on)
-        ), EpochFencer(topology.transactions, by_name)
-    batches = [BatchBuffer(step, writer, context.on) for step, writer in writers]
-    return (lambda consumer, trees: BatchCommitter(consumer, trees, batches, context.on)), None
 
 
 def policy_of(topology: Topology, policy: TransactionPolicy) -> TransactionPolicy:

@@ -24,7 +24,7 @@ from partition.records import (
     partition_index_of,
     partition_indexes_of,
 )
-from service.pipeline.context import Observers
+from service.pipeline.context import Observer
 from service.pipeline.sink_buffer import (
     BatchBuffer,
     SinkBuffer,
@@ -123,13 +123,13 @@ class BatchCommitter(SinkCommitter):
         consumer: Consumer,
         trees: TreeTracker,
         buffers: Sequence[BatchBuffer],
-        on: Observers,
+        observers: Sequence[Observer],
     ) -> None:
         super().__init__(buffers, OutcomeCounters())
         self._consumer = consumer
         self._trees = trees
         self._buffers = {each.name: each for each in buffers}
-        self._on = on
+        self._observers = observers
 
     def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:
         if edges is None:
@@ -145,8 +145,8 @@ class BatchCommitter(SinkCommitter):
     def handle(self, event: WriterEvent) -> list[RefusedRow]:
         pending, staged = self._buffers[event.sink].ended(event.done)
         good, edges = pending.good_rows(staged)
-        for notify in self._on.rows_written:
-            notify(event.sink, self._trees.record_ids(good))
+        for observer in self._observers:
+            observer.rows_written(event.sink, self._trees.record_ids(good))
         self._trees.ack(good, edges)
         return [
             RefusedRow(
@@ -159,8 +159,8 @@ class BatchCommitter(SinkCommitter):
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self.counters.acked(flags)
-        for notify in self._on.records_resolved:
-            notify(record_ids)
+        for observer in self._observers:
+            observer.records_resolved(record_ids)
         self._consumer.ack(record_ids)
 
     def is_full(self, sink: str, now: float) -> bool:
@@ -191,13 +191,13 @@ class TransactionCommitter(SinkCommitter):
         consumer: Consumer,
         trees: TreeTracker,
         buffers: Sequence[TransactionBuffer],
-        on: Observers,
+        observers: Sequence[Observer],
     ) -> None:
         super().__init__(buffers, OutcomeCounters())
         self._consumer = consumer
         self._trees = trees
         self._buffers = {each.name: each for each in buffers}
-        self._on = on
+        self._observers = observers
         self._owned: dict[int, PartitionTransactions] = {}  # by partition index
         self._outcomes: defaultdict[tuple[int, int], _Outcome] = defaultdict(_Outcome)
         """By partition index and txid."""
@@ -375,8 +375,8 @@ class TransactionCommitter(SinkCommitter):
                 self._fenced(group, done.error)
             else:
                 record_ids = np.delete(work.record_ids(), list(done.staged.rejected))
-                for notify in self._on.rows_written:
-                    notify(event.sink, record_ids)
+                for observer in self._observers:
+                    observer.rows_written(event.sink, record_ids)
         else:
             work = buffer.staged(done)
             group = work.group
@@ -437,8 +437,8 @@ class TransactionCommitter(SinkCommitter):
                 continue
             index = member.place
             self._consumer.resolve_below(index, covered.end)
-            for notify in self._on.resolved_below:
-                notify(index, covered.end)
+            for observer in self._observers:
+                observer.resolved_below(index, covered.end)
             outcome = self._outcomes.pop((index, member.txid), None)
             if outcome is not None:
                 self.counters.add(outcome.counters)

@@ -1,6 +1,7 @@
 """Sending of dead letters: a record's tree is acked when its dead letter is durable."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,7 +11,7 @@ import structlog
 
 from acker.acker import Edges, Trees
 from partition.recovery import Loss
-from service.pipeline.context import NOBODY, Observers
+from service.pipeline.context import Observer
 from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 
 log = structlog.get_logger()
@@ -36,9 +37,9 @@ class DeadLetterSender:
     not pass. The owner thread calls everything.
     """
 
-    def __init__(self, sink: DeadLetterSink, on: Observers = NOBODY) -> None:
+    def __init__(self, sink: DeadLetterSink, observers: Sequence[Observer] = ()) -> None:
         self._sink = sink
-        self._on = on
+        self._observers = observers
         self.name = sink.name
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
@@ -84,8 +85,8 @@ class DeadLetterSender:
                     answer.set_result(None)
                     continue
                 durable.append(answer)
-                for notify in self._on.dead_letter_acked:
-                    notify(sent.record_id)
+                for observer in self._observers:
+                    observer.dead_letter_acked(sent.record_id)
                 continue
             self.refused += 1
             _log_rejection(self._sent[delivered.token], self._sink.name, delivered.error)

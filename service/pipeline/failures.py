@@ -81,7 +81,7 @@ class FailureHandler:
         self._retries = retries
         self._screen_policy = screen_policy
         self.complain = context.complaints.hear
-        self._on = context.on
+        self._observers = context.observers
         self.comes_again = reader.comes_again
 
     # Records, which have no tree
@@ -97,8 +97,8 @@ class FailureHandler:
         after = error.after_seconds if isinstance(error, Retry) else None
         self._counters.failures[failure.step] += 1
         self.complain("step_failing", failure.step, error)
-        for notify in self._on.record_failed:
-            notify(record_id, failure)
+        for observer in self._observers:
+            observer.record_failed(record_id, failure)
         self._committer.discard_attempt(record_id)
         if not self._reader.fail(record_id, now, after, self._retries.get(failure.step)):
             return False
@@ -190,8 +190,8 @@ class FailureHandler:
         letter = _dead_letter_of(message, failure, manager.attempts(offset))
         self._counters.dead_letters[message.topic(), message.partition()] += 1
         self._counters.dead_letter_causes[failure.step, letter.error_class] += 1
-        for notify in self._on.dead_letter_sent:
-            trace = notify(record_id, letter, self._dead_letters.name)
+        for observer in self._observers:
+            trace = observer.dead_letter_sent(record_id, letter, self._dead_letters.name)
             letter = replace(letter, trace=trace) if trace else letter
         self._dead_letters.send(letter, tree, edge, record_id)
 

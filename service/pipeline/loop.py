@@ -126,8 +126,8 @@ class Pipeline:
 
     def _run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> None:
         """Run one chunk through the bolts; each record that does not fail gets a tree."""
-        for notify in self.context.on.chunk_emitted:
-            notify(chunk, record_ids)
+        for observer in self.context.observers:
+            observer.chunk_emitted(chunk, record_ids)
         if chunk.unusual:  # null or oversized values; retries
             chunk, record_ids = self.failures.screen(chunk, record_ids)
         if not len(chunk):
@@ -233,8 +233,8 @@ class Pipeline:
         self.runners.drop(lambda call: call.partition == index or call.record_id in orphans)
         self.runners.resume(index)
         self.committer.partition_lost(index)
-        for notify in self.context.on.partition_lost:
-            notify(index)
+        for observer in self.context.observers:
+            observer.partition_lost(index)
 
     def _names_records_of(self, index: int) -> bool:
         """Whether anything is left that names a record of a partition.

@@ -57,7 +57,7 @@ class Router:
         self._trees = trees
         self._committer = committer
         self._failures = failures
-        self._on = context.on
+        self._observers = context.observers
         bolts = list(topology.bolts())
         self._called_later = [step for step in bolts if step.has_runner]
         self._advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
@@ -86,8 +86,8 @@ class Router:
         # To the partition room a message is only something with a length.
         messages = cast("list[Message]", chunk.messages)
         outcome = self.executor.run_source(self._source_of(chunk.partition.topic), messages)
-        for notify in self._on.bolts_ran:
-            notify(record_ids, outcome)
+        for observer in self._observers:
+            observer.bolts_ran(record_ids, outcome)
         roots = np.zeros(len(record_ids), np.uint64)
         if not outcome.failures:
             trees = self._trees.begin(record_ids)
@@ -118,8 +118,8 @@ class Router:
             self._tick_failed(result.step, result.error)
             return
         step, calls = result.step, result.take()
-        for notify in self._on.calls_ended:
-            notify(calls)
+        for observer in self._observers:
+            observer.calls_ended(calls)
         live = self._trees.record_ids(_trees(calls)) >= 0
         if not live.all() or not all(map(_is_none, map(_ERROR, calls))):
             calls = [
@@ -246,8 +246,8 @@ class Router:
         if self._trees.has_compound and self.runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
             self.runners.release(self._trees.records_of(trees).tolist())
-        for notify in self._on.calls_started:
-            notify(step.name, record_ids, edges)
+        for observer in self._observers:
+            observer.calls_started(step.name, record_ids, edges)
         inputs = Inputs(
             values, trees, edges, record_ids, partition_indexes_of(record_ids), delivery.tasks
         )
@@ -255,8 +255,8 @@ class Router:
 
     def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
         """Deliver the results of tuples, then ack the tuples."""
-        for notify in self._on.bolts_ran:
-            notify(self._trees.record_ids(trees), outcome)
+        for observer in self._observers:
+            observer.bolts_ran(self._trees.record_ids(trees), outcome)
         for place, failure in outcome.failures.items():
             self._failures.fail_tuple(int(trees[place]), int(edges[place]), failure)
             edges[place] = 0  # the letter keeps the edge, or the tree has failed
@@ -287,9 +287,9 @@ class Router:
             )
             seconds = perf_counter() - started
             self.executor.times[step.name].add(seconds, len(delivery.piece))
-            for notify in self._on.advanced_ran:
+            for observer in self._observers:
                 own = np.concatenate([self._trees.record_ids(trees), self._trees.records_of(trees)])
-                notify(step.name, own, seconds)
+                observer.advanced_ran(step.name, own, seconds)
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:

@@ -7,7 +7,7 @@ staged and committed in two steps, since other sinks and dead letters are waited
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from acker.acker import Edges, Trees
 from partition.records import RecordIds, offsets_of
-from service.pipeline.context import NOBODY, Observers
+from service.pipeline.context import Observer
 from service.pipeline.trees import TreeTracker
 from service.snapshot import SinkStatistics
 from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
@@ -62,12 +62,14 @@ def writer_of(
 class SinkBuffer(ABC):
     """One sink step: the batch that fills, the writer, and statistics. The owner calls it."""
 
-    def __init__(self, step: SinkStep, writer: SinkWriter, on: Observers = NOBODY) -> None:
+    def __init__(
+        self, step: SinkStep, writer: SinkWriter, observers: Sequence[Observer] = ()
+    ) -> None:
         self.step = step
         self.name = step.name
         self.writer = writer
         self.rows_rejected = 0
-        self._on = on
+        self._observers = observers
         self._rows = 0  # of the batch that fills
         self._bytes = 0
         self._rows_written = 0
@@ -136,8 +138,10 @@ class BatchBuffer(SinkBuffer):
     O(pieces), never O(rows).
     """
 
-    def __init__(self, step: SinkStep, writer: SinkWriter, on: Observers = NOBODY) -> None:
-        super().__init__(step, writer, on)
+    def __init__(
+        self, step: SinkStep, writer: SinkWriter, observers: Sequence[Observer] = ()
+    ) -> None:
+        super().__init__(step, writer, observers)
         self._ready: Future[Any] | None = None  # done once the sink can stage
         self._sequence = 0
         self._writing: deque[PendingBatch] = deque()  # without their pieces
@@ -186,9 +190,9 @@ class BatchBuffer(SinkBuffer):
         trees, edges = np.concatenate(self._trees), np.concatenate(self._edges)
         pending = PendingBatch(batch, self._bytes, trees, edges)
         self._empty()
-        for notify in self._on.batch_submitted:
+        for observer in self._observers:
             record_ids, joined_ids = tracker.record_ids(trees), tracker.records_of(trees)
-            found = notify(self.name, self._sequence, record_ids, joined_ids, ())
+            found = observer.batch_submitted(self.name, self._sequence, record_ids, joined_ids, ())
             pending = replace(pending, batch=replace(batch, traces=found)) if found else pending
         self._writing.append(replace(pending, batch=replace(pending.batch, pieces=[])))
         self.writer.write(pending.batch)
@@ -212,8 +216,8 @@ class BatchBuffer(SinkBuffer):
         if done.error is not None or not isinstance(done, BatchCommitted):
             raise done.error or RuntimeError(self.name)
         pending, staged = self._writing.popleft(), done.staged
-        for notify in self._on.batch_ended:
-            notify(self.name, pending.batch.sequence, len(staged.rejected), None)
+        for observer in self._observers:
+            observer.batch_ended(self.name, pending.batch.sequence, len(staged.rejected), None)
         self._count(staged.num_rows, len(staged.rejected), pending.num_bytes, done.seconds)
         return pending, staged
 
@@ -248,8 +252,10 @@ W = TypeVar("W", bound=GroupWork)
 class GroupBuffer(SinkBuffer, Generic[W]):
     """A sink that is given groups of transactions: staged several at once, committed one by one."""
 
-    def __init__(self, step: SinkStep, writer: SinkWriter, on: Observers = NOBODY) -> None:
-        super().__init__(step, writer, on)
+    def __init__(
+        self, step: SinkStep, writer: SinkWriter, observers: Sequence[Observer] = ()
+    ) -> None:
+        super().__init__(step, writer, observers)
         self._groups = 0
         self._works: dict[int, W] = {}
         self._committing: W | None = None
@@ -303,8 +309,10 @@ class TransactionWork(GroupWork):
 class TransactionBuffer(GroupBuffer[TransactionWork]):
     """Rows wait by transaction until their group is written."""
 
-    def __init__(self, step: SinkStep, writer: SinkWriter, on: Observers = NOBODY) -> None:
-        super().__init__(step, writer, on)
+    def __init__(
+        self, step: SinkStep, writer: SinkWriter, observers: Sequence[Observer] = ()
+    ) -> None:
+        super().__init__(step, writer, observers)
         self.rows = PendingRows()
         self._all_rows = 0
         self._all_bytes = 0
@@ -353,8 +361,9 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         # To ask the pieces again takes as long as it took to ask when they came: 45 µs each.
         work.num_bytes = len(record_ids) * self._all_bytes // max(1, self._all_rows)
         traces = NO_TRACES
-        for notify in self._on.batch_submitted:
-            traces = notify(self.name, number, record_ids, _NO_RECORDS, shares) or traces
+        for observer in self._observers:
+            found = observer.batch_submitted(self.name, number, record_ids, _NO_RECORDS, shares)
+            traces = found or traces
         offsets = offsets_of(record_ids)
         self.writer.stage(Batch(number, pieces, len(record_ids), shares, offsets, traces))
 
@@ -378,8 +387,8 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         if done.error is not None:
             raise done.error
         work = self._durable(done.seconds)
-        for notify in self._on.batch_ended:
-            notify(self.name, work.number, len(done.staged.rejected), None)
+        for observer in self._observers:
+            observer.batch_ended(self.name, work.number, len(done.staged.rejected), None)
         return work
 
     def leave_out(self, work: TransactionWork, lines: Collection[str]) -> None:
@@ -388,8 +397,8 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         if work.staged is None or len(parts) == len(work.parts):
             return
         del self._works[work.number]
-        for notify in self._on.batch_ended:
-            notify(self.name, work.number, 0, "a line was lost; staged anew")
+        for observer in self._observers:
+            observer.batch_ended(self.name, work.number, 0, "a line was lost; staged anew")
         self.writer.discard(work.staged)
         work.parts = parts
         self.stage(work)

@@ -15,7 +15,6 @@ from partition.consumer import Consumer
 from partition.interfaces import StoredOffset
 from partition.records import Partition, RecordIds, Resumed
 from service.pipeline.committers import TransactionCommitter
-from service.pipeline.context import Observers
 from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import TransactionBuffer, WriterEvent
 from sinks.memory import MemorySink
@@ -71,7 +70,7 @@ class SimTransacting:
     def bind(self, reader: Consumer) -> None:
         """Learn what reads."""
         trees: Any = SimpleNamespace(record_ids=self._life.acker.owners)
-        self.real = TransactionCommitter(reader, trees, self._outlets, Observers())
+        self.real = TransactionCommitter(reader, trees, self._outlets, ())
 
     def _outlet(self, table: SimTable) -> TransactionBuffer:
         def hear(done: Any) -> None:
