@@ -150,76 +150,71 @@ def _jvms() -> Iterator[int]:
                         yield int(pid)
 
 
-class FailpointSink:
-    """A sink that passes its places; everything else is the sink's own."""
+class _FailpointPort:
+    """A port that passes its places; everything else is the port's own."""
 
-    def __init__(self, sink: Sink[Any], at: Callable[[str], object]) -> None:
-        self._sink = sink
+    def __init__(self, port: Any, at: Callable[[str], object]) -> None:
+        self._port = port
         self._at = at
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
+        return getattr(self._port, name)
+
+
+class FailpointSink(_FailpointPort):
+    _port: Sink[Any]
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         self._at("sink_before_fence")
-        committed = self._sink.fence(fences)
+        committed = self._port.fence(fences)
         self._at("sink_after_fence")
         return committed
 
     def stage(self, batch: Batch) -> Staged:
         self._at("sink_before_stage")
-        return self._sink.stage(batch)
+        return self._port.stage(batch)
 
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
         self._at("sink_before_stage")
-        return self._sink.joined(shares, staged)
+        return self._port.joined(shares, staged)
 
     def commit(self, staged: Staged) -> None:
         if staged.rejected and staged.shares:  # exactly once, letters are waited for
             self._at("letters_before_commit")
         self._at("sink_before_commit")
-        self._sink.commit(staged)
+        self._port.commit(staged)
         self._at("sink_after_commit")
 
 
-class FailpointDeadLetters:
-    """A sink of dead letters that passes its places."""
-
-    def __init__(self, sink: DeadLetterSink, at: Callable[[str], object]) -> None:
-        self._sink = sink
-        self._at = at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
+class FailpointDeadLetters(_FailpointPort):
+    _port: DeadLetterSink
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        self._sink.send(letter, token)
+        self._port.send(letter, token)
         self._at("letter_sent")
 
     def poll(self) -> list[Delivered]:
-        delivered = self._sink.poll()
+        delivered = self._port.poll()
         for each in delivered:
             if each.error is None:
                 self._at("letter_durable")
         return delivered
 
 
-class FailpointStore:
+class FailpointStore(_FailpointPort):
     """An offset store that passes its places.
 
     A commit moves an offset, or stores a plan, or both: what is beyond the stored state tells.
     The owner calls everything; answers come on the store's thread.
     """
 
+    _port: OffsetStore
+
     def __init__(self, store: OffsetStore, at: Callable[[str], object]) -> None:
-        self._store = store
-        self._at = at
+        super().__init__(store, at)
         self._stored: dict[Partition, tuple[int, int]] = {}  # offset, and end of what is planned
         self.moved: list[Partition] = []
         """The partitions whose offsets the newest commit moves."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     def claim(self, partition: Partition, **options: bool) -> Future[Claim]:
         self._at("claim_before_write")
@@ -230,7 +225,7 @@ class FailpointStore:
                 self._stored[partition] = _reach(stored.offset, stored.transactions)
             self._at("claim_after_write")
 
-        return _once(self._store.claim(partition, **options), claimed)
+        return _once(self._port.claim(partition, **options), claimed)
 
     def begin(
         self,
@@ -240,7 +235,7 @@ class FailpointStore:
         transactions: Transactions | None = None,
     ) -> Future[None]:
         self._stored[partition] = _reach(position.offset, transactions)
-        return self._store.begin(partition, position, partitions, transactions)
+        return self._port.begin(partition, position, partitions, transactions)
 
     def commit(
         self, progress: Mapping[Partition, Progress]
@@ -264,25 +259,21 @@ class FailpointStore:
             for kind in reversed(kinds):
                 self._at(f"{kind}_stored")
 
-        return _once(self._store.commit(progress), stored, taken)
+        return _once(self._port.commit(progress), stored, taken)
 
 
-class FailpointConsumer:
+class FailpointConsumer(_FailpointPort):
     """A consumer that passes the place of a commit for a partition that leaves."""
 
     def __init__(self, consumer: Any, store: FailpointStore, at: Callable[[str], object]) -> None:
-        self._consumer = consumer
-        self._store = store
-        self._at = at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
+        super().__init__(consumer, at)
+        self._passing = store
 
     def commit(self, now: float, *, force: bool = False) -> None:
-        self._store.moved = []
-        self._consumer.commit(now, force=force)
-        assignment = self._consumer.assignment
-        moved = [assignment[partition] for partition in self._store.moved]
+        self._passing.moved = []
+        self._port.commit(now, force=force)
+        assignment = self._port.assignment
+        moved = [assignment[partition] for partition in self._passing.moved]
         if moved and (assignment.ends or any(each.is_leaving for each in moved)):
             self._at("leaving_offset_sent")
 
