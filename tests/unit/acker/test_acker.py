@@ -2,6 +2,7 @@
 
 import random
 from functools import reduce
+from itertools import permutations
 from operator import xor
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acker.acker import Acker, TooManyTrees
+from benchmarks.acker import bytes_per_tree
 
 
 def array(*numbers):
@@ -177,3 +179,145 @@ def test_an_edge_acked_twice_never_completes_its_tree():
     trees.ack(array(tree[0], tree[0]), edges(5, 5))
     assert trees.drain().acked.tolist() == []
     assert trees.in_flight == 1
+
+
+# Slots
+
+
+PLACE = 3 << 48
+
+
+@pytest.mark.parametrize("in_flight", [200_000, 1_000_000])
+def test_a_tree_in_flight_takes_at_most_twenty_bytes(in_flight):
+    assert bytes_per_tree(in_flight) <= 20
+
+
+def test_the_stack_of_free_slots_is_small_while_they_are_used_and_grows_when_they_are_not():
+    trees = acker()
+    for _turn in range(3):
+        handles = trees.begin(np.arange(100_000))
+        assert trees.statistics().bytes_held < 20 * trees.statistics().capacity
+        trees.init(handles, np.zeros(100_000, np.uint64))
+        assert trees.statistics().bytes_held <= 23 * trees.statistics().capacity
+        assert sorted(trees.drain().acked.tolist()) == list(range(100_000))
+
+
+@pytest.mark.parametrize("owner", [0, 1, 2**23, 2**48 - 1, PLACE + 77, 2**62, 2**63 - 1])
+def test_an_owner_of_63_bits_comes_back_as_it_was(owner):
+    trees = acker()
+    tree = trees.begin(array(owner))
+    assert tree[0] >= 0
+    assert trees.owners(tree).tolist() == [owner]
+    trees.init(tree, edges(0))
+    assert trees.drain().acked.tolist() == [owner]
+
+
+@pytest.mark.parametrize("reuses", [*range(1, 256), 256, 512])
+def test_a_stale_handle_never_touches_the_slots_next_tree(reuses):
+    """The generation tells 1 to 255 reuses from each other, the owner's bits the 256th."""
+    trees = acker(capacity=1)
+    old = trees.begin(array(PLACE))
+    trees.init(old, edges(0))
+    for offset in range(1, reuses):
+        trees.init(trees.begin(array(PLACE + offset)), edges(0))
+    new = trees.begin(array(PLACE + reuses))
+    trees.init(new, edges(5))
+    assert old[0] & 0xFFFFFFFF == new[0] & 0xFFFFFFFF
+    trees.drain()
+    trees.ack(old, edges(5))
+    trees.fail(old)
+    trees.mark(old, 1)
+    assert trees.owners(old).tolist() == [-1]
+    assert trees.owners(new).tolist() == [PLACE + reuses]
+    assert trees.statistics().ignored == 3
+    trees.ack(new, edges(5))
+    resolved = trees.drain()
+    assert (resolved.acked.tolist(), resolved.acked_flags.tolist()) == ([PLACE + reuses], [0])
+
+
+@pytest.mark.parametrize("reuses", [0, 255, 256])
+def test_a_stale_handle_of_a_free_slot_is_ignored_whoever_it_belonged_to(reuses):
+    """Also after 256 reuses by the same record: a slot that is free has no live handle."""
+    trees = acker(capacity=1)
+    old = trees.begin(array(PLACE))
+    trees.init(old, edges(0))
+    for _reuse in range(reuses):
+        trees.init(trees.begin(array(PLACE)), edges(0))
+    trees.drain()
+    trees.ack(old, edges(0))
+    assert len(trees.drain().acked) == 0
+    assert trees.statistics().ignored == 1
+
+
+def test_a_stale_handle_is_mistaken_only_after_256_reuses_by_the_same_23_bits_of_owner():
+    """The stated bound: the slot, the generation and 23 bits of the owner are all the same."""
+    trees = acker(capacity=1)
+    old = trees.begin(array(PLACE))
+    trees.init(old, edges(0))
+    for _reuse in range(255):
+        trees.init(trees.begin(array(PLACE)), edges(0))
+    assert trees.begin(array((5 << 48) + 2**23)).tolist() == old.tolist()
+    assert trees.begin(array(PLACE)).tolist() != old.tolist()
+
+
+# A tuple under several trees
+
+
+A, B, JOINED_IN_A, JOINED_IN_B = 1, 2, 4, 8
+
+
+def message(trees, handles, name):
+    """One message of a bolt that joins the tuples of two records into one."""
+    first, second = handles[:1], handles[1:]
+    if name == "init a":
+        trees.init(first, edges(A))
+    elif name == "init b":
+        trees.init(second, edges(B))
+    elif name == "anchor":
+        trees.ack(handles, edges(JOINED_IN_A, JOINED_IN_B))
+    elif name == "ack a":
+        trees.ack(first, edges(A))
+    elif name == "ack b":
+        trees.ack(second, edges(B))
+    elif name == "ack joined":
+        trees.ack(handles, edges(JOINED_IN_A, JOINED_IN_B))
+    elif name == "fail joined":
+        trees.fail(handles)
+
+
+def orders(*names):
+    """Every order in which the join is anchored before its inputs are acked."""
+    for order in permutations(names):
+        anchored = order.index("anchor")
+        if all(order.index(name) > anchored for name in ("ack a", "ack b") if name in order):
+            yield order
+
+
+def begun():
+    trees = acker()
+    return trees, trees.begin(array(10, 20))
+
+
+def test_two_records_complete_only_when_what_was_joined_from_them_is_acked():
+    """Promise 6: in every order of the messages."""
+    for order in orders("init a", "init b", "anchor", "ack a", "ack b", "ack joined"):
+        trees, handles = begun()
+        acked = []
+        for place, name in enumerate(order):
+            message(trees, handles, name)
+            acked += trees.drain().acked.tolist()
+            if "ack joined" not in order[: place + 1]:
+                assert acked == [], order
+        assert sorted(acked) == [10, 20], order
+        assert trees.statistics().ignored == 0, order
+
+
+def test_what_was_joined_fails_both_records():
+    """Promise 4: in every order, and whatever else of them is acked."""
+    for order in orders("init a", "init b", "anchor", "ack a", "ack b", "fail joined"):
+        trees, handles = begun()
+        for name in order:
+            message(trees, handles, name)
+        resolved = trees.drain()
+        assert sorted(resolved.failed.tolist()) == [10, 20], order
+        assert resolved.acked.tolist() == [], order
