@@ -58,7 +58,7 @@ def test_repeated_acks_of_a_completed_tree_are_counted_and_ignored():
     assert trees.statistics().ignored == 2
 
 
-def test_the_bound_on_trees_in_flight_is_an_error_not_a_leak():
+def test_trees_in_flight_are_limited():
     """Storm 47: what is never acked does not grow without end."""
     trees = acker(capacity=2, max_trees=4)
     one = trees.begin(array(1))
@@ -74,7 +74,7 @@ UNKNOWN = (0, 5, 1023, 1024, 2**31, 2**32 - 1, 1 << 40, 2**62, 2**63 - 1, -1, -(
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
-def test_messages_for_trees_that_never_were_are_counted_and_change_nothing(in_flight):
+def test_messages_for_unknown_trees_are_ignored(in_flight):
     """Promise 5, Storm 46: no message makes a ghost entry, whatever handle it names."""
     trees = acker()
     trees.begin(array(9)[:in_flight])
@@ -90,7 +90,7 @@ def test_messages_for_trees_that_never_were_are_counted_and_change_nothing(in_fl
 
 
 @pytest.mark.parametrize("flags", [-1, 32])
-def test_flags_that_a_tree_has_no_bits_for_are_an_error(flags):
+def test_flags_above_five_bits_are_an_error(flags):
     trees = acker()
     tree = trees.begin(array(1))
     with pytest.raises(ValueError, match="0 to 31"):
@@ -104,7 +104,7 @@ def test_flags_that_a_tree_has_no_bits_for_are_an_error(flags):
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.randoms(use_true_random=False))
-def test_any_order_of_messages_gives_the_same_result(sizes, rng: random.Random):
+def test_messages_in_any_order_give_the_same_result(sizes, rng: random.Random):
     """Promise 6: init, acks and fails in any order, also split into batches at random.
 
     Storm 52: no message relies on another to have come before it.
@@ -139,7 +139,7 @@ def test_any_order_of_messages_gives_the_same_result(sizes, rng: random.Random):
     assert trees.in_flight == 0
 
 
-def test_discarded_trees_come_to_nothing_and_late_acks_are_ignored():
+def test_discarded_trees_have_no_outcome():
     trees = acker()
     found = trees.begin(array(1, 2, 3))
     trees.init(found[:2], edges(5, 6))  # the third waits for its first message
@@ -156,7 +156,7 @@ def test_discarded_trees_come_to_nothing_and_late_acks_are_ignored():
     assert sorted(trees.drain().acked.tolist()) == [1, 3]
 
 
-def test_an_owner_is_held_until_its_outcome_is_drained():
+def test_owner_is_held_until_its_outcome_is_drained():
     """Who asks may give its number to another, and the outcome would count for that."""
     trees = acker()
     found = trees.begin(array(1, 2))
@@ -188,11 +188,11 @@ PLACE = 3 << 48
 
 
 @pytest.mark.parametrize("in_flight", [200_000, 1_000_000])
-def test_a_tree_in_flight_takes_at_most_twenty_bytes(in_flight):
+def test_tree_in_flight_takes_at_most_20_bytes(in_flight):
     assert bytes_per_tree(in_flight) <= 20
 
 
-def test_the_stack_of_free_slots_is_small_while_they_are_used_and_grows_when_they_are_not():
+def test_free_slots_take_memory_only_when_free():
     trees = acker()
     for _turn in range(3):
         handles = trees.begin(np.arange(100_000))
@@ -203,7 +203,7 @@ def test_the_stack_of_free_slots_is_small_while_they_are_used_and_grows_when_the
 
 
 @pytest.mark.parametrize("owner", [0, 1, 2**23, 2**48 - 1, PLACE + 77, 2**62, 2**63 - 1])
-def test_an_owner_of_63_bits_comes_back_as_it_was(owner):
+def test_owner_of_63_bits_is_returned(owner):
     trees = acker()
     tree = trees.begin(array(owner))
     assert tree[0] >= 0
@@ -213,7 +213,7 @@ def test_an_owner_of_63_bits_comes_back_as_it_was(owner):
 
 
 @pytest.mark.parametrize("reuses", [*range(1, 256), 256, 512])
-def test_a_stale_handle_never_touches_the_slots_next_tree(reuses):
+def test_stale_handle_never_changes_the_next_tree(reuses):
     """The generation tells 1 to 255 reuses from each other, the owner's bits the 256th."""
     trees = acker(capacity=1)
     old = trees.begin(array(PLACE))
@@ -236,7 +236,7 @@ def test_a_stale_handle_never_touches_the_slots_next_tree(reuses):
 
 
 @pytest.mark.parametrize("reuses", [0, 255, 256])
-def test_a_stale_handle_of_a_free_slot_is_ignored_whoever_it_belonged_to(reuses):
+def test_stale_handle_of_a_free_slot_is_ignored(reuses):
     """Also after 256 reuses by the same record: a slot that is free has no live handle."""
     trees = acker(capacity=1)
     old = trees.begin(array(PLACE))
@@ -249,7 +249,7 @@ def test_a_stale_handle_of_a_free_slot_is_ignored_whoever_it_belonged_to(reuses)
     assert trees.statistics().ignored == 1
 
 
-def test_a_stale_handle_is_mistaken_only_after_256_reuses_by_the_same_23_bits_of_owner():
+def test_stale_handle_is_mistaken_after_256_reuses_only():
     """The stated bound: the slot, the generation and 23 bits of the owner are all the same."""
     trees = acker(capacity=1)
     old = trees.begin(array(PLACE))
@@ -298,7 +298,7 @@ def begun():
     return trees, trees.begin(array(10, 20))
 
 
-def test_two_records_complete_only_when_what_was_joined_from_them_is_acked():
+def test_joined_records_complete_with_their_join():
     """Promise 6: in every order of the messages."""
     for order in orders("init a", "init b", "anchor", "ack a", "ack b", "ack joined"):
         trees, handles = begun()
@@ -312,7 +312,7 @@ def test_two_records_complete_only_when_what_was_joined_from_them_is_acked():
         assert trees.statistics().ignored == 0, order
 
 
-def test_what_was_joined_fails_both_records():
+def test_failed_join_fails_both_records():
     """Promise 4: in every order, and whatever else of them is acked."""
     for order in orders("init a", "init b", "anchor", "ack a", "ack b", "fail joined"):
         trees, handles = begun()

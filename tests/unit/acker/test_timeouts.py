@@ -58,9 +58,7 @@ def test_a_tree_expires_between_the_timeout_and_one_tick_more(
 
 
 @given(timeouts, st.floats(0.01, 40), st.floats(1, 40), parts, st.integers(0, 12))
-def test_a_bolts_own_timeout_has_the_same_bounds_and_never_shortens_what_is_left(
-    timeout, factor, longest_factor, gaps, calls_before
-):
+def test_bolt_timeout_has_the_same_bounds(timeout, factor, longest_factor, gaps, calls_before):
     """Storm 52: also when the reset comes before init."""
     seconds, longest = timeout * min(factor, longest_factor), timeout * longest_factor
     trees = Acker(timeout_seconds=timeout, longest_seconds=longest)
@@ -87,7 +85,7 @@ def test_a_bolts_own_timeout_has_the_same_bounds_and_never_shortens_what_is_left
 
 
 @given(timeouts, st.floats(1, 300))
-def test_a_tick_is_an_eighth_of_the_timeout_or_what_the_longest_needs(timeout, factor):
+def test_tick_is_an_eighth_of_the_timeout_or_longer(timeout, factor):
     wheel = Wheel(timeout, timeout * factor)
     assert wheel.tick_seconds >= timeout / 8 * (1 - 1e-9)
     assert wheel.tick_seconds * 254 >= timeout * factor * (1 - 1e-9)
@@ -95,7 +93,7 @@ def test_a_tick_is_an_eighth_of_the_timeout_or_what_the_longest_needs(timeout, f
     assert wheel.advances(timeout * factor) <= 255
 
 
-def test_a_timeout_longer_than_the_longest_is_an_error():
+def test_timeout_above_the_longest_is_an_error():
     trees = Acker(timeout_seconds=7, longest_seconds=20)
     tree = trees.begin(array(1))
     trees.reset_timeout(tree, 20)
@@ -103,7 +101,7 @@ def test_a_timeout_longer_than_the_longest_is_an_error():
         trees.reset_timeout(tree, 20.5)
 
 
-def test_one_call_ends_one_tick_however_long_the_owner_stood_still():
+def test_one_call_ends_one_tick():
     trees = Acker(timeout_seconds=8)
     trees.expire(0)
     trees.init(trees.begin(array(1)), edges(5))
@@ -114,7 +112,7 @@ def test_one_call_ends_one_tick_however_long_the_owner_stood_still():
     assert trees.drain().expired.tolist() == [1]
 
 
-def test_calls_in_quick_succession_after_a_pause_do_not_hurry_the_ticks():
+def test_quick_calls_after_a_pause_end_one_tick():
     trees = Acker(timeout_seconds=8)
     trees.expire(0)
     trees.begin(array(1))
@@ -123,7 +121,7 @@ def test_calls_in_quick_succession_after_a_pause_do_not_hurry_the_ticks():
     assert trees.in_flight == 1
 
 
-def test_a_reset_keeps_a_slow_tree_alive():
+def test_reset_keeps_a_slow_tree_alive():
     """Storm 38: what waits is slow, not lost, and does not time out."""
     trees = Acker(timeout_seconds=7)
     trees.expire(0)
@@ -136,7 +134,7 @@ def test_a_reset_keeps_a_slow_tree_alive():
     assert trees.drain().acked.tolist() == [1]
 
 
-def test_a_failed_tree_whose_init_never_comes_expires_and_leaves_nothing():
+def test_failed_tree_without_init_expires():
     """Storm 46: whatever is missing, an entry is gone after its time."""
     trees = Acker(timeout_seconds=8)
     trees.expire(0)

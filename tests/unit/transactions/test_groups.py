@@ -60,7 +60,7 @@ class World:
         return [each.attempt for each in self.lines[place].to_store().open]
 
 
-def test_a_group_runs_once_all_of_it_is_stored():
+def test_group_runs_once_all_of_it_is_stored():
     """Promise 14: a record's txid is stored before it runs."""
     world = World()
     group = world.plan()
@@ -78,7 +78,7 @@ def test_a_group_runs_once_all_of_it_is_stored():
     assert len(world.groups) == 1
 
 
-def test_as_many_are_in_flight_as_policy_says_and_each_has_its_own_ranges():
+def test_groups_in_flight_are_limited():
     world = World(max_active=2)
     assert world.groups.may_plan
     with pytest.raises(ValueError, match="one range each"):
@@ -95,7 +95,7 @@ def test_as_many_are_in_flight_as_policy_says_and_each_has_its_own_ranges():
         world.groups.plan([GroupMember(0, line, 3)])
 
 
-def test_it_is_committed_once_its_seals_are_stored():
+def test_group_is_committed_once_its_seals_are_stored():
     world = World()
     group = world.plan()
     world.run()
@@ -136,7 +136,7 @@ def test_groups_run_at_once_and_are_committed_in_order():
         world.groups.done(2)
 
 
-def test_a_group_that_fails_fails_all_later_ones_and_runs_again_after_a_pause():
+def test_failed_group_fails_later_ones_and_runs_after_a_pause():
     world = World()
     first, second = world.plan(0), world.plan(1)
     world.run()
@@ -152,7 +152,7 @@ def test_a_group_that_fails_fails_all_later_ones_and_runs_again_after_a_pause():
     assert world.run(101.0) is second
 
 
-def test_what_an_older_try_tells_changes_nothing():
+def test_stale_attempt_of_a_group_changes_nothing():
     """Promise 14: an attempt older than the live one changes nothing."""
     world = World()
     group = world.plan()
@@ -170,7 +170,7 @@ def test_what_an_older_try_tells_changes_nothing():
     assert not world.groups.ran(1, 2, world.reads(group))
 
 
-def test_pauses_grow_to_half_a_minute_less_a_random_part():
+def test_pauses_grow_to_30_s_with_jitter():
     world = World(1)
     group = world.plan()
     pauses = []
@@ -192,7 +192,7 @@ def test_pauses_grow_to_half_a_minute_less_a_random_part():
     assert 0.8 < group.again_at < 1.0
 
 
-def test_what_a_sink_refuses_is_known_to_the_next_tries():
+def test_rejected_rows_are_known_to_the_next_attempts():
     world = World()
     group = world.plan()
     world.groups.refuse(1, {0: {3: {"lake": {0: "too long"}}}})
@@ -208,7 +208,7 @@ def test_what_a_sink_refuses_is_known_to_the_next_tries():
 
 
 @pytest.mark.parametrize("phase", ["running", "read", "committing"])
-def test_a_group_that_ran_with_a_lost_partition_runs_again_without_it_at_once(phase):
+def test_group_runs_again_without_a_lost_partition(phase):
     world = World()
     group, later = world.plan(), world.plan(1)
     world.run()
@@ -234,7 +234,7 @@ def test_a_group_that_ran_with_a_lost_partition_runs_again_without_it_at_once(ph
 # After a restart
 
 
-def test_a_group_that_read_what_was_cut_off_since_runs_again_at_once_with_all_later_ones():
+def test_groups_run_again_after_a_truncation():
     world = World(max_active=3)
     first, second, third = world.plan(), world.plan(0), world.plan(1)
     for group in (first, second, third):
@@ -271,7 +271,7 @@ def processed(world, *places):
     return members
 
 
-def test_a_group_of_what_is_processed_is_committed_at_once_and_in_order():
+def test_processed_groups_are_committed_in_order():
     """Promise 14: transactions are committed in txid order."""
     world = World()
     first = world.groups.plan(processed(world, 0, 1), GroupPhase.PROCESSED)
@@ -287,7 +287,7 @@ def test_a_group_of_what_is_processed_is_committed_at_once_and_in_order():
     assert world.groups.lowest is None
 
 
-def test_members_that_another_owner_has_leave_and_the_others_are_committed():
+def test_members_of_another_owner_leave_the_group():
     world = World()
     gone, stays = members = processed(world, 0, 1)
     group = world.groups.plan(members, GroupPhase.PROCESSED)

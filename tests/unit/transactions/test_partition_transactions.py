@@ -92,7 +92,7 @@ def run(line, *offsets, now=0.0):
 # Planning
 
 
-def test_an_idle_line_plans_what_comes_at_once():
+def test_idle_partition_plans_at_once():
     line = new_line()
     line.plan(0.0, ROOM)
     assert line.to_store().first is None
@@ -104,7 +104,7 @@ def test_an_idle_line_plans_what_comes_at_once():
     assert line.to_store().first is not None
 
 
-def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
+def test_records_are_planned_after_a_wait_or_when_many():
     line = new_line(TransactionPolicy(records=50, plan_records=8, plan_seconds=0.5))
     offer(line, 100)
     line.plan(1.0, ROOM)
@@ -119,7 +119,7 @@ def test_more_is_planned_once_it_has_waited_or_much_of_it_waits():
     assert line.filling.count == 10
 
 
-def test_nothing_is_open_before_it_is_stored_nor_what_it_grew_by():
+def test_range_is_open_only_once_stored():
     """Promise 14: a record's txid is stored before it runs."""
     line = new_line()
     assert line.open_to == 100
@@ -139,7 +139,7 @@ def test_nothing_is_open_before_it_is_stored_nor_what_it_grew_by():
     assert not line.is_due
 
 
-def test_a_chunk_is_planned_whole_and_one_that_does_not_fit_makes_it_full():
+def test_chunk_that_does_not_fit_fills_the_transaction():
     line = new_line()
     offer(line, *range(100, 106))
     plan(line)
@@ -156,7 +156,7 @@ def test_a_chunk_is_planned_whole_and_one_that_does_not_fit_makes_it_full():
     assert line.filling.count == 5
 
 
-def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
+def test_chunk_above_the_limit_is_split_when_nothing_is_open():
     line = new_line()
     offer(line, 100, 101)
     offer(line, *range(102, 109))
@@ -178,7 +178,7 @@ def test_a_chunk_larger_than_the_window_is_split_once_nothing_is_open():
     assert ranges(line) == [(2, 102, 108)]
 
 
-def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
+def test_used_up_limit_stops_fetching():
     line = new_line(TransactionPolicy(records=100, plan_records=1))
     offer(line, *range(100, 104))
     assert line.accepts_more(4)
@@ -187,7 +187,7 @@ def test_a_used_up_window_makes_the_newest_full_and_shuts_the_line():
     assert not line.accepts_more(4)
 
 
-def test_a_range_has_the_leader_epoch_of_its_last_record():
+def test_range_has_the_leader_epoch_of_its_last_record():
     line = new_line()
     offer(line, 100, 101)
     plan(line)
@@ -204,7 +204,7 @@ def test_a_range_has_the_leader_epoch_of_its_last_record():
 # Processing
 
 
-def test_several_are_taken_and_they_are_done_in_order_only():
+def test_transactions_are_done_in_order_only():
     """Promise 14: transactions are committed in txid order."""
     line = new_line()
     run(line, 100, 101)
@@ -222,7 +222,7 @@ def test_several_are_taken_and_they_are_done_in_order_only():
     assert line.to_store() == Transactions("transactional", 2)
 
 
-def test_a_record_that_is_processed_twice_is_no_other_record():
+def test_record_processed_twice_is_an_error():
     line = new_line()
     offer(line, 100, 101)
     plan(line)
@@ -233,7 +233,7 @@ def test_a_record_that_is_processed_twice_is_no_other_record():
         line.processed(array(100))
 
 
-def test_a_letter_may_come_out_while_the_group_of_its_transaction_is_staged():
+def test_dead_letter_holds_a_staged_transaction():
     line = new_line()
     run(line, 100, 101)
     line.grouped_to = 1
@@ -259,7 +259,7 @@ def replay(*offsets, policy=POLICY):
     return line
 
 
-def test_what_was_open_is_stored_in_its_next_attempt_before_it_is_emitted():
+def test_open_transaction_is_stored_in_its_next_attempt_first():
     """Storm 41: attempts grow over restarts."""
     line = replay(100, 101, 104)
     assert line.open_to == 100
@@ -284,7 +284,7 @@ def test_what_was_open_is_stored_in_its_next_attempt_before_it_is_emitted():
     [((100, 101, 105), 2), ((100, 101, 102), 3), ((100, 101, 102, 104), 4)],
     ids=["one is missing", "another one", "one more"],
 )
-def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
+def test_replay_of_other_records_is_an_error_and_never_ready(offsets, count):
     """Storm 14: a batch that is read again is whole, or it fails."""
     line = replay(*offsets)
     error = line.replay_error(log_moved=False)
@@ -302,7 +302,7 @@ def test_a_replay_of_other_records_is_told_and_never_ready(offsets, count):
     assert len(line.to_store().open) == 2
 
 
-def test_a_replay_that_a_later_leader_wrote_is_told_though_offsets_and_lengths_are_the_same():
+def test_replay_written_by_a_later_leader_is_an_error():
     """Storm 14. Simulated seed 3057: the log was cut off before it, and written anew."""
     opened = (OpenTransaction(5, 2, covers(100, 101, 104, leader_epoch=7)),)
     line = new_line(committed=4, opened=opened)
@@ -324,7 +324,7 @@ def test_replay_is_the_same_unless_a_later_leader_wrote_it(sealed_by, led_by):
     assert line.replay_error(log_moved=False) is None
 
 
-def test_a_replay_whose_last_record_is_gone_is_told_at_the_end_of_the_log():
+def test_replay_without_its_last_record_is_an_error_at_log_end():
     """Storm 14."""
     line = replay(100, 101)
     line.on_log_end(104)
@@ -333,7 +333,7 @@ def test_a_replay_whose_last_record_is_gone_is_told_at_the_end_of_the_log():
     assert line.replay_error(log_moved=False).txid == 5
 
 
-def test_records_are_lost_with_the_log_until_a_replay_has_come_again():
+def test_moved_log_is_an_error_until_the_replay_is_whole():
     line = replay(100, 101, 104, 110)
     assert line.replay_error(log_moved=False) is None
     assert line.replay_error(log_moved=True) is None, "the lowest needs nothing more of it"
@@ -362,7 +362,7 @@ def replay_planned(*offsets, opened=PLANNED):
     return line
 
 
-def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_too():
+def test_log_end_seals_planned_ranges():
     line = replay_planned()
     assert line.ends_at == 110
     assert line.replay_error(log_moved=True) is not None, "its records are still to come"
@@ -381,7 +381,7 @@ def test_the_log_s_end_seals_a_planned_range_and_one_of_no_record_is_committed_t
 
 
 @pytest.mark.parametrize(("planned", "sealed"), [(None, 7), (6, 7), (7, 7), (8, 8)])
-def test_a_planned_range_is_sealed_with_the_latest_leader_that_is_known_of(planned, sealed):
+def test_seal_has_the_latest_known_leader_epoch(planned, sealed):
     """Of the record before its end; where none is, of who told its end: a gap may be its."""
     line = replay_planned(
         100, opened=(OpenTransaction(5, 2, Range(100, 110, None, None, planned)),)
@@ -390,7 +390,7 @@ def test_a_planned_range_is_sealed_with_the_latest_leader_that_is_known_of(plann
     assert line.to_store().open[0].range.leader_epoch == sealed
 
 
-def test_a_replay_of_no_record_is_not_ready_before_the_log_shows_that_it_has_none():
+def test_empty_replay_is_ready_once_the_log_shows_it():
     empty = (OpenTransaction(5, 2, Range(100, 110, 0, RangeDigest().hex())),)
     line = replay_planned(opened=empty)
     assert line.ready() is None

@@ -8,7 +8,7 @@ from transactions.groups import RangePlanner, RangePolicy
 POLICY = RangePolicy(records=100, seconds=1.0)
 
 
-def test_nothing_is_planned_before_a_group_is_full_or_some_have_waited():
+def test_plan_waits_for_a_full_group_or_the_time():
     planner = RangePlanner(POLICY)
     assert planner.plan(0.0, {0: (10, 10), 1: (5, 5)}) is None
     assert planner.plan(7.0, {0: (10, 12), 1: (5, 5)}) is None
@@ -18,7 +18,7 @@ def test_nothing_is_planned_before_a_group_is_full_or_some_have_waited():
     assert planner.plan(9.1, {0: (50, 100), 1: (20, 70)}) == {0: 100, 1: 70}
 
 
-def test_what_waits_behind_groups_in_flight_does_not_wait_anew():
+def test_wait_counts_behind_groups_in_flight():
     planner = RangePlanner(POLICY)
     assert not planner.look(0.0, {0: (10, 11)})
     assert planner.look(1.0, {0: (10, 11)})
@@ -26,14 +26,14 @@ def test_what_waits_behind_groups_in_flight_does_not_wait_anew():
     assert planner.look(1.0, {0: (11, 111)})
 
 
-def test_what_is_gone_meanwhile_has_not_waited():
+def test_wait_begins_anew_when_nothing_waits():
     planner = RangePlanner(POLICY)
     planner.look(0.0, {0: (10, 11)})
     planner.look(0.9, {0: (11, 11)})
     assert planner.plan(1.0, {0: (11, 12)}) is None
 
 
-def test_the_odd_record_is_another_partition_s_each_time():
+def test_odd_record_goes_to_each_partition_in_turn():
     planner = RangePlanner(RangePolicy(records=4))
     places = {0: (0, 100), 1: (0, 100), 2: (0, 100)}
     taken = [planner.plan(0.0, places) for _turn in range(4)]
@@ -45,7 +45,7 @@ def test_the_odd_record_is_another_partition_s_each_time():
     ]
 
 
-def test_what_is_left_over_of_a_full_group_waits_a_while_for_more():
+def test_rest_of_a_full_group_waits():
     planner = RangePlanner(POLICY)
     planner.look(0.0, {0: (0, 105)})
     assert planner.plan(5.0, {0: (0, 105)}) == {0: 100}
@@ -59,7 +59,7 @@ def test_what_is_left_over_of_a_full_group_waits_a_while_for_more():
     logs=st.dictionaries(st.integers(0, 12), st.integers(0, 200), max_size=8),
     grows=st.lists(st.integers(0, 12), max_size=30),
 )
-def test_everything_is_planned_once_in_fair_parts(records, logs, grows):
+def test_every_record_is_planned_once_in_fair_parts(records, logs, grows):
     planner = RangePlanner(RangePolicy(records=records, seconds=1.0))
     ends, firsts = dict(logs), dict.fromkeys(logs, 0)
     growing = iter(grows)

@@ -55,7 +55,7 @@ def standing(line):
 # Planned
 
 
-def test_ranges_follow_one_another_and_each_is_stored_before_it_may_run():
+def test_ranges_are_stored_before_they_run():
     """Promise 14: a record's txid is stored before it runs."""
     line = new_line()
     assert (line.planned_to, line.may_begin, line.is_due) == (100, True, False)
@@ -73,7 +73,7 @@ def test_ranges_follow_one_another_and_each_is_stored_before_it_may_run():
     assert standing(line) == [(1, 1, Range(100, 140)), (2, 1, Range(140, 150))]
 
 
-def test_as_many_are_open_as_are_allowed_and_no_range_is_empty():
+def test_open_ranges_are_limited_and_not_empty():
     line = new_line()
     with pytest.raises(ValueError, match="offsets 100 to 100 are none"):
         line.begin(100)
@@ -84,7 +84,7 @@ def test_as_many_are_open_as_are_allowed_and_no_range_is_empty():
         line.begin(103)
 
 
-def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch():
+def test_range_begins_at_the_end_of_the_one_before():
     line = new_line()
     begin(line, 140)
     begin(line, 150)
@@ -109,7 +109,7 @@ def test_a_range_is_read_from_where_the_one_before_it_ended_in_its_leader_epoch(
 # Sealed and committed
 
 
-def test_they_are_taken_and_done_in_order_only():
+def test_ranges_are_taken_and_done_in_order_only():
     """Promise 14: transactions are committed in txid order."""
     line = new_line()
     begin(line, 110)
@@ -133,7 +133,7 @@ def test_they_are_taken_and_done_in_order_only():
         line.take(2)
 
 
-def test_what_an_attempt_tells_that_is_not_the_live_one_changes_nothing():
+def test_stale_attempt_changes_nothing():
     """Promise 14: an attempt older than the live one changes nothing."""
     line = new_line()
     begin(line, 110)
@@ -149,7 +149,7 @@ def test_what_an_attempt_tells_that_is_not_the_live_one_changes_nothing():
     assert line.replay_error(log_moved=False) is None
 
 
-def test_an_attempt_that_reads_other_records_is_told_and_never_committed():
+def test_attempt_with_other_records_is_never_committed():
     """Storm 14: a batch that is read again is whole, or it fails."""
     line = new_line()
     begin(line, 110)
@@ -168,7 +168,7 @@ def test_an_attempt_that_reads_other_records_is_told_and_never_committed():
     assert (line.is_ready(1), line.may_begin, line.awaits_commit) == (False, False, False)
 
 
-def test_an_opaque_one_that_no_sink_has_is_sealed_anew():
+def test_opaque_range_that_no_sink_has_is_sealed_anew():
     """Storm's opaque batches: what comes again may be another one until a sink has it."""
     line = new_line(kind="opaque")
     begin(line, 110)
@@ -189,7 +189,7 @@ def test_an_opaque_one_that_no_sink_has_is_sealed_anew():
     line.take(2)
 
 
-def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
+def test_opaque_range_that_a_sink_has_must_be_the_same():
     """Promise 14."""
     line = new_line(kind="opaque")
     begin(line, 110)
@@ -205,7 +205,7 @@ def test_an_opaque_one_that_a_sink_has_must_come_again_as_it_was():
     assert standing(line) == [(1, 2, Range(100, 110, 8, DIGEST, 7))]
 
 
-def test_a_sealed_range_that_a_later_leader_wrote_differs_though_offsets_and_lengths_are_the_same():
+def test_sealed_range_written_by_a_later_leader_differs():
     """Promise 14. Storm 14: the log was cut off before it, and written anew."""
     line = new_line(*SEALED, committed=4)
     store(line)
@@ -216,7 +216,7 @@ def test_a_sealed_range_that_a_later_leader_wrote_differs_though_offsets_and_len
 
 
 @pytest.mark.parametrize(("was", "now"), [(7, 6), (7, 7), (7, None), (None, 8)])
-def test_a_sealed_range_is_the_same_as_far_as_its_leaders_are_known(was, now):
+def test_sealed_range_is_the_same_under_known_leaders(was, now):
     """An earlier one is as good: a seal also knows who led the log when the range was planned."""
     line = new_line()
     begin(line, 110)
@@ -230,7 +230,7 @@ def test_a_sealed_range_is_the_same_as_far_as_its_leaders_are_known(was, now):
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_while_an_outcome_is_not_known_nothing_fails_with_it(failing):
+def test_nothing_fails_during_an_unknown_outcome(failing):
     line = new_line(max_active=3)
     for end in (110, 120, 130):
         read(line, begin(line, end))
@@ -251,7 +251,7 @@ def test_while_an_outcome_is_not_known_nothing_fails_with_it(failing):
 # After a restart
 
 
-def test_what_was_open_comes_again_in_its_next_attempt_as_planned_or_sealed():
+def test_open_ranges_resume_in_their_next_attempt():
     """Storm 41: attempts grow over restarts."""
     line = new_line(*SEALED, committed=4, skips={"lake": 5})
     assert [told(each) for each in line.ungrouped] == [
@@ -281,20 +281,20 @@ def test_what_was_open_comes_again_in_its_next_attempt_as_planned_or_sealed():
         (0, [(1, 0, 100)]),
     ],
 )
-def test_transactions_that_do_not_follow_one_another_are_refused(committed, found):
+def test_stored_transactions_with_a_hole_are_rejected(committed, found):
     """Promise 14."""
     opened = [OpenTransaction(txid, n, Range(first, first + 10)) for txid, n, first in found]
     with pytest.raises(ValueError, match=r"txid|allowed"):
         new_line(*opened, committed=committed)
 
 
-def test_no_attempt_is_less_than_the_least_one_allowed():
+def test_attempts_begin_at_the_least_allowed():
     line = new_line(committed=4, attempts={5: 3}, least_attempt=7)
     assert (line.begin(110).attempt, line.begin(120).attempt) == (7, 7)
     assert new_line(SEALED[0], committed=4, least_attempt=9).transaction_of(5).attempt == 9
 
 
-def test_what_one_sink_has_is_not_repeated_there():
+def test_sink_skips_what_it_has():
     line = new_line(skips={"lake": 3})
     line.is_in("lake", 2)
     line.is_in("archive", 4)
@@ -304,7 +304,7 @@ def test_what_one_sink_has_is_not_repeated_there():
 # Where the log is not what it was
 
 
-def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
+def test_planned_range_may_be_planned_anew():
     line = new_line(OpenTransaction(5, 2, Range(100, 110)), SEALED[1], committed=4)
     assert line.may_plan_anew
     assert line.replay_error(log_moved=True) is None
@@ -315,7 +315,7 @@ def test_a_range_that_is_only_planned_may_be_planned_anew_under_its_txid():
     assert again.to_store().checked(105)
 
 
-def test_a_sealed_range_that_is_to_run_again_is_promised():
+def test_sealed_range_may_not_be_planned_anew():
     line = new_line(*SEALED, committed=4)
     lost = line.replay_error(log_moved=True)
     assert isinstance(lost, ReplayDiffers)
@@ -326,7 +326,7 @@ def test_a_sealed_range_that_is_to_run_again_is_promised():
     assert not line.may_plan_anew
 
 
-def test_an_opaque_one_is_given_up_unless_a_sink_has_it_or_it_is_being_committed():
+def test_opaque_range_may_be_given_up_unless_committed():
     line = new_line(*SEALED, committed=4, kind="opaque")
     assert line.replay_error(log_moved=True) is None
     assert new_line(*SEALED, committed=4, kind="opaque", skips={"a": 5}).replay_error(
@@ -343,7 +343,7 @@ def test_an_opaque_one_is_given_up_unless_a_sink_has_it_or_it_is_being_committed
 # Cut off and written anew while it is read
 
 
-def test_what_was_read_before_its_log_was_cut_off_below_runs_again():
+def test_range_read_before_a_truncation_runs_again():
     line = new_line()
     for end in (140, 150):
         group(line, line.begin(end, 8).txid)
@@ -370,7 +370,7 @@ def test_what_was_read_before_its_log_was_cut_off_below_runs_again():
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_what_was_read_under_an_older_leader_than_the_range_before_is_not_sealed(is_done):
+def test_range_of_an_older_leader_is_not_sealed(is_done):
     line = new_line()
     for end in (140, 150):
         group(line, line.begin(end, 7).txid)
@@ -390,14 +390,14 @@ def test_what_was_read_under_an_older_leader_than_the_range_before_is_not_sealed
     assert not line.is_outdated(2)
 
 
-def test_a_sealed_range_is_promised_although_a_later_leader_wrote_the_one_before():
+def test_sealed_range_outlives_a_later_leader_before_it():
     line = new_line(*SEALED[:1], OpenTransaction(6, 1, Range(110, 130, 9, DIGEST, 6)), committed=4)
     store(line)
     assert read(line, 5, leader_epoch=7)
     assert not line.is_outdated(6), "a sink may have had both"
 
 
-def test_a_range_that_no_group_has_yet_comes_in_a_new_attempt_where_its_log_was_cut_off():
+def test_ungrouped_range_has_a_new_attempt_after_truncation():
     line = new_line()
     group(line, line.begin(140, 8).txid)
     line.begin(150, 8)

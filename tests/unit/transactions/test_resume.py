@@ -35,7 +35,7 @@ def go_on(found, committed, kind="transactional"):
     return resumed(ONE, found, committed, kind)
 
 
-def test_what_every_sink_has_is_done():
+def test_transactions_in_every_sink_are_done():
     found = go_on(stored(3), {"a": 43, "b": 43})
     assert found.position == Position(920, 6, "id")
     assert found.transactions == Transactions("transactional", 43, stored(3).transactions.open[2:])
@@ -44,7 +44,7 @@ def test_what_every_sink_has_is_done():
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_what_one_sink_has_and_another_not_is_replayed_exactly(kind):
+def test_transactions_in_one_sink_are_replayed_exactly(kind):
     found = go_on(stored(2, kind=kind), {"a": 43, "b": 41}, kind)
     assert found.transactions == stored(2, kind=kind).transactions
     assert found.position == Position(900, 4, "id")
@@ -52,7 +52,7 @@ def test_what_one_sink_has_and_another_not_is_replayed_exactly(kind):
     assert not found.attempts
 
 
-def test_what_no_sink_has_is_planned_anew_if_it_is_opaque():
+def test_opaque_transactions_in_no_sink_are_planned_anew():
     found = go_on(stored(3, kind="opaque"), {"a": 42, "b": 41}, "opaque")
     assert [each.txid for each in found.transactions.open] == [42]
     assert found.transactions.committed == 41
@@ -60,14 +60,14 @@ def test_what_no_sink_has_is_planned_anew_if_it_is_opaque():
     assert found.skips == {"a": 42}
 
 
-def test_of_a_leader_epoch_that_is_not_known_the_one_before_it_stays():
+def test_unknown_leader_epoch_keeps_the_one_before():
     without = Transactions("opaque", 0, (OpenTransaction(1, 1, Range(0, 5, 5, "ab" * 16)),))
     found = StoredOffset(Position(0, 7, "id"), "topology", transactions=without)
     assert go_on(found, {"a": 1}, "opaque").position == Position(5, 7, "id")
 
 
 @pytest.mark.parametrize("found", [stored(0), stored(2)])
-def test_a_sink_that_has_what_was_never_recorded_halts_the_partition(found):
+def test_sink_ahead_of_the_store_halts_the_partition(found):
     last = 41 + len(found.transactions.open)
     with pytest.raises(
         SinkAhead, match=rf"orders\[3\]: sink 'b' has transaction {last + 1}.*{last}"
@@ -75,7 +75,7 @@ def test_a_sink_that_has_what_was_never_recorded_halts_the_partition(found):
         go_on(found, {"a": last, "b": last + 1})
 
 
-def test_a_sink_that_has_transactions_where_none_were_stored_halts_the_partition():
+def test_sink_with_transactions_without_a_store_halts_it():
     bare = StoredOffset(Position(900), "topology")
     with pytest.raises(SinkAhead):
         go_on(bare, {"a": 1})
@@ -83,12 +83,12 @@ def test_a_sink_that_has_transactions_where_none_were_stored_halts_the_partition
     assert (fresh.position, fresh.transactions) == (Position(900), Transactions("transactional"))
 
 
-def test_a_sink_that_has_lost_what_was_committed_halts_the_partition():
+def test_sink_behind_the_store_halts_the_partition():
     with pytest.raises(SinkStateLost, match="'a' has transactions up to 40, but 41"):
         go_on(stored(2), {"a": 40, "b": 42})
 
 
-def test_another_kind_is_refused_only_while_transactions_are_open():
+def test_kind_may_change_when_nothing_is_open():
     with pytest.raises(KindChanged, match="are transactional, the topology is opaque"):
         go_on(stored(2), {"a": 42}, "opaque")
     changed = go_on(stored(2), {"a": 43}, "opaque")
@@ -98,7 +98,7 @@ def test_another_kind_is_refused_only_while_transactions_are_open():
 
 
 @given(KINDS, st.integers(0, 4), st.lists(st.integers(0, 4), min_size=1, max_size=3))
-def test_every_offset_is_done_or_replayed_or_planned_once(kind, num_open, further):
+def test_every_offset_is_done_replayed_or_planned_once(kind, num_open, further):
     """Promise 14: and each sink's txids go on where they stopped."""
     found = stored(num_open, kind=kind)
     committed = {f"s{i}": 41 + min(each, num_open) for i, each in enumerate(further)}
@@ -129,7 +129,7 @@ def planned(num_sealed, num_open, kind="transactional"):
     return replace(found, transactions=replace(found.transactions, open=opened))
 
 
-def test_a_range_that_was_only_planned_is_replayed_as_planned_if_it_is_transactional():
+def test_planned_range_is_replayed_as_planned():
     found = go_on(planned(1, 3), {"a": 42, "b": 41})
     assert found.transactions == planned(1, 3).transactions
     done = go_on(planned(1, 3), {"a": 42, "b": 42})
@@ -139,7 +139,7 @@ def test_a_range_that_was_only_planned_is_replayed_as_planned_if_it_is_transacti
 
 @pytest.mark.parametrize("num_sealed", [0, 1])
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_a_sink_that_has_a_range_which_is_only_planned_is_ahead_of_the_store(num_sealed, kind):
+def test_sink_with_a_planned_range_is_ahead_of_the_store(num_sealed, kind):
     """The seal is stored before the commit, so the store was put back."""
     with pytest.raises(SinkAhead) as caught:
         go_on(planned(num_sealed, 2, kind=kind), {"a": 42 + num_sealed, "b": 41}, kind)

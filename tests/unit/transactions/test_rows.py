@@ -32,7 +32,7 @@ def columns(*values):
     return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["row"])
 
 
-def test_pieces_of_one_transaction_are_handed_on_as_they_came():
+def test_pieces_of_one_transaction_are_not_copied():
     rows = PendingRows()
     first, second = ["a", "b"], columns("c")
     add(rows, first, [5, 6])
@@ -46,7 +46,7 @@ def test_pieces_of_one_transaction_are_handed_on_as_they_came():
     assert rows.take(0, 1).pieces == []
 
 
-def test_rows_stand_in_the_order_of_their_records_in_whatever_order_they_came():
+def test_rows_are_sorted_by_record():
     rows = PendingRows()
     add(rows, ["c", "a", "d"], [7, 5, 8])
     add(rows, ["b", "a2"], [6, 5])
@@ -61,7 +61,7 @@ def test_rows_stand_in_the_order_of_their_records_in_whatever_order_they_came():
     assert len(taken.pieces) == 1
 
 
-def test_columns_with_another_schema_and_single_rows_are_put_in_order_by_slices():
+def test_pieces_of_different_kinds_are_sorted_by_slices():
     rows = PendingRows()
     add(rows, columns("e", "f"), [9, 10])
     add(rows, ["a", "b", "d"], [5, 6, 8])
@@ -71,7 +71,7 @@ def test_columns_with_another_schema_and_single_rows_are_put_in_order_by_slices(
     assert [len(piece) for piece in taken.pieces] == [2, 1, 1, 2]
 
 
-def test_a_failure_of_a_record_without_rows_leaves_the_pieces_as_they_are():
+def test_failure_without_rows_leaves_pieces_alone():
     rows = PendingRows()
     piece = columns("a", "b")
     add(rows, piece, [5, 7])
@@ -81,7 +81,7 @@ def test_a_failure_of_a_record_without_rows_leaves_the_pieces_as_they_are():
     assert rows.take(0, 1).pieces[0] is piece
 
 
-def test_arrays_that_are_not_as_long_as_the_piece_are_refused():
+def test_arrays_of_another_length_are_rejected():
     with pytest.raises(ValueError, match="a piece of 2 rows came with 1 record ids"):
         add(PendingRows(), ["a", "b"], [5])
 
@@ -105,7 +105,7 @@ def txid_of(record):
 
 @settings(max_examples=300)
 @given(st.lists(ADDED | FAILED | TAKEN | DROPPED, max_size=20))
-def test_whatever_comes_in_whatever_order_the_rows_are_those_of_a_plain_list(calls):
+def test_rows_equal_those_of_a_plain_list(calls):
     rows, model = PendingRows(), []  # model: place, txid, owner, row, void
     made = 0
     for call, first, second in [*calls, *(("take", p, t) for p in (0, 1) for t in (1, 2))]:
