@@ -19,30 +19,30 @@ CLOSED = RunSummary(
 )  # fmt: skip
 
 
-def test_an_account_closes_when_every_record_is_somewhere_and_all_is_committed():
+def test_summary_reconciles_when_all_is_committed():
     assert CLOSED.problems() == []
     assert CLOSED.losses() == []
 
 
-def test_a_record_that_is_nowhere_is_a_loss():
+def test_missing_record_is_a_loss():
     account = replace(CLOSED, written=5)
     assert account.losses() == ["10 records were read but 9 are accounted for"]
     assert account.problems() == account.losses()
 
 
-def test_an_unresolved_record_is_a_gap_but_no_loss():
+def test_unresolved_record_is_a_problem_but_no_loss():
     account = replace(CLOSED, written=5, unresolved=1)
     assert account.losses() == []
     assert account.problems() == ["1 records are unresolved"]
 
 
-def test_an_offset_that_is_not_committed_is_a_gap_by_its_partition():
+def test_uncommitted_offset_is_a_problem():
     account = replace(CLOSED, partitions={"t-0": PartitionSummary(5, 7, 7)})
     assert account.problems() == ["t-0: committed 5, 2 short of where the log ended"]
     assert account.partitions["t-0"].lag == 2
 
 
-def test_as_json_it_has_what_a_reader_needs():
+def test_summary_as_json_has_its_keys():
     facts = json.loads(json.dumps(CLOSED.as_json()))
     assert facts["records_per_second"] == 5.0
     assert facts["partitions"]["t-0"] == {
@@ -55,7 +55,7 @@ def test_as_json_it_has_what_a_reader_needs():
             "dead_letters"} <= facts.keys()  # fmt: skip
 
 
-def test_a_run_of_no_time_has_no_rate():
+def test_run_of_zero_seconds_has_no_rate():
     assert replace(CLOSED, seconds=0.0).records_per_second == 0.0
 
 
@@ -68,13 +68,13 @@ def test_outcome_counters_count_each_tree_once():
     assert counters.filtered + counters.written + counters.dead_lettered == len(flags)
 
 
-def test_records_that_came_after_a_finite_runs_goal_keep_nothing_open():
+def test_records_beyond_the_goal_are_no_problem():
     account = replace(CLOSED, partitions={"t-0": PartitionSummary(5, 5, 9, goal=5)})
     assert account.problems() == []
     assert account.partitions["t-0"].lag == 4
 
 
-def test_a_halted_partition_keeps_the_account_open_and_says_why():
+def test_halted_partition_is_a_problem():
     account = replace(CLOSED, halted={"t[1]": "it has a corrupt record"})
     assert account.losses() == []
     assert account.problems() == ["t[1] is halted: it has a corrupt record"]

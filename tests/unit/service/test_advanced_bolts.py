@@ -80,7 +80,7 @@ def failing(*times):
     return check
 
 
-def test_two_records_are_complete_when_their_row_is():
+def test_joined_records_complete_with_their_row():
     """Promise 3."""
     with topology_test(piped(Pairs)) as kit:
         kit.send(b"a")
@@ -93,7 +93,7 @@ def test_two_records_are_complete_when_their_row_is():
 
 
 @pytest.mark.parametrize("kind", ["function", "async"])
-def test_both_records_come_again_when_what_was_joined_of_them_fails(kind):
+def test_failed_join_retries_both_records(kind):
     """Promise 4."""
     check = failing(ValueError("first"))
 
@@ -109,7 +109,7 @@ def test_both_records_come_again_when_what_was_joined_of_them_fails(kind):
 
 
 @pytest.mark.parametrize("kind", ["function", "async"])
-def test_each_record_of_a_tuple_that_is_rejected_gets_a_dead_letter(kind):
+def test_rejected_join_sends_a_dead_letter_of_each_record(kind):
     check = failing(Reject("no pair"))
 
     async def wait(value):
@@ -143,7 +143,7 @@ def test_a_call_that_raises_sends_nothing_and_its_record_comes_again():
         assert offsets(kit.acked) == [0, 1, 2]
 
 
-def test_a_bolt_that_acks_twice_sends_the_record_to_the_dead_letters():
+def test_double_ack_sends_a_dead_letter():
     def ack_twice(tuple_, collector):
         collector.ack(tuple_)
         collector.ack(tuple_)
@@ -155,14 +155,14 @@ def test_a_bolt_that_acks_twice_sends_the_record_to_the_dead_letters():
         assert "emit first, then ack or fail each tuple once" in letter.reason
 
 
-def test_a_tuple_that_is_acked_and_became_nothing_is_filtered():
+def test_acked_tuple_without_output_is_filtered():
     with topology_test(piped(Each(lambda tuple_, collector: collector.ack(tuple_)))) as kit:
         kit.send(b"a")
         assert offsets(kit.acked) == [0]
         assert kit.rows == []
 
 
-def test_a_bolt_that_fails_a_tuple_decides_between_a_retry_and_a_letter():
+def test_failed_tuple_is_retried_or_rejected_by_its_error():
     def fail(tuple_, collector):
         collector.fail(tuple_, Reject("bad") if tuple_.value == b"bad" else None)
 
@@ -172,7 +172,7 @@ def test_a_bolt_that_fails_a_tuple_decides_between_a_retry_and_a_letter():
         assert kit.retrying == 1
 
 
-def test_a_value_without_an_anchor_reaches_the_sink_and_nobody_waits_for_it():
+def test_unanchored_value_reaches_the_sink():
     def emit(tuple_, collector):
         collector.emit(b"?" + tuple_.value, anchors=())
         collector.ack(tuple_)
@@ -184,7 +184,7 @@ def test_a_value_without_an_anchor_reaches_the_sink_and_nobody_waits_for_it():
         assert kit.metrics["headrace_acker_unanchored_tuples_total"] == 1
 
 
-def test_what_a_bolt_keeps_is_answered_when_the_run_ends():
+def test_held_tuples_are_drained_at_the_end():
     with topology_test(piped(Keep)) as kit:
         kit.send(b"a", b"b")
         assert kit.acked == []
@@ -193,7 +193,7 @@ def test_what_a_bolt_keeps_is_answered_when_the_run_ends():
         assert offsets(kit.acked) == [0, 1]
 
 
-def test_a_tuple_whose_time_is_reset_does_not_expire():
+def test_reset_timeout_keeps_a_tuple_alive():
     class Patient(Keep):
         tick_seconds = 10.0
 

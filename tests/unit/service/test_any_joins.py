@@ -88,7 +88,7 @@ def passing(kind: str) -> Any:
     ),
     seed=st.integers(0, 2**32),
 )
-def test_behind_joins_no_key_stays_held_and_every_record_resolves_once(steps, seed):
+def test_records_behind_joins_resolve_once_and_hold_no_key(steps, seed):
     """Promises 3 and 5: tuples of several records fail, wait and come again like any other."""
     topology = Topology("joined")
     ill = {"fail": 0.15, "retry": 0.05, "reject": 0.03}

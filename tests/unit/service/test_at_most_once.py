@@ -38,7 +38,7 @@ def calls_of(error: Exception) -> tuple[Any, list[bytes]]:
     return note, calls
 
 
-def test_a_bolt_that_raises_is_not_called_again() -> None:
+def test_at_most_once_never_calls_a_failed_bolt_again() -> None:
     for error in (RuntimeError("once"), Retry("soon", after_seconds=0.1)):
         note, calls = calls_of(error)
         with Works(note, at_most_once=True) as works:
@@ -52,7 +52,7 @@ def test_a_bolt_that_raises_is_not_called_again() -> None:
             assert works.letters_sink.letters[0].attempts == 1
 
 
-def test_a_batch_that_may_be_durable_is_not_written_again() -> None:
+def test_at_most_once_never_writes_a_batch_again() -> None:
     note, _calls = calls_of(RuntimeError())
     with Works(note, sinks=[FailingSink()], at_most_once=True) as works:
         works.send(b"a", b"b")
@@ -64,7 +64,7 @@ def test_a_batch_that_may_be_durable_is_not_written_again() -> None:
         assert "may be durable" in works.letters_sink.letters[0].reason
 
 
-def test_a_drain_processes_all_that_is_stored_as_read() -> None:
+def test_drain_processes_all_that_is_stored_as_read() -> None:
     """Promise 16: only a crash loses records."""
     note, calls = calls_of(RuntimeError())
     for turns in range(6):
@@ -78,7 +78,7 @@ def test_a_drain_processes_all_that_is_stored_as_read() -> None:
             assert len(calls) == len(works.sink.rows) == max(0, works.stored)
 
 
-def test_an_orderly_stop_under_a_rate_limit_loses_nothing_and_does_not_wait_for_the_rate() -> None:
+def test_stop_ignores_the_rate_limit_and_loses_nothing() -> None:
     """Promise 16."""
     note, calls = calls_of(RuntimeError())
     with Works(note, at_most_once=True, records_per_second=100) as works:
@@ -89,7 +89,7 @@ def test_an_orderly_stop_under_a_rate_limit_loses_nothing_and_does_not_wait_for_
         assert len(calls) == len(works.sink.rows) == works.stored < 1_200
 
 
-def test_an_orderly_stop_behind_a_slow_sink_loses_nothing() -> None:
+def test_stop_behind_a_slow_sink_loses_nothing() -> None:
     """Promise 16."""
     note, calls = calls_of(RuntimeError())
     sizes = {"batch_rows": 10, "chunk_records": 10, "fetch_records": 20}
@@ -104,7 +104,7 @@ def test_an_orderly_stop_behind_a_slow_sink_loses_nothing() -> None:
         assert len(calls) == len(works.sink.rows) == works.stored < 1_000
 
 
-def test_an_orderly_stop_behind_a_slow_bolt_loses_nothing() -> None:
+def test_stop_behind_a_slow_bolt_loses_nothing() -> None:
     """Promise 16."""
     door = Door()
     with Works(door.as_bolt(), at_most_once=True, chunk_records=10, fetch_records=20) as works:

@@ -98,7 +98,7 @@ def silences_all(made):
     return made.update(made._updated_at).everything
 
 
-def test_what_is_full_holds_back_the_sources_that_lead_to_it_and_no_other():
+def test_full_step_holds_back_the_sources_before_it():
     """Promise 10."""
     made, filled = pressure(two_sources)
     filled.full = {"alone"}
@@ -115,7 +115,7 @@ def test_what_is_full_holds_back_the_sources_that_lead_to_it_and_no_other():
 
 
 @pytest.mark.parametrize(("letters", "trees"), [(10_000, 0), (0, MANY_TREES)])
-def test_dead_letters_and_trees_are_everybodys(letters, trees):
+def test_full_dead_letters_or_trees_hold_back_all_sources(letters, trees):
     made, _filled = pressure(two_sources)
     assert look(made, letters=9_999, trees=MANY_TREES - 1) == []
     assert look(made, letters=letters, trees=trees) == ["/c.*/", "a", "b"]
@@ -123,7 +123,7 @@ def test_dead_letters_and_trees_are_everybodys(letters, trees):
 
 
 @pytest.mark.parametrize("what", ["kept", "behind"])
-def test_what_waits_for_something_else_than_a_worker_lets_retries_through(what):
+def test_tuples_that_wait_for_a_key_let_retries_through(what):
     """They may be what it waits for."""
     made, filled = pressure(lambda t: t.source("a").then(Kept).then(ask).into(MemorySink("out")))
     setattr(filled, what, {"Kept": 200_000, "ask": 200_000})
@@ -136,7 +136,7 @@ def test_what_waits_for_something_else_than_a_worker_lets_retries_through(what):
     assert silences_all(made)
 
 
-def test_what_a_join_keeps_holds_back_only_the_source_it_is_of():
+def test_join_holds_back_only_the_source_it_holds():
     """The others may have what it waits for."""
 
     def draw(topology):
@@ -155,7 +155,7 @@ def test_what_a_join_keeps_holds_back_only_the_source_it_is_of():
     assert look(made) == ["a", "b", "c1"]
 
 
-def test_a_named_stream_and_a_bolt_far_behind_count_too():
+def test_full_step_behind_a_named_stream_holds_back():
     def draw(topology):
         split = topology.source("a").then(same, streams=("late",))
         split.into(MemorySink("out"))
@@ -169,7 +169,7 @@ def test_a_named_stream_and_a_bolt_far_behind_count_too():
     assert look(made) == ["a"]
 
 
-def test_the_time_is_told_by_what_was_full():
+def test_held_back_seconds_are_counted_by_cause():
     made, filled = pressure(two_sources)
     look(made, 10.0)
     filled.full = {"out"}
@@ -187,7 +187,7 @@ def test_the_time_is_told_by_what_was_full():
 # In the pipeline
 
 
-def test_a_sink_whose_next_batch_is_due_stops_the_emitting_and_the_loop_turns_on():
+def test_busy_sink_stops_emission_but_not_the_loop():
     """Promise 10: what waits for the sink is bounded, and all of it arrives."""
     sink = HeldSink("slow")
     with Works(bolt(lambda record: record.value), sinks=[sink], batch_rows=5,
@@ -207,7 +207,7 @@ def test_a_sink_whose_next_batch_is_due_stops_the_emitting_and_the_loop_turns_on
         assert not works.pipeline.statistics().held_back
 
 
-def test_dead_letters_that_are_not_durable_stop_the_emitting(monkeypatch):
+def test_pending_dead_letters_stop_emission(monkeypatch):
     monkeypatch.setattr("service.pipeline.backpressure._MAX_LETTERS", 50)
 
     def never(record):

@@ -79,7 +79,7 @@ NAMED = [SystemExit(0), SystemExit("enough"), MemoryError("no more"), Panic("no 
 
 @pytest.mark.parametrize("error", [*NAMED, asyncio.CancelledError(), GeneratorExit()], ids=repr)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bolt_that_would_end_the_process_fails_its_record_alone(kind, error):
+def test_exit_in_a_bolt_fails_its_record_alone(kind, error):
     """It is tried again like any other and becomes a dead letter; the run goes on."""
     with capture_logs() as logs, topology_test(leads_to(kind, error), retries=ONCE_MORE) as kit:
         kit.send(*(payload(n=n) for n in range(4)))
@@ -96,7 +96,7 @@ def test_a_bolt_that_would_end_the_process_fails_its_record_alone(kind, error):
     assert {(line["step"], line["error"]) for line in told} == {("leaves", letter.reason)}
 
 
-def test_a_keyboard_interrupt_on_the_owner_thread_ends_the_run_and_loses_nothing():
+def test_keyboard_interrupt_on_the_owner_thread_ends_the_run():
     """There it is Ctrl-C for all that we know; what was not stored is read again."""
 
     @bolt
@@ -123,7 +123,7 @@ def test_a_keyboard_interrupt_on_the_owner_thread_ends_the_run_and_loses_nothing
 
 @pytest.mark.parametrize("kind", ["plain", "advanced", "tasks", "blocking", "async"])
 @pytest.mark.parametrize("error", [SystemExit(3), ValueError("late")])
-def test_a_tick_that_would_end_the_process_is_a_failed_tick(kind, error):
+def test_exit_in_a_tick_is_a_failed_tick(kind, error):
     def tick(*_given):
         raise error
 
@@ -160,7 +160,7 @@ def test_async_calls_that_panic_cost_no_worker():
 
 
 @pytest.mark.parametrize("kind", OFF_THE_OWNER)
-def test_a_keyboard_interrupt_that_no_keyboard_sent_fails_its_record_alone(kind):
+def test_keyboard_interrupt_off_the_owner_fails_its_record(kind):
     """Python sends Ctrl-C to the main thread only, so on any other it is the bolt's own."""
     with topology_test(leads_to(kind, KeyboardInterrupt()), retries=ONCE_MORE) as kit:
         kit.send(*(payload(n=n) for n in range(4))).advance(60)

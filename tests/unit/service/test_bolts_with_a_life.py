@@ -20,7 +20,7 @@ def alone(bolt_: Any, **options: Any) -> Topology:
     return topology
 
 
-def test_calls_that_still_run_are_cancelled_before_their_bolt_is_closed() -> None:
+def test_running_calls_are_cancelled_before_close() -> None:
     events: list[str] = []
 
     class Endless(Bolt[Record, int]):
@@ -71,7 +71,7 @@ class Counting(Bolt[Any, pa.RecordBatch]):
         self.events.append("close")
 
 
-def test_a_vectorised_bolt_may_have_a_life_like_any_other() -> None:
+def test_vectorised_bolt_opens_ticks_and_closes() -> None:
     inner = Counting()
     topology = Topology("counted")
     split = topology.source("in").then(inner, streams=("odd",))

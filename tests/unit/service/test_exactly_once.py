@@ -63,7 +63,7 @@ def transactions(works: Works) -> Any:
     return stored.transactions
 
 
-def test_rows_are_durable_with_their_transaction_and_the_offset_follows() -> None:
+def test_offset_follows_the_committed_transaction() -> None:
     """Promise 14."""
     sink = Noting()
     with Works(text, sinks=[sink], exactly_once="transactional") as works:
@@ -100,7 +100,7 @@ def test_nothing_is_emitted_before_its_transaction_is_stored() -> None:
 
 
 @pytest.mark.parametrize("when", ["fails_before", "fails_after"])
-def test_a_commit_of_unknown_outcome_is_made_once(when: str) -> None:
+def test_commit_of_unknown_outcome_lands_once(when: str) -> None:
     sink = Noting()
     setattr(sink, when, 1)
     with Works(text, sinks=[sink], exactly_once="transactional") as works:
@@ -109,7 +109,7 @@ def test_a_commit_of_unknown_outcome_is_made_once(when: str) -> None:
         assert sorted(sink.rows) == ["a", "b"]
 
 
-def test_rows_of_a_failed_try_are_left_out() -> None:
+def test_rows_of_a_failed_attempt_are_dropped() -> None:
     """One branch has its rows ready when the other fails: they come once, of the retry."""
     tries: list[str] = []
 
@@ -134,7 +134,7 @@ def test_rows_of_a_failed_try_are_left_out() -> None:
         assert test.rows_of("right") == ["a!"]
 
 
-def test_a_retry_holds_its_transaction_and_those_behind_it() -> None:
+def test_retry_holds_its_transaction_and_later_ones() -> None:
     tries: list[str] = []
 
     @bolt
@@ -156,7 +156,7 @@ def test_a_retry_holds_its_transaction_and_those_behind_it() -> None:
         assert sorted(works.sink.rows) == ["a", "bad", "c"]
 
 
-def test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_committed() -> None:
+def test_rejected_row_has_its_dead_letter_before_the_commit() -> None:
     sink = Noting()
     sink.rejects = {"bad"}
     with Works(text, sinks=[sink], exactly_once="transactional") as works:
@@ -174,7 +174,7 @@ def test_a_row_that_the_sink_refuses_is_lettered_before_its_transaction_is_commi
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_what_was_open_at_a_crash_is_done_once(kind: Any) -> None:
+def test_transaction_open_at_a_crash_is_done_once(kind: Any) -> None:
     """The first life ends with a record that its async bolt never gave back."""
     door = Door()
     sink = Noting()
@@ -189,7 +189,7 @@ def test_what_was_open_at_a_crash_is_done_once(kind: Any) -> None:
         assert sorted(sink.rows) == ["0", "1", "2", "3"]
 
 
-def test_a_sink_that_has_a_transaction_already_gets_nothing_of_it_again() -> None:
+def test_sink_gets_no_transaction_twice() -> None:
     """One sink had committed when the process ended, the other had not."""
     left, right = Noting("left"), Noting("right")
     right.fails_before = 1_000_000
@@ -206,7 +206,7 @@ def test_a_sink_that_has_a_transaction_already_gets_nothing_of_it_again() -> Non
         assert [outlet.rows_pending for outlet in second.pipeline.outlets] == [0, 0]
 
 
-def test_a_line_that_a_sink_gives_to_another_owner_is_left_out_and_the_others_go_on() -> None:
+def test_fenced_partition_leaves_its_group() -> None:
     """Promise 9. The letter of a lost line's record is nobody's business here any more."""
     sink = Noting()
     sink.rejects = {"bad"}
@@ -225,7 +225,7 @@ def test_a_line_that_a_sink_gives_to_another_owner_is_left_out_and_the_others_go
         works.until(lambda: works.pipeline.counters.written == 2)
 
 
-def test_a_batch_s_end_is_what_ends_a_transaction() -> None:
+def test_full_batch_closes_a_transaction() -> None:
     sink = Noting()
     with Works(
         text,
@@ -245,7 +245,7 @@ def test_a_batch_s_end_is_what_ends_a_transaction() -> None:
         assert len(sink.rows) == 100
 
 
-def test_trouble_that_passes_does_not_halt_a_replay() -> None:
+def test_passing_trouble_does_not_halt_a_replay() -> None:
     sink = Noting()
     sink.fails_before = 1_000_000
     with Works(text, sinks=[sink], exactly_once="transactional") as first:
@@ -263,7 +263,7 @@ def test_trouble_that_passes_does_not_halt_a_replay() -> None:
         assert not second.reader.assignment.halted
 
 
-def test_a_slow_sink_holds_back_what_becomes_many_rows() -> None:
+def test_slow_sink_holds_back_a_fan_out() -> None:
     """Promise 10."""
 
     @bolt

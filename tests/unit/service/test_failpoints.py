@@ -64,13 +64,13 @@ def run(script, wanted, *words):
     return ended.returncode, ended.stdout.split("\n")[:-1], ended.stderr
 
 
-def test_without_the_variable_nothing_ends():
+def test_no_failpoint_does_nothing():
     at = failpoints({})
     for place in PLACES:
         at(place)
 
 
-def test_the_process_is_killed_when_the_place_is_passed_so_often():
+def test_failpoint_kills_at_the_nth_pass():
     passed = ["zk_after_write", "sink_after_commit", "zk_after_write", "zk_after_write"]
     code, printed, errors = run(PASSES, "zk_after_write:2:kill", *passed)
     assert code == -signal.SIGKILL
@@ -78,14 +78,14 @@ def test_the_process_is_killed_when_the_place_is_passed_so_often():
     assert '{"event": "failpoint", "place": "zk_after_write"}' in errors
 
 
-def test_a_place_inside_the_commit_is_passed_while_the_commit_goes_on():
+def test_failpoint_inside_a_commit_kills_during_it():
     script = PASSES + "\nimport time\ntime.sleep(60)\n"
     code, printed, _ = run(script, "sink_inside_commit:1:kill", "sink_before_commit")
     assert code == -signal.SIGKILL
     assert printed in (["sink_before_commit"], [])
 
 
-def test_an_error_is_raised_once():
+def test_failpoint_raises_once():
     at = failpoints({VARIABLE: "sink_before_commit:2:raise"})
     at("sink_before_commit")
     with pytest.raises(FailpointReached, match="sink_before_commit"):
@@ -93,7 +93,7 @@ def test_an_error_is_raised_once():
     at("sink_before_commit")
 
 
-def test_a_process_that_is_told_to_end_hears_of_it_and_goes_on():
+def test_failpoint_sends_sigterm_and_goes_on():
     heard = "\nimport signal; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))\n"
     script = heard + PASSES
     code, printed, _ = run(script, "offset_stored:1:term", "offset_stored", "offset_stored")
@@ -103,7 +103,7 @@ def test_a_process_that_is_told_to_end_hears_of_it_and_goes_on():
 
 @needs_proc
 @pytest.mark.parametrize("action", ["kill", "kill-jvm", "kill-python"])
-def test_java_goes_with_the_process_or_alone_or_stays(action, tmp_path):
+def test_failpoint_kills_java_as_its_action_says(action, tmp_path):
     java = tmp_path / "java"  # by its executable's name
     shutil.copy(shutil.which("sleep") or "sleep", java)
     code, printed, _ = run(STARTS_A_CHILD, f"sink_before_commit:1:{action}", str(java))
@@ -126,7 +126,7 @@ def test_java_goes_with_the_process_or_alone_or_stays(action, tmp_path):
      "zk_after_write:1:hug", "zk_after_write:1:kill:2", "sink_inside_commit:1:raise",
      "offset_after_store:1:raise"],
 )  # fmt: skip
-def test_a_wrong_value_is_told_with_what_is_allowed(wanted):
+def test_invalid_failpoint_is_an_error(wanted):
     with pytest.raises(BadConfig, match=VARIABLE) as raised:
         failpoints({VARIABLE: wanted})
     assert all(each in raised.value.allowed for each in (*PLACES, *ACTIONS))
@@ -151,7 +151,7 @@ def staged_and_committed(sink: Any) -> None:
     sink.commit(sink.stage(Batch(1, [["row"]], 1, (share,))))
 
 
-def test_a_sink_passes_its_places_in_order_and_is_the_same_sink_else():
+def test_sink_passes_its_failpoints_in_order():
     passed, sink = [], MemorySink("rows")
     staged_and_committed(with_places(sink, passed.append))
     assert passed == [
@@ -165,7 +165,7 @@ def test_a_sink_passes_its_places_in_order_and_is_the_same_sink_else():
     assert with_places(sink, passed.append).name == "rows"
 
 
-def test_a_letter_passes_its_places_when_it_is_sent_and_when_it_is_durable():
+def test_dead_letter_passes_its_failpoints():
     passed, letters = [], MemoryDeadLetters()
     passing = with_places(letters, passed.append)
     passing.send(RangeNotice("t", 0, 1, 2, 1, "expired", "", 0), 7)
@@ -174,6 +174,6 @@ def test_a_letter_passes_its_places_when_it_is_sent_and_when_it_is_durable():
     assert passed == ["letter_sent", "letter_durable"]
 
 
-def test_without_a_place_ports_stay_as_they_are():
+def test_ports_without_failpoints_are_not_wrapped():
     sink = MemorySink("rows")
     assert with_places(sink, failpoints({})) is sink

@@ -32,7 +32,7 @@ def kit(**policy) -> TopologyTest:
         ("dead-letter", ["b'x'", "b''"], 1),
     ],
 )
-def test_a_tombstone_is_what_policy_says_and_an_empty_value_is_none(policy, rows, letters):
+def test_tombstone_follows_null_values(policy, rows, letters):
     """Storm 22: a record without a value completes under every policy."""
     with kit(null_values=policy) as test:
         test.send(b"x", None, b"", key=None)
@@ -41,7 +41,7 @@ def test_a_tombstone_is_what_policy_says_and_an_empty_value_is_none(policy, rows
         assert next(test._bench.reader.statistics(0.0)).ledger.last_completed_offset == 3
 
 
-def test_a_record_larger_than_is_wanted_becomes_a_letter_without_its_payload():
+def test_oversized_record_is_rejected_by_reference():
     with kit(max_record_bytes=10) as test:
         test.send(b"x" * 10, b"y" * 11)
         assert len(test.rows) == 1
@@ -68,7 +68,7 @@ LATE: set[int] = set()
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-def test_of_a_chunk_s_records_each_failed_one_gets_its_own_letter_or_its_retry(limit):
+def test_each_failed_record_of_a_chunk_is_retried_or_rejected(limit):
     """Promise 13; Storm 22. They get their letters together, in trees of their own."""
     LATE.clear()
     topology = Topology("judged")

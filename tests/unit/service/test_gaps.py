@@ -80,7 +80,7 @@ class Rows(HeldSink):
 @KINDS
 @given(st.data())
 @settings(max_examples=8)
-def test_the_stored_offset_is_always_that_of_the_lowest_record_that_still_fails(kind, data):
+def test_stored_offset_is_the_lowest_failing_record(kind, data):
     """Promise 1: single, adjacent and alternating gaps, in chunks and across them."""
     count = data.draw(st.integers(1, 16), "records")
     stuck = data.draw(st.sets(st.integers(0, count - 1)), "stuck")
@@ -101,7 +101,7 @@ def test_the_stored_offset_is_always_that_of_the_lowest_record_that_still_fails(
 
 
 @KINDS
-def test_records_that_never_come_right_are_buried_one_by_one_and_the_others_are_rows(kind):
+def test_hopeless_records_are_rejected_one_by_one(kind):
     """Promise 13: one in a batch, two beside each other, every second one, the first, the last."""
     stuck = {0, 10, 20, 21, 30, 32, 34, 39}
     with Works(kind(set(stuck)), sinks=[Rows()], retries=NEVER, fetch_records=7) as works:

@@ -223,7 +223,7 @@ def _about(event: Event) -> tuple[str, int, str, str]:
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_a_guarantee_does_the_same_as_ever(guarantee: str) -> None:
+def test_timeline_equals_the_golden_one(guarantee: str) -> None:
     assert Run(guarantee).text() == (FOLDER / f"{guarantee}.txt").read_text(encoding="utf-8")
 
 

@@ -40,18 +40,18 @@ def health(snapshot: Snapshot | None, now: float = 100.5) -> HealthCheck:
     return HealthCheck(lambda: snapshot, clock=lambda: now)
 
 
-def test_before_the_first_turn_it_is_live_but_neither_started_nor_ready():
+def test_service_is_live_but_not_ready_before_the_first_turn():
     assert health(None).live() == Health(ok=True)
     assert health(None).startup() == Health(ok=False, problems=("starting",))
     assert health(None).ready() == Health(ok=False, problems=("starting",))
 
 
-def test_a_loop_that_turns_is_live_and_ready(snapshot):
+def test_turning_loop_is_live_and_ready(snapshot):
     assert health(snapshot).live().ok
     assert health(snapshot).ready() == Health(ok=True)
 
 
-def test_what_has_turned_once_is_started_whatever_comes(snapshot):
+def test_started_service_stays_started(snapshot):
     late = health(replace(snapshot, kafka_available=False), now=100 + STALLED_SECONDS + 1)
     assert late.startup() == Health(ok=True)
     assert not late.live().ok
@@ -107,6 +107,6 @@ def test_a_bolt_whose_workers_are_all_stuck_is_not_ready_and_after_a_minute_not_
     assert health(replace(snapshot, runners={"fine": some})).ready().ok
 
 
-def test_all_that_is_wrong_is_told(snapshot):
+def test_all_problems_are_listed(snapshot):
     check = health(replace(snapshot, kafka_available=False, store_available=False))
     assert len(check.ready().problems) == 2

@@ -31,7 +31,7 @@ def row(letter: str) -> dict[str, str]:
     return {"letter": letter}
 
 
-def test_a_call_that_fails_after_its_record_is_buried_holds_no_key():
+def test_late_failure_of_a_rejected_record_holds_no_key():
     """Promise 10: a record that is done stops no other."""
     buried = threading.Event()
 
@@ -80,7 +80,7 @@ class Pair(AdvancedBolt[Record, str]):
 
 
 @pytest.mark.parametrize("first", [letters_of, Pair])
-def test_a_drain_does_not_wait_for_what_comes_after_a_retry(first):
+def test_drain_does_not_wait_behind_a_retry(first):
     """Promise 16: it ends when nothing can move before the retry, also of joined records."""
     topology = Topology("keyed")
     values = topology.source("words").then(first)

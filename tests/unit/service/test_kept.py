@@ -83,7 +83,7 @@ def all_places(*offsets):
 
 @pytest.mark.parametrize("order", ["key", "partition"])
 @pytest.mark.parametrize("kind", ["function", "async", "blocking"])
-def test_tuples_that_wait_for_a_retry_are_bounded_and_the_retry_comes(kind, order):
+def test_tuples_behind_a_retry_are_bounded(kind, order):
     """Promise 10."""
     with topology_test(fanned_out(FailsFirst().of(kind), order)) as kit:
         send_many(kit)
@@ -124,7 +124,7 @@ class Keeps(AdvancedBolt):
         self.kept = []
 
 
-def test_tuples_that_an_advanced_bolt_keeps_are_bounded_and_their_retries_come():
+def test_tuples_held_by_an_advanced_bolt_are_bounded():
     """Promise 10."""
     keeps = Keeps()
     topology = Topology("kept")

@@ -44,7 +44,7 @@ class TickingBlocking(Ticking):
     blocking = True
 
 
-def test_what_an_advanced_bolt_emits_in_its_tick_is_anchored_and_one_that_raises_sends_nothing():
+def test_tick_of_an_advanced_bolt_emits_anchored_values():
     errors = [ValueError("first")]
 
     class Sums(AdvancedBolt):

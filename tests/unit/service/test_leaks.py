@@ -107,7 +107,7 @@ def growth(works: Works, records: int = RECORDS) -> list[float]:
         ([later], "opaque"),
     ],
 )
-def test_a_pipeline_keeps_nothing_of_what_is_done(after, exactly_once):
+def test_pipeline_leaks_nothing(after, exactly_once):
     """Promise 10: acked, filtered, rejected, expired and out of retries alike."""
     bolts = [mixed, *after]
     with Works(*bolts, sinks=[Gone()], retries=TWICE, exactly_once=exactly_once) as works:
@@ -115,7 +115,7 @@ def test_a_pipeline_keeps_nothing_of_what_is_done(after, exactly_once):
     assert min(grown) < HALF_A_POINTER, grown
 
 
-def test_the_gate_sees_a_bolt_that_keeps_a_pointer_to_every_record():
+def test_leak_of_a_pointer_per_record_is_seen():
     kept: list[bytes] = []
 
     @bolt

@@ -20,7 +20,7 @@ def feed(limit: DeadLetterLimit, counters: OutcomeCounters, letters: int, good: 
         limit.look(counters)
 
 
-def test_more_than_the_part_that_is_allowed_ends_the_run() -> None:
+def test_ratio_above_the_limit_ends_the_run() -> None:
     counters = OutcomeCounters()
     limit = DeadLetterLimit(0.2, of_records=100)
     feed(DeadLetterLimit(), OutcomeCounters(), 5_000, 0)
@@ -34,7 +34,7 @@ def test_more_than_the_part_that_is_allowed_ends_the_run() -> None:
     assert counters.dead_lettered < 40 + 20 + 20, "it is noticed soon"
 
 
-def test_many_good_records_before_do_not_hide_bad_ones_now() -> None:
+def test_earlier_good_records_hide_no_bad_ones() -> None:
     counters = OutcomeCounters()
     limit = DeadLetterLimit(0.5, of_records=100)
     feed(limit, counters, 0, 10_000)
@@ -42,7 +42,7 @@ def test_many_good_records_before_do_not_hide_bad_ones_now() -> None:
         feed(limit, counters, 70, 0)
 
 
-def test_bad_records_long_ago_do_not_count() -> None:
+def test_old_bad_records_do_not_count() -> None:
     counters = OutcomeCounters()
     limit = DeadLetterLimit(0.5, of_records=100)
     feed(limit, counters, 45, 100)
@@ -52,7 +52,7 @@ def test_bad_records_long_ago_do_not_count() -> None:
     limit.look(counters)
 
 
-def test_a_limit_of_nothing_ends_at_the_first_bad_record_that_is_looked_at() -> None:
+def test_zero_ratio_ends_at_the_first_bad_record() -> None:
     counters = OutcomeCounters(written=10)
     with pytest.raises(TooManyDeadLetters):
         feed(DeadLetterLimit(0.0, of_records=10), counters, 1, 0)

@@ -46,7 +46,7 @@ def take_over(kit, number: int) -> None:
 RETRIES = RetryPolicy(limit=1, jitter=0, initial_seconds=5)
 
 
-def test_a_call_that_fails_after_its_partition_was_taken_over_holds_no_key():
+def test_late_failure_of_a_lost_partition_holds_no_key():
     """Promise 10: what is another process's stops nothing of ours."""
     entered, goes_on = threading.Event(), threading.Event()
 
@@ -81,7 +81,7 @@ def end_session(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("order", ["key", "partition"])
-def test_an_order_outlives_the_session_of_the_store(order):
+def test_order_outlives_the_store_session(order):
     """The partition stays ours, so the retry comes, and goes first."""
     notes = Notes()
     with topology_test(ordered(notes.bolt, order), retries=RETRIES) as kit:
@@ -96,7 +96,7 @@ def test_an_order_outlives_the_session_of_the_store(order):
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_what_waits_behind_a_held_key_is_not_begun_when_the_run_ends(blocking):
+def test_calls_behind_a_held_key_never_begin_after_the_drain(blocking):
     """Promise 16: after the drain no bolt is called."""
     notes = Notes(blocking=blocking)
     with topology_test(ordered(notes.bolt), retries=RETRIES) as kit:
@@ -105,7 +105,7 @@ def test_what_waits_behind_a_held_key_is_not_begun_when_the_run_ends(blocking):
     assert notes.calls == [(0, 0)]
 
 
-def test_a_drain_waits_for_what_runs_beside_a_held_key():
+def test_drain_waits_for_calls_beside_a_held_key():
     """Promise 16, and what is blocked is counted before it is listed."""
     goes_on = threading.Event()
 
@@ -136,7 +136,7 @@ class Refuses(Bolt[str, str]):
 
 
 @pytest.mark.parametrize("where", ["tasks", "lane"])
-def test_a_record_has_one_dead_letter_however_many_of_its_tuples_are_bad(where):
+def test_record_has_one_dead_letter_for_all_its_tuples(where):
     @bolt
     def letters(record: Record) -> Iterator[str]:
         yield from (record.value or b"").decode()

@@ -74,7 +74,7 @@ def broken(how: str) -> type[AdvancedBolt[bytes, bytes]]:
         ("emit after ack", "anchored a value to"),
     ],
 )
-def test_a_bolt_that_settles_a_tuple_twice_costs_its_own_record_only(how, did):
+def test_tuple_settled_twice_fails_its_record_alone(how, did):
     """B03, B04, B06: it is told what it did; nothing that it asked for in that call happens."""
     topology = Topology("breaks")
     values = topology.source("in").then(bolt(lambda record: record.value), name="value")
@@ -135,7 +135,7 @@ class Cancels:
 
 @pytest.mark.parametrize("others", ["wait for calls", "are in calls"])
 @pytest.mark.parametrize("awaits", ["before", "after", "never"])
-def test_a_bolt_that_cancels_all_tasks_of_the_loop_stalls_nothing(awaits, others):
+def test_cancelling_all_tasks_stalls_nothing(awaits, others):
     """B13: calls that it cuts short are tried again, and as many run at once as before."""
     cancels = Cancels(awaits)
     retries = RetryPolicy(limit=5, initial_seconds=RETRY_SECONDS, jitter=0)
@@ -158,7 +158,7 @@ def test_a_bolt_that_cancels_all_tasks_of_the_loop_stalls_nothing(awaits, others
         assert not works.letters_sink.letters
 
 
-def test_a_bolt_that_changes_a_value_in_place_cannot_change_its_record():
+def test_value_changed_in_place_leaves_the_record_alone():
     """B09: branches share a value, as is told; but each try begins with the record's own bytes."""
     tries, seen = [], []
 
@@ -195,7 +195,7 @@ def test_a_bolt_that_changes_a_value_in_place_cannot_change_its_record():
 
 
 @pytest.mark.parametrize("exactly_once", [None, "transactional"])
-def test_a_million_values_of_one_record_are_one_tree_and_hold_the_next_records_back(exactly_once):
+def test_million_values_of_a_record_are_one_tree(exactly_once):
     """B10, promise 10: while a slow sink has them, what follows waits; then all is there."""
 
     @bolt

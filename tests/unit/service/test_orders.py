@@ -9,7 +9,7 @@ from tests.worlds.noting import ORDERED_KINDS, Seen, drawn, payload
 
 
 @pytest.mark.parametrize("kind", ORDERED_KINDS)
-def test_a_key_keeps_its_order_through_a_retry_while_other_keys_go_on(kind):
+def test_key_keeps_its_order_through_a_retry(kind):
     """Promise 13."""
     seen = Seen(failing=[(0, 1), (0, 1)])
     topology = drawn(
@@ -32,7 +32,7 @@ def test_a_key_keeps_its_order_through_a_retry_while_other_keys_go_on(kind):
 
 
 @pytest.mark.parametrize("kind", ORDERED_KINDS)
-def test_a_key_has_one_task_and_keeps_its_order_there(kind):
+def test_key_has_one_task_and_keeps_its_order(kind):
     seen = Seen(failing=[(task, n) for task in range(3) for n in (0, 4)])
     topology = drawn(
         lambda s: (
@@ -51,7 +51,7 @@ def test_a_key_has_one_task_and_keeps_its_order_there(kind):
             assert len({row["task"] for row in mine}) == 1
 
 
-def test_a_record_whose_key_cannot_be_told_is_a_dead_letter_and_holds_nobody():
+def test_record_without_a_key_is_rejected_alone():
     topology = drawn(
         lambda s: s.keyed_by("user").then(bolt(lambda value: value), name="t").into(MemorySink("o"))
     )

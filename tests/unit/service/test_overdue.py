@@ -61,7 +61,7 @@ def test_a_tuple_that_is_never_acked_fails_at_the_bolt_that_keeps_it():
     )
 
 
-def test_a_bolts_own_time_may_be_shorter_than_the_messages_and_counts_as_for_any_bolt():
+def test_bolt_timeout_may_be_shorter_than_the_message_timeout():
     class Notes(AdvancedBolt):
         calls: ClassVar[list[float]] = []
 
@@ -77,13 +77,13 @@ def test_a_bolts_own_time_may_be_shorter_than_the_messages_and_counts_as_for_any
     assert 6 <= second - first < 8  # the time-out, and the retry's second
 
 
-def test_a_tuple_of_several_records_that_is_kept_for_too_long_fails_them_all():
+def test_expired_join_fails_all_its_records():
     letters = letters_after(Pairs, Forgets, payloads=(b"1", b"2"), timeout_seconds=5)
     assert [letter.record.offset for letter in letters] == [0, 1]
     assert {letter.step for letter in letters} == {"Forgets"}
 
 
-def test_a_bolt_that_acks_a_tuple_after_its_time_does_nothing_wrong():
+def test_ack_after_the_timeout_is_ignored():
     class Late(AdvancedBolt):
         tick_seconds = 8.0
 
@@ -104,7 +104,7 @@ def test_a_bolt_that_acks_a_tuple_after_its_time_does_nothing_wrong():
     assert letter.step == "Late"
 
 
-def test_a_tuple_of_several_records_tells_who_may_keep_it():
+def test_expired_join_names_the_bolts_that_hold_it():
     letters = letters_after(Pairs, Forgets, payloads=(b"1", b"2"))
     assert [letter.record.offset for letter in letters] == [0, 1]
     for letter in letters:
@@ -115,7 +115,7 @@ def test_a_tuple_of_several_records_tells_who_may_keep_it():
         )
 
 
-def test_failures_are_told_by_step_and_class_and_not_one_by_one():
+def test_failures_are_logged_by_step_and_class():
     @bolt
     def picky(record: Record) -> dict[str, int]:
         value = (record.value or b"").decode()

@@ -55,7 +55,7 @@ def run(works):
     raise AssertionError("it did not come to an end")
 
 
-def test_chunks_that_wait_are_read_on_other_threads_and_arrive_in_their_order():
+def test_prefetched_chunks_arrive_in_order():
     sink, seen = MemorySink(), Seen()
     count = 10 * CHUNK
     with Works(
@@ -69,7 +69,7 @@ def test_chunks_that_wait_are_read_on_other_threads_and_arrive_in_their_order():
     assert sum(seen.calls) == count  # nothing was read twice
 
 
-def test_bad_records_of_a_chunk_that_was_read_ahead_are_buried_alone():
+def test_bad_records_of_a_prefetched_chunk_are_rejected_alone():
     """Promise 13."""
     sink = MemorySink()
     count, bad = 8 * CHUNK, {5, 700, 701, 4_799}
@@ -84,7 +84,7 @@ def test_bad_records_of_a_chunk_that_was_read_ahead_are_buried_alone():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_the_window_and_the_sizes_are_every_record_arrives_once(seed):
+def test_every_record_arrives_once_for_any_limits(seed):
     """Promise 10: what waits stays bounded too."""
     rng = random.Random(seed)
     sink, count = MemorySink(), 6_000
@@ -105,7 +105,7 @@ def test_whatever_the_window_and_the_sizes_are_every_record_arrives_once(seed):
     assert most <= 4 * fetch  # two wait, one comes ahead, one before a full window is noticed
 
 
-def test_nothing_is_begun_any_more_when_the_run_ends():
+def test_prefetch_stops_when_the_run_ends():
     """Promise 16."""
     sink, seen = MemorySink(), Seen()
     with Works(
@@ -142,7 +142,7 @@ async def waits(record):
     return record.value
 
 
-def test_columns_come_in_long_chunks_and_objects_in_short_ones():
+def test_chunk_size_suits_the_topology():
     assert sizes_of(topology_of(plain)) == Sizes(4_000, 2_000)
     assert sizes_of(topology_of(json_columns(NUMBER))) == Sizes(8_000, 8_000)
     assert sizes_of(topology_of(plain, reliability="at-most-once")) == Sizes(10_000, 4_000)

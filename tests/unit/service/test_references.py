@@ -73,7 +73,7 @@ def loading(tables, clock):
     references.close()
 
 
-def test_a_table_that_cannot_be_loaded_at_first_fails_the_start(loading, tables):
+def test_first_load_that_fails_fails_the_start(loading, tables):
     references, fixed, _fresh = loading
     tables.now["fresh"] = ReferenceLoadFailed("fresh", "csv 'fresh.csv': no such path")
     with pytest.raises(ReferenceLoadFailed, match=r"reference 'fresh': csv .*: no such path"):
@@ -85,7 +85,7 @@ def test_a_table_that_cannot_be_loaded_at_first_fails_the_start(loading, tables)
     assert not fixed.is_loaded
 
 
-def test_a_refresh_comes_when_it_is_due_and_is_in_place_at_the_next_poll(loading, tables, clock):
+def test_refresh_is_in_place_at_the_next_poll(loading, tables, clock):
     references, fixed, fresh = loading
     references.open()
     assert clock.now == 4.0
@@ -104,9 +104,7 @@ def test_a_refresh_comes_when_it_is_due_and_is_in_place_at_the_next_poll(loading
 @pytest.mark.parametrize(
     "trouble", [ReferenceLoadFailed("fresh", "gone"), ValueError("gone"), table("Xenia", "Xaver")]
 )
-def test_a_refresh_that_fails_leaves_the_rows_in_place_and_comes_again_soon(
-    loading, tables, clock, trouble
-):
+def test_failed_refresh_keeps_the_rows(loading, tables, clock, trouble):
     references, _fixed, fresh = loading
     references.open()
     good, tables.now["fresh"] = tables.now["fresh"], trouble
@@ -127,7 +125,7 @@ def test_a_refresh_that_fails_leaves_the_rows_in_place_and_comes_again_soon(
     assert references.statistics(668.0)[1] == ReferenceStatistics("fresh", 1, 2.0, 2, 1)
 
 
-def test_a_table_refreshed_often_is_not_asked_for_less_often_after_a_failure(tables, clock):
+def test_failed_refresh_keeps_a_short_interval(tables, clock):
     references = References([named("fresh", refresh_seconds=5)], tables, clock)
     references.open()
     tables.now["fresh"] = ValueError("gone")
@@ -136,12 +134,12 @@ def test_a_table_refreshed_often_is_not_asked_for_less_often_after_a_failure(tab
     references.close()
 
 
-def test_two_tables_of_one_name_are_refused():
+def test_two_tables_of_one_name_are_rejected():
     with pytest.raises(InvalidTopology, match=r"two references are named 'a', .*'b/a\.csv'"):
         References([named("a"), reference("b/a.csv", key="code")], Tables())
 
 
-def test_a_thread_refreshes_until_it_is_closed_and_the_tables_are_let_go():
+def test_thread_refreshes_until_close():
     gate: queue.SimpleQueue[pa.Table] = queue.SimpleQueue()
     waits, readers, ended = threading.Semaphore(0), [], threading.Event()
 
@@ -173,7 +171,7 @@ def test_a_thread_refreshes_until_it_is_closed_and_the_tables_are_let_go():
         fresh["C"]
 
 
-def test_a_load_that_ends_with_the_run_is_no_failure(loading, tables, clock):
+def test_load_that_ends_with_the_run_is_no_failure(loading, tables, clock):
     references, *_ = loading
     references.open()
 
@@ -228,7 +226,7 @@ def fetched(words: State) -> pa.Table:
     return words.fetch(SinkContext("p", "words", {}, Storage(""), None))
 
 
-def test_what_a_state_has_committed_here_shows_from_the_next_turn_of_the_loop_on():
+def test_committed_state_shows_at_the_next_turn():
     words, sink = kept()
     settled: list[dict[str, int]] = []
     references = References([words], fetched, before_change=lambda: settled.append(dict(words)))
@@ -244,7 +242,7 @@ def test_what_a_state_has_committed_here_shows_from_the_next_turn_of_the_loop_on
     references.close()
 
 
-def test_a_state_that_takes_long_to_catch_up_does_it_less_often(monkeypatch):
+def test_slow_state_catches_up_less_often(monkeypatch):
     words, sink = kept()
     now = [100.0]
     catch_up = words.catch_up
@@ -269,7 +267,7 @@ def test_a_state_that_takes_long_to_catch_up_does_it_less_often(monkeypatch):
     references.close()
 
 
-def test_a_state_that_has_outgrown_its_limit_stays_as_it_was_and_the_run_goes_on():
+def test_state_above_its_limit_stays_as_it_was():
     words, sink = kept(max_rows=1)
     references = References([words], fetched, clock=lambda: 0.0)
     references.open()

@@ -8,7 +8,7 @@ from headrace.testing import RetryPolicy, topology_test
 from tests.worlds.noting import KINDS, Seen, drawn, payload
 
 
-def test_the_bolt_that_failed_decides_how_often_its_records_are_tried_again():
+def test_failing_step_decides_on_the_retries():
     """Promise 13: a policy of the step goes before the pipeline's."""
 
     @bolt
@@ -33,7 +33,7 @@ def test_the_bolt_that_failed_decides_how_often_its_records_are_tried_again():
         assert found == {0: ("never", 1), 1: ("nor_this", 4)}
 
 
-def test_retry_says_when_and_reject_says_never_whatever_the_kind():
+def test_retry_and_reject_override_the_policy():
     @bolt
     async def sort(value):
         if value["n"] == 0:
@@ -53,7 +53,7 @@ def test_retry_says_when_and_reject_says_never_whatever_the_kind():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_most_once_nothing_is_tried_twice_whatever_the_kind(kind):
+def test_at_most_once_never_retries(kind):
     seen = Seen(failing=[(0, 1)])
     topology = drawn(
         lambda s: s.then(lambda: seen.make(kind), name="t", retries=RetryPolicy(limit=5)).into(

@@ -191,7 +191,7 @@ class InBackground:
         return self.account
 
 
-def test_a_finite_run_closes_its_account():
+def test_finite_run_reconciles():
     world = World()
     world.send(*range(12), -1, 14)
     account = world.service().run(until_caught_up=True)
@@ -201,7 +201,7 @@ def test_a_finite_run_closes_its_account():
     assert world.committed() == 14
 
 
-def test_what_is_resolved_is_stored_even_if_a_bolt_keeps_a_tuple_beyond_the_drain():
+def test_resolved_offsets_are_stored_after_an_unfinished_drain():
     """Promise 16: the deadline has a part for storing the frontiers."""
 
     world = World(commit_interval_seconds=3600.0, drain_seconds=3)
@@ -213,7 +213,7 @@ def test_what_is_resolved_is_stored_even_if_a_bolt_keeps_a_tuple_beyond_the_drai
     assert world.committed() == 2
 
 
-def test_a_run_goes_on_where_the_last_one_committed():
+def test_run_resumes_at_the_committed_offset():
     """Promise 2: and nothing is read twice."""
     world = World()
     world.send(1, 2)
@@ -224,7 +224,7 @@ def test_a_run_goes_on_where_the_last_one_committed():
     assert [row["n"] for row in world.sink.rows] == [1, 2, 3]
 
 
-def test_a_passing_failure_of_the_sink_is_tried_again_and_loses_nothing():
+def test_passing_sink_failure_is_retried():
     """Promise 15: with the sink away the micro-batch is tried again."""
     sink = GatedSink()
     sink.errors = [OSError("away"), OSError("still away")]
@@ -235,7 +235,7 @@ def test_a_passing_failure_of_the_sink_is_tried_again_and_loses_nothing():
     assert [row["n"] for row in sink.rows] == list(range(5))
 
 
-def test_a_sink_that_cannot_heal_ends_the_run_with_its_error_and_commits_nothing_unwritten():
+def test_permanent_sink_failure_ends_the_run():
     """Promise 15: what cannot heal ends the process with a clear error."""
     sink = GatedSink()
     world = World(sink)
@@ -248,7 +248,7 @@ def test_a_sink_that_cannot_heal_ends_the_run_with_its_error_and_commits_nothing
     assert world.committed() == 5
 
 
-def test_stopping_drains_what_is_in_flight_and_commits_it():
+def test_stop_drains_and_commits():
     """Promise 16."""
     sink = GatedSink()
     sink.gate.clear()
@@ -265,7 +265,7 @@ def test_stopping_drains_what_is_in_flight_and_commits_it():
 
 
 @pytest.mark.parametrize("error", [SinkFailed("table gone"), ValueError("a bug")], ids=repr)
-def test_what_is_resolved_is_stored_even_if_the_drain_raises(error, monkeypatch):
+def test_resolved_offsets_are_stored_if_the_drain_raises(error, monkeypatch):
     """Promise 16: and the run ends with what was raised."""
     world = World(commit_interval_seconds=3600.0)
     world.bolts = [KeepFromTwo]
@@ -288,7 +288,7 @@ def test_what_is_resolved_is_stored_even_if_the_drain_raises(error, monkeypatch)
     assert world.committed() == 2
 
 
-def test_a_record_that_waits_for_its_retry_stays_uncommitted_when_the_run_stops():
+def test_record_due_for_retry_stays_uncommitted_at_stop():
     """Promise 1: committed <= frontier <= every failed offset."""
     world = World()
     world.send(1, 13, 2)
@@ -299,7 +299,7 @@ def test_a_record_that_waits_for_its_retry_stays_uncommitted_when_the_run_stops(
     assert world.committed() == 1
 
 
-def test_a_slow_sink_bounds_what_is_in_flight():
+def test_slow_sink_bounds_records_in_flight():
     """Promise 10: memory is bounded."""
     sink = GatedSink()
     sink.gate.clear()
@@ -315,7 +315,7 @@ def test_a_slow_sink_bounds_what_is_in_flight():
     running.end()
 
 
-def test_a_stuck_record_stops_its_partition_at_the_windows_end_and_no_other():
+def test_stuck_record_stops_only_its_partition():
     """Promise 10: a stuck record never stops the other partitions."""
     world = World(partitions=2, window=InFlightLimits(max_pending=20), fetch_records=10)
     world.send(13, *range(100, 200), partition=0)
@@ -333,7 +333,7 @@ def test_a_stuck_record_stops_its_partition_at_the_windows_end_and_no_other():
     assert (world.committed(0), world.committed(1)) == (0, 300)
 
 
-def test_with_the_offset_store_away_the_run_works_on_and_commits_when_it_is_back():
+def test_run_goes_on_without_the_offset_store():
     """Promise 15."""
     world = World()
     world.send(1)
@@ -349,7 +349,7 @@ def test_with_the_offset_store_away_the_run_works_on_and_commits_when_it_is_back
     assert running.end().problems() == []
 
 
-def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
+def test_second_owner_ends_the_first_run():
     """Promise 9: a compare-and-set on the node's version."""
     world = World()
     world.send(1)
@@ -364,7 +364,7 @@ def test_a_second_owner_of_the_offsets_ends_the_first_ones_run():
     assert isinstance(running.error, Fenced)
 
 
-def test_with_kafka_away_the_run_waits_and_goes_on():
+def test_run_waits_for_kafka():
     """Promise 15."""
     world = World()
     running = InBackground(world.service())
@@ -377,7 +377,7 @@ def test_with_kafka_away_the_run_waits_and_goes_on():
     assert running.end().problems() == []
 
 
-def test_gaps_in_the_log_leave_no_lag():
+def test_log_gaps_leave_no_lag():
     """Promise 11."""
     world = World()
     world.send(1, 2)
@@ -387,7 +387,7 @@ def test_gaps_in_the_log_leave_no_lag():
     assert world.committed() == 5
 
 
-def test_a_bolt_that_fails_to_close_keeps_nothing_else_open():
+def test_bolt_that_fails_to_close_keeps_nothing_open():
     world = World()
 
     class Stubborn(Bolt[dict[str, Any], dict[str, Any]]):
@@ -407,7 +407,7 @@ def test_a_bolt_that_fails_to_close_keeps_nothing_else_open():
     assert world.committed() == 1
 
 
-def test_processes_that_a_bolt_starts_are_spawned_not_forked(monkeypatch):
+def test_processes_of_bolts_are_spawned(monkeypatch):
     monkeypatch.setattr(os, "fork", None)
 
     @bolt

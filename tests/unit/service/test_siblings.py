@@ -11,7 +11,7 @@ from tests.worlds.noting import Seen, drawn, payload
 
 
 @pytest.mark.parametrize("kind", ["keyed", "tasks", "blocking"])
-def test_what_a_generator_gives_in_a_lane_leaves_together_and_by_streams(kind):
+def test_generator_in_a_lane_emits_by_streams(kind):
     """Promise 4."""
     failing = [3]
 
@@ -39,7 +39,7 @@ def test_what_a_generator_gives_in_a_lane_leaves_together_and_by_streams(kind):
         assert len(kit.acked) == 2
 
 
-def test_a_sibling_that_fails_in_a_lane_brings_the_whole_record_again():
+def test_failed_sibling_retries_the_whole_record():
     """Promise 4."""
     seen = Seen(failing=[(0, 1)])
 
@@ -59,7 +59,7 @@ def test_a_sibling_that_fails_in_a_lane_brings_the_whole_record_again():
         assert (len(kit.acked), seen.calls[0].count(1)) == (1, 2)
 
 
-def test_a_record_that_comes_again_as_part_of_a_pair_does_not_wait_for_itself():
+def test_retried_record_in_a_pair_does_not_wait_for_itself():
     """It holds the key for which the pair wants to be called."""
 
     class Pairs(AdvancedBolt):

@@ -47,7 +47,7 @@ def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> 
     buffer.add(piece, trees, trees.astype(np.uint64) + np.uint64(1000), now)
 
 
-def test_an_empty_batch_is_never_due() -> None:
+def test_empty_batch_is_never_due() -> None:
     buffer, writer = buffer_of(BatchPolicy(batch_rows=1, batch_bytes=1, batch_seconds=0.0))
     writer.fenced.set_result([])
     add(buffer, [])
@@ -72,7 +72,7 @@ def test_batch_is_due_at_its_limit(policy: BatchPolicy, rows: Any) -> None:
     assert buffer.is_due(0.0)
 
 
-def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
+def test_batch_is_handed_over_with_its_trees() -> None:
     buffer, writer = buffer_of()
     columns = pa.record_batch({"a": [1, 2]})
     add(buffer, [{"a": 0}])
@@ -97,7 +97,7 @@ def test_a_batch_is_handed_over_aligned_and_the_next_begins_afresh() -> None:
     assert not buffer.submit_due(7.0, None, flush=True), "one is committed, one is staged"
 
 
-def test_arrays_that_do_not_match_their_piece_are_refused() -> None:
+def test_arrays_that_do_not_match_the_piece_are_rejected() -> None:
     buffer, _writer = buffer_of()
     with pytest.raises(ValueError, match="2 rows came with 1 trees and 2 edges"):
         buffer.add([{}, {}], np.zeros(1, np.int64), np.zeros(2, np.uint64), 0.0)
@@ -105,7 +105,7 @@ def test_arrays_that_do_not_match_their_piece_are_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
-def test_the_estimate_of_equal_rows_is_their_values_size(length: int) -> None:
+def test_estimated_bytes_of_equal_rows_are_exact(length: int) -> None:
     row: dict[str, Any] = {"a": 1, "b": "x" * 100, "c": [1.0, 2.0], "d": None, "e": b"12"}
     assert estimated_bytes([row] * length) == length * (8 + 100 + 16 + 8 + 2)
 
@@ -114,7 +114,7 @@ class Small(MemorySink[Any]):
     batch_rows = 2
 
 
-def test_a_stand_in_gets_batches_as_large_as_those_of_the_sink_that_it_replaces():
+def test_stand_in_gets_the_batches_of_its_sink():
     """The test kit puts sinks of its own in the places of a topology's."""
     kept = Small("kept")
     stands_in: MemorySink[Any] = MemorySink("stands in")

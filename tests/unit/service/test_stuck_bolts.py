@@ -45,7 +45,7 @@ def health_of(works: Works, after_seconds: float) -> HealthCheck:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "async"])
-def test_calls_that_never_return_cost_their_workers_and_the_last_one_is_told(kind):
+def test_calls_that_never_return_use_up_the_workers(kind):
     """The record is a dead letter meanwhile; what comes next waits, and goes on if they return."""
     hangs = Hangs(kind)
     with Works(hangs.bolt, retries=TRIES, timeout_seconds=0.2) as works, capture_logs() as logs:

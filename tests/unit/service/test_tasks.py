@@ -11,7 +11,7 @@ from tests.worlds.noting import KINDS, Seen, drawn, payload
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_goes_to_every_task_and_the_record_waits_for_all_of_them(kind):
+def test_record_waits_for_its_copies_in_all_tasks(kind):
     """Promise 4: one copy that fails brings all of them again."""
     seen = Seen(failing=[(1, 7)])
     topology = drawn(
@@ -41,7 +41,7 @@ def test_a_copy_goes_to_every_task_and_the_record_waits_for_all_of_them(kind):
     ],
     ids=["shuffle", "global", "custom", "fields"],
 )
-def test_a_grouping_says_which_task_gets_a_value(kind, grouping, tasks):
+def test_grouping_selects_the_task(kind, grouping, tasks):
     seen = Seen()
     topology = drawn(
         lambda s: s.then(lambda: seen.make(kind), name="t", tasks=3, grouping=grouping).into(
@@ -60,7 +60,7 @@ def test_a_grouping_says_which_task_gets_a_value(kind, grouping, tasks):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_direct_stream_reaches_the_task_that_the_bolt_before_named(kind):
+def test_direct_stream_reaches_the_named_task(kind):
     seen = Seen()
 
     @bolt
@@ -82,7 +82,7 @@ def test_a_direct_stream_reaches_the_task_that_the_bolt_before_named(kind):
         assert len(kit.acked) == 2
 
 
-def test_a_value_that_a_function_sends_to_no_task_is_a_dead_letter():
+def test_value_sent_to_no_task_is_rejected():
     """Promise 3: it is not filtered, as nobody said that it may be."""
     seen = Seen()
     topology = drawn(

@@ -61,7 +61,7 @@ class World:
         return {kind: record_ids for kind, record_ids in found.items() if record_ids}
 
 
-def test_records_are_complete_when_what_was_joined_of_them_is():
+def test_records_complete_with_their_compound_tree():
     """Promise 3: not when the join has acked them."""
     world = World()
     tree, edge = world.join(world.a, world.b)
@@ -73,7 +73,7 @@ def test_records_are_complete_when_what_was_joined_of_them_is():
     assert world.acker.statistics().ignored == 0
 
 
-def test_a_compound_tree_that_fails_fails_its_records_for_its_reason():
+def test_failed_compound_tree_fails_its_records():
     """Promise 4: also those whose other tuples are all acked."""
     world = World()
     tree, _edge = world.join(world.a, world.b)
@@ -85,7 +85,7 @@ def test_a_compound_tree_that_fails_fails_its_records_for_its_reason():
     assert world.resolved() == {}
 
 
-def test_a_letter_goes_to_every_record_of_a_tuple_that_is_rejected():
+def test_rejected_compound_tree_splits_by_record():
     """Promise 13: none of them is complete before its letter is durable."""
     world = World()
     inner, inner_edge = world.join(world.a, world.b)
@@ -104,7 +104,7 @@ def test_a_letter_goes_to_every_record_of_a_tuple_that_is_rejected():
 
 
 @pytest.mark.parametrize("how", ["fails", "is rejected", "expires"])
-def test_a_tuple_without_an_anchor_that_fails_is_counted_and_told(how):
+def test_lost_unanchored_tuple_is_counted_and_logged(how):
     world = World()
     (tree,), (edge,) = world.join()
     assert world.acker.statistics().unanchored == 1
@@ -123,7 +123,7 @@ def test_a_tuple_without_an_anchor_that_fails_is_counted_and_told(how):
     assert not world.tracker.has_compound
 
 
-def test_a_compound_tree_none_of_whose_records_is_left_is_let_go():
+def test_compound_tree_without_records_is_discarded():
     """Their partition is lost: what waits of them is not to be begun."""
     world = World()
     of_lost, _ = world.join(world.a, world.b)
@@ -139,7 +139,7 @@ def test_a_compound_tree_none_of_whose_records_is_left_is_let_go():
     assert world.tracker.lost == 0
 
 
-def test_what_waits_does_not_expire_and_what_waits_for_longer_has_more_time():
+def test_waiting_trees_do_not_expire():
     world = World()
     slow = world.trees[:1]
     for now in range(100):
@@ -150,7 +150,7 @@ def test_what_waits_does_not_expire_and_what_waits_for_longer_has_more_time():
     assert world.resolved() == {"failed": [A]}
 
 
-def test_a_tree_that_failed_is_told_for_the_first_reason_once_it_has_its_init():
+def test_failed_tree_keeps_its_first_reason():
     """Promise 4; in a pipeline siblings fail a tree that has not all its edges yet."""
     world = World()
     (tree,) = world.tracker.begin(array(40)).tolist()

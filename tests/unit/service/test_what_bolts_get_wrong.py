@@ -40,7 +40,7 @@ def through(made, **options) -> Topology:
     return drawn(lambda stream: stream.then(made, **options).into(MemorySink("s")))
 
 
-def test_a_record_with_a_member_of_the_lineages_name_is_a_record_like_others():
+def test_column_named_like_the_lineage_is_kept():
     @bolt(vectorised=True)
     def same(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
@@ -52,7 +52,7 @@ def test_a_record_with_a_member_of_the_lineages_name_is_a_record_like_others():
 
 
 @pytest.mark.parametrize("after", [float("nan"), float("inf"), -1, "5"])
-def test_a_pause_that_is_none_fails_its_record_alone_and_says_what_is_allowed(after):
+def test_invalid_retry_pause_fails_its_record_alone(after):
     @bolt
     def waits(value: dict) -> dict:
         if value["n"] == 1:
@@ -68,7 +68,7 @@ def test_a_pause_that_is_none_fails_its_record_alone_and_says_what_is_allowed(af
         assert "a number of seconds from 0 on is allowed" in letter.reason
 
 
-def test_an_error_that_cannot_be_told_fails_its_record_alone():
+def test_error_without_a_text_fails_its_record_alone():
     class Untold(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -87,7 +87,7 @@ def test_an_error_that_cannot_be_told_fails_its_record_alone():
 
 @pytest.mark.parametrize("signal", [Reject("no"), Retry("later"), Skip, To("default", Reject("x"))])
 @pytest.mark.parametrize("kind", ["function", "generator", "async", "emit"])
-def test_a_signal_where_a_value_should_be_is_an_error_and_no_row(kind, signal):
+def test_signal_in_place_of_a_value_is_an_error(kind, signal):
     def function(_value):
         return signal
 
@@ -114,7 +114,7 @@ def test_skip_is_one_however_it_is_made():
 
 
 @pytest.mark.parametrize("asked", ["reset_timeout", "fail"])
-def test_what_an_advanced_bolt_asks_of_no_tuple_fails_its_tuple_alone(asked):
+def test_invalid_collector_call_fails_its_tuple_alone(asked):
     class Asks(AdvancedBolt):
         def process(self, tuple_, collector):
             if tuple_.value["n"] == 1:
