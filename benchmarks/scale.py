@@ -27,6 +27,7 @@ from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
 from partition.manager import InFlightLimits, PartitionManager
 from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
 from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats, Report
@@ -195,7 +196,7 @@ def _processor_seconds(work: Callable[..., object], *arguments: object) -> float
 
 
 def _store(address: str) -> ZooKeeperStore:
-    return ZooKeeperStore(address, pipeline=PIPELINE, topology_id=PIPELINE, root=ROOT)
+    return ZooKeeperStore(address, NodeNames(ROOT, PIPELINE, PIPELINE))
 
 
 def _begun(store: ZooKeeperStore, partitions: Sequence[Partition]) -> float:

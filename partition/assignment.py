@@ -438,9 +438,7 @@ class Assignment:
         if manager is None:
             assigned.session = self._ways.store.session
             count = len(assigned.topic.partitions)
-            # Where they are shared, it may be another's by right in the next session.
-            anew = not self._policy.shared
-            chain: Any = opening(assigned.partition, count, self._ways, policy, anew=anew)
+            chain: Any = opening(assigned.partition, count, self._ways, policy)
         else:
             known = self._fetcher.log_range(assigned.partition)
             end = known and known[1]

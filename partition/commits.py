@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from partition.assigned_partition import AssignedPartition
 from partition.assignment import Assignment
 from partition.errors import StoreError
-from partition.interfaces import Fetcher, OffsetStore, Progress
+from partition.interfaces import Fetcher, Progress
 from partition.manager import PartitionManager, PartitionStatistics
+from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
 
 

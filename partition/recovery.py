@@ -25,11 +25,11 @@ from partition.interfaces import (
     Catalogue,
     Claim,
     Log,
-    OffsetStore,
     StartFrom,
     StoredOffset,
 )
 from partition.manager import PartitionManager
+from partition.offsets.offset_store import OffsetStore
 from partition.records import OpenTransaction, Partition, Position, Resumed, Transactions
 
 Reason: TypeAlias = Literal["expired", "truncated", "recreated", "behind", "corrupt"]
@@ -206,27 +206,24 @@ class Opened:
 
 
 def opening(
-    partition: Partition, partitions: int, ways: Ways, policy: StartPolicy, *, anew: bool = True
+    partition: Partition, partitions: int, ways: Ways, policy: StartPolicy
 ) -> Chain[Opened]:
     """Claim a partition, one of so many of its topic, and find where to read it.
 
     Its first position is stored before this ends (promise 7), and so is every jump. With
     `fencing` the sinks refuse former owners before it is asked what they have committed, and
-    only then is the log looked at (promise 9). Without `anew` it is claimed in this session or not
-    at all: in a later one it may be another's. Raises what the store, the catalogue and the
+    only then is the log looked at (promise 9). Raises what the store, the catalogue and the
     fencing raise, StoreBehind when the store was put back, OffsetOutOfRange, SourceLost, and
     ReplayDiffers when the log does not hold what is to be replayed, whatever policy says.
     """
     at = policy.start_from
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
     while True:
-        claim: Claim = yield ways.store.claim(
-            partition, adopt=policy.ignore_stored_offsets, anew=anew
-        )
+        claim: Claim = yield ways.store.claim(partition, adopt=policy.ignore_stored_offsets)
         stored = claim.stored
         committed: Mapping[str, int] = {}
         if ways.fencing is not None and stored is not None:
-            committed = yield from _fenced(partition, stored.epoch, ways, ways.fencing, anew=anew)
+            committed = yield from _fenced(partition, stored.epoch, ways, ways.fencing)
         resumed = None
         if ways.fencing is not None and stored is not None and not claim.foreign:
             resumed = ways.fencing.resume(partition, stored, committed)
@@ -242,7 +239,7 @@ def opening(
             continue  # another process began it meanwhile
         _tell("partition_started", partition, first, start_from=str(policy.start_from))
         if ways.fencing is not None:
-            committed = yield from _fenced(partition, _FIRST_EPOCH, ways, ways.fencing, anew=anew)
+            committed = yield from _fenced(partition, _FIRST_EPOCH, ways, ways.fencing)
             stored = StoredOffset(first, "", epoch=_FIRST_EPOCH, transactions=transactions)
             begun = ways.fencing.resume(partition, stored, committed)
         return Opened(first, found.end, epoch=_FIRST_EPOCH, resumed=begun)
@@ -263,7 +260,7 @@ def opening(
 
 
 def _fenced(
-    partition: Partition, epoch: int, ways: Ways, fencing: Fencing, *, anew: bool
+    partition: Partition, epoch: int, ways: Ways, fencing: Fencing
 ) -> Chain[Mapping[str, int]]:
     """Fence the sinks. Raises Fenced, and StoreBehind where no later owner has been in the store.
 
@@ -273,7 +270,7 @@ def _fenced(
     try:
         committed: Mapping[str, int] = yield fencing.fence(partition, epoch)
     except Fenced as error:
-        yield ways.store.claim(partition, again=True, anew=anew)
+        yield ways.store.claim(partition, again=True)
         raise StoreBehind(partition, epoch, str(error)) from error
     return committed
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from partition.errors import StoreError
-from partition.interfaces import Claim, OffsetStore, Progress
+from partition.interfaces import Claim, Progress
+from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position, Transactions
 from service.errors import BadConfig
 from topology.sink import (

@@ -19,9 +19,11 @@ import pyarrow as pa
 
 from partition.assignment import Assignment
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.interfaces import Catalogue, Fetcher, OffsetStore
+from partition.interfaces import Catalogue, Fetcher
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
+from partition.offsets.offset_store import OffsetStore
+from partition.offsets.ownership import NodeNames
 from partition.recovery import Loss, Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Copartitions, Member
@@ -202,10 +204,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
     fetcher = KafkaFetcher(kafka)
     store = ZooKeeperStore(
         config.zookeeper.hosts,
-        root=config.zookeeper.root,
-        pipeline=name,
-        topology_id=name,
-        topology_name=topology.name,
+        NodeNames(config.zookeeper.root, name, name, topology.name),
         session_timeout_seconds=config.zookeeper.session_timeout_seconds,
         kazoo_options=config.zookeeper.security().kazoo_options(),
         at=at,

@@ -1,17 +1,17 @@
 """An offset store in memory, for the test kit and for tests.
 
-Its nodes stand in for ZooKeeper's; what is written to them and when is `OffsetNodes`, as with
-ZooKeeper. One contract suite runs against both (`tests/contract`).
+Its nodes stand in for ZooKeeper's; `OffsetStore` decides what is written, as with ZooKeeper.
+One contract suite runs against both (`tests/contract`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from partition.errors import StoreError, StoreUnavailable
-from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.offset_nodes import OffsetNodes
-from partition.offsets.ownership import NodeNames
+from partition.errors import StoreUnavailable
+from partition.interfaces import StoredOffset
+from partition.offsets.offset_store import OffsetStore
+from partition.offsets.ownership import Holdings, NodeNames
 from partition.offsets.requests import (
     ANY_VERSION,
     CreateNode,
@@ -27,7 +27,7 @@ from partition.offsets.requests import (
     ZNode,
     missing_parents,
 )
-from partition.records import Partition, Position, Transactions
+from partition.records import Partition
 
 T = TypeVar("T")
 
@@ -79,8 +79,8 @@ class MemoryNodes:
             self.nodes[path] = ZNode(operation.data, found.version + 1)
 
 
-class MemoryStore:
-    """An `OffsetStore` on MemoryNodes. Its futures have ended when it returns them."""
+class MemoryStore(OffsetStore):
+    """Offsets in MemoryNodes. Its futures have ended when it returns them."""
 
     available = True
     session = 0
@@ -93,73 +93,28 @@ class MemoryStore:
         topology_id: str = "memory",
         root: str = "/headrace",
     ) -> None:
+        super().__init__(NodeNames(root, pipeline, topology_id))
         self._server = nodes or MemoryNodes()
-        self._names = NodeNames(root, pipeline, topology_id)
-        self._nodes: OffsetNodes | None = None
+        self._is_open = False
 
     def open(self) -> None:
         """Start as a new writer."""
-        if self._nodes is None:
-            self._nodes = OffsetNodes(self._names)
+        if not self._is_open:
+            self._held = Holdings()
+        self._is_open = True
 
     def close(self) -> None:
-        self._nodes = None
+        self._is_open = False
 
     def load(self, partition: Partition) -> StoredOffset | None:
-        what = f"for {self._names.path(partition)}"
-        return self._ask(what, lambda nodes: nodes.load(partition)).result(0)
+        return self._submit(self._load(partition)).result(0)
 
-    def claim(
-        self,
-        partition: Partition,
-        *,
-        adopt: bool = False,
-        again: bool = False,
-        anew: bool = True,
-    ) -> Future[Claim]:
-        return self._ask(
-            "a claim", lambda nodes: nodes.claim(partition, adopt=adopt, again=again, anew=anew)
-        )
-
-    def begin(
-        self,
-        partition: Partition,
-        position: Position,
-        partitions: int | None = None,
-        transactions: Transactions | None = None,
-    ) -> Future[None]:
-        return self._ask(
-            "a first offset",
-            lambda nodes: nodes.begin(partition, position, partitions, transactions),
-        )
-
-    def move(
-        self,
-        partition: Partition,
-        position: Position,
-        reason: str,
-        transactions: Transactions | None = None,
-    ) -> Future[None]:
-        return self._ask(
-            "a move", lambda nodes: nodes.move(partition, position, reason, transactions)
-        )
-
-    def commit(
-        self, progress: Mapping[Partition, Progress]
-    ) -> Future[Mapping[Partition, StoreError]]:
-        asked = dict(progress)
-        return self._ask("a commit", lambda nodes: nodes.commit(asked))
-
-    def _ask(self, what: str, work: Callable[[OffsetNodes], Steps[T]]) -> Future[T]:
-        if self._nodes is None:
-            future: Future[T] = Future()
-            future.set_exception(StoreUnavailable(what, "the store is not open"))
-            return future
-        return self._run(work(self._nodes))
-
-    def _run(self, steps: Steps[T]) -> Future[T]:
+    def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:  # noqa: ARG002
         future: Future[T] = Future()
         reply: Reply | Exception = None
+        if not self._is_open:
+            future.set_exception(StoreUnavailable("a request", "the store is not open"))
+            return future
         try:
             while True:  # not by `run_all`: no reply is waited for, and nothing else runs beside
                 request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)

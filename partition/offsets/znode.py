@@ -16,7 +16,7 @@ a fifth was added later. It is written together with a partition's first offset;
 the node are kept.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -144,6 +144,11 @@ def encode(partition: Partition, node: OffsetNode) -> bytes:
     """
     stored, writer = node.stored, node.writer
     ours: _Headrace | msgspec.UnsetType = msgspec.UNSET
+    written: _Transactions | msgspec.UnsetType = msgspec.UNSET
+    if stored.transactions is not None:
+        found = stored.transactions.checked(stored.position.offset)
+        entries = [_Open(each.txid, each.attempt, *astuple(each.range)) for each in found.open]
+        written = _Transactions(found.kind, found.committed, entries)
     if writer is not None:
         ours = _Headrace(
             writer.process,
@@ -152,7 +157,7 @@ def encode(partition: Partition, node: OffsetNode) -> bytes:
             stored.position.leader_epoch,
             stored.position.topic_id,
             node.incarnation,
-            _as_written(stored),
+            written,
         )
     return msgspec.json.encode(
         _Written(
@@ -198,25 +203,6 @@ def check_version(path: str, data: bytes) -> None:
     if ours is not None and ours.version > VERSION:
         found = f'"headrace"."version" {ours.version}, which a later version of this package wrote'
         raise StoreCorrupt(path, found, f'"version" up to {VERSION}, or a later package,')
-
-
-def _as_written(stored: StoredOffset) -> _Transactions | msgspec.UnsetType:
-    if stored.transactions is None:
-        return msgspec.UNSET
-    found = stored.transactions.checked(stored.position.offset)
-    entries = [
-        _Open(
-            each.txid,
-            each.attempt,
-            each.range.first,
-            each.range.end,
-            each.range.count,
-            each.range.digest,
-            each.range.leader_epoch,
-        )
-        for each in found.open
-    ]
-    return _Transactions(found.kind, found.committed, entries)
 
 
 def _as_read(found: _Transactions | msgspec.UnsetType | None, offset: int) -> Transactions | None:

@@ -1,7 +1,8 @@
 """Offsets in ZooKeeper, one node per partition, in storm-kafka's form (`partition.offsets.znode`).
 
-`partition.offsets.offset_nodes` decides what is written and what a lost reply means; one thread
-carries its requests out through `partition.zookeeper.zookeeper_client`.
+`OffsetStore` decides what is written and what a lost reply means; one thread carries its requests
+out through `partition.zookeeper.zookeeper_client`. An operator's access to single nodes stands
+below: what is shared with replicas that run is changed by compare-and-set only.
 """
 
 import time
@@ -9,26 +10,46 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import structlog
 
-from partition.errors import OwnershipLost, StoreError, StoreUnavailable
-from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.offset_nodes import OffsetNodes
-from partition.offsets.ownership import NodeNames
-from partition.offsets.requests import Reply, Request, Run, Steps, Write, run_all
-from partition.records import Partition, Position, Transactions
+from partition.errors import StoreUnavailable
+from partition.interfaces import StoredOffset
+from partition.offsets.offset_store import OffsetStore
+from partition.offsets.ownership import Holdings, NodeNames
+from partition.offsets.requests import (
+    Children,
+    CreateNode,
+    NodeChanged,
+    NodeExists,
+    OutcomeUnknown,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    Run,
+    SessionEnded,
+    SetNode,
+    Steps,
+    Write,
+    ZNode,
+    run_all,
+)
+from partition.records import Partition
 from partition.zookeeper.zookeeper_client import NEVER, ZooKeeperConnection
 
 log = structlog.get_logger()
 T = TypeVar("T")
+MakeData: TypeAlias = Callable[[bytes | None], bytes]
 
 _CLAIMED_AT_ONCE = 32
+_RETRY_SECONDS = 0.1
+_TRIES = 100  # one is lost only to somebody else's change of the same node
 
 
-class ZooKeeperStore:
-    """An `OffsetStore` in ZooKeeper. `hosts` is "host:port,host:port", perhaps with "/chroot".
+class ZooKeeperStore(OffsetStore):
+    """Offsets in ZooKeeper. `hosts` is "host:port,host:port", perhaps with "/chroot".
 
     One thread makes every request; `open` and `load` wait for it at most `timeout_seconds`,
     everything else is a future. `kazoo_options` (TLS, `auth_data`, `default_acl`, ...) go to
@@ -41,28 +62,28 @@ class ZooKeeperStore:
     def __init__(
         self,
         hosts: str,
+        names: NodeNames,
         *,
-        pipeline: str,
-        topology_id: str,
-        topology_name: str = "",
-        root: str = "/headrace",
         session_timeout_seconds: float = 10.0,
         timeout_seconds: float = 15.0,
         kazoo_options: Mapping[str, Any] | None = None,
         at: Callable[[str], object] | None = None,
     ) -> None:
+        super().__init__(names)
         self._hosts = hosts
-        self._names = NodeNames(root, pipeline, topology_id, topology_name)
-        self._session_timeout_seconds = session_timeout_seconds
         self._timeout_seconds = timeout_seconds
-        self._kazoo_options = dict(kazoo_options or {})
+        self._connect = partial(
+            ZooKeeperConnection,
+            hosts,
+            kazoo_options or {},
+            session_timeout_seconds=session_timeout_seconds,
+            timeout_seconds=timeout_seconds,
+        )
         self._at = at
-        self._nodes = OffsetNodes(self._names)
         self._worker: _Worker | None = None
 
     @property
     def available(self) -> bool:
-        """Whether there is a connection now, as far as kazoo knows."""
         return self._worker is not None and self._worker.connection.connected
 
     @property
@@ -72,77 +93,27 @@ class ZooKeeperStore:
 
     @property
     def last_contact(self) -> float | None:
-        """When the newest request was sent that was answered; None: none was since `open`.
-
-        In seconds of the monotonic clock. The session lived then, for its whole time-out.
-        """
+        """See `Session.last_contact`."""
         return None if self._worker is None else self._worker.connection.last_contact
 
     def open(self) -> None:
         """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
-        if self._worker is not None:
-            return
-        connection = ZooKeeperConnection(
-            self._hosts,
-            self._kazoo_options,
-            session_timeout_seconds=self._session_timeout_seconds,
-            timeout_seconds=self._timeout_seconds,
-        )
-        connection.open()
-        self._nodes = OffsetNodes(self._names)
-        self._worker = _Worker(connection, self._nodes, self._at)
+        if self._worker is None:
+            connection = self._connect()
+            connection.open()
+            self._held = Holdings()
+            self._worker = _Worker(connection, self.session_ended, self._at)
 
     def load(self, partition: Partition) -> StoredOffset | None:
-        what = f"for {self._names.path(partition)}"
         end = time.monotonic() + self._timeout_seconds
-        future = self._submit(self._nodes.load(partition), end=end)
+        future = self._queue(self._load(partition), end=end)
         try:
             return future.result(self._timeout_seconds + 1.0)
         except TimeoutError:
             future.cancel()
-            raise StoreUnavailable(
-                what, f"no answer in {self._timeout_seconds:g} seconds"
-            ) from None
-
-    def claim(
-        self,
-        partition: Partition,
-        *,
-        adopt: bool = False,
-        again: bool = False,
-        anew: bool = True,
-    ) -> Future[Claim]:
-        asked_in, nodes = self.session, self._nodes
-
-        def claim() -> Steps[Claim]:
-            if not anew and self.session != asked_in:
-                raise OwnershipLost(partition)
-            return (yield from nodes.claim(partition, adopt=adopt, again=again, anew=anew))
-
-        return self._submit(claim(), claims=partition)
-
-    def begin(
-        self,
-        partition: Partition,
-        position: Position,
-        partitions: int | None = None,
-        transactions: Transactions | None = None,
-    ) -> Future[None]:
-        return self._submit(self._nodes.begin(partition, position, partitions, transactions))
-
-    def move(
-        self,
-        partition: Partition,
-        position: Position,
-        reason: str,
-        transactions: Transactions | None = None,
-    ) -> Future[None]:
-        return self._submit(self._nodes.move(partition, position, reason, transactions))
-
-    def commit(
-        self, progress: Mapping[Partition, Progress]
-    ) -> Future[Mapping[Partition, StoreError]]:
-        return self._submit(self._nodes.commit(dict(progress)))
+            what = f"for {self._names.path(partition)}"
+            reason = f"no answer in {self._timeout_seconds:g} seconds"
+            raise StoreUnavailable(what, reason) from None
 
     def submit(self, steps: Steps[T]) -> Future[T]:
         """Carry out requests in the offsets' own session, before whatever else waits here.
@@ -150,7 +121,7 @@ class ZooKeeperStore:
         They wait for a server that is away, till the store is closed: StoreUnavailable. When the
         session ends, SessionEnded is raised in the generator.
         """
-        return self._submit(steps, is_urgent=True)
+        return self._queue(steps, is_urgent=True)
 
     def close(self) -> None:
         """Disconnect, in about `timeout_seconds` at most; what waits fails."""
@@ -158,7 +129,10 @@ class ZooKeeperStore:
         if worker is not None and not worker.close(self._timeout_seconds):
             log.warning("zookeeper_closed_without_reply", hosts=self._hosts)
 
-    def _submit(
+    def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
+        return self._queue(steps, claims=claims)
+
+    def _queue(
         self,
         steps: Steps[T],
         *,
@@ -187,11 +161,11 @@ class _Worker:
     def __init__(
         self,
         connection: ZooKeeperConnection,
-        nodes: OffsetNodes,
+        drop_ownership: Callable[[], None],
         at: Callable[[str], object] | None,
     ) -> None:
         self.connection = connection
-        self._nodes = nodes
+        self._drop_ownership = drop_ownership
         self._at = at
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         # Only the thread takes from these.
@@ -253,5 +227,119 @@ class _Worker:
     def _session_ended(self) -> bool:
         ended = self.connection.acknowledge()
         if ended:
-            self._nodes.session_ended()
+            self._drop_ownership()
         return ended
+
+
+class ZooKeeperEditor:
+    """An operator's access. `hosts` is "host:port,host:port", perhaps with "/chroot".
+
+    Each call waits at most `timeout_seconds`, then raises StoreUnavailable; it raises
+    StoreError when it is refused for good. Any thread may call, one at a time. `kazoo_options`
+    (TLS, `auth_data`, `default_acl`, ...) go to KazooClient; with TLS the server's name is
+    always checked.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_seconds: float = 10.0,
+        timeout_seconds: float = 15.0,
+        kazoo_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._connect = partial(
+            ZooKeeperConnection,
+            hosts,
+            kazoo_options or {},
+            session_timeout_seconds=session_timeout_seconds,
+            timeout_seconds=timeout_seconds,
+        )
+        self._connection: ZooKeeperConnection | None = None
+
+    def open(self) -> None:
+        """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
+        if self._connection is None:
+            connection = self._connect()
+            connection.open()
+            self._connection = connection
+
+    def children(self, path: str) -> list[str] | None:
+        """Return the names below a node; None if there is no such node."""
+        return cast("list[str] | None", self._run(path, _asked(Children(path or "/"))))
+
+    def get(self, path: str) -> ZNode | None:
+        """Return a node; None if there is no such node."""
+        return cast("ZNode | None", self._run(path, _asked(Read(path or "/"))))
+
+    def change(self, path: str, function: MakeData) -> bytes:
+        """Set a node to what `function` makes of its data (None: no node), and return that.
+
+        Raises what `function` raises, and nothing is changed then. See `changing`.
+        """
+        return self._run(path, changing(path, function))
+
+    def close(self) -> None:
+        """Disconnect, in about `timeout_seconds` at most. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            connection.disconnect(self._timeout_seconds)
+
+    def _run(self, path: str, steps: Steps[T]) -> T:
+        connection = self._connection
+        if connection is None:
+            raise StoreUnavailable(f"for {path}", "the editor is not open")
+        run = Run(steps)
+        send = partial(connection.begin, end=time.monotonic() + self._timeout_seconds)
+
+        def session_ended() -> bool:
+            connection.acknowledge()
+            return False  # nothing of ours ends with a session
+
+        run_all([run], send, session_ended)
+        return run.future.result()
+
+
+def changing(path: str, function: MakeData) -> Steps[bytes]:
+    """Set a node to what `function` makes of its data, and return that.
+
+    If somebody else is quicker, `function` is asked anew about the data that is there then. If a
+    reply is lost the node is read again; so `function` may be given what it has made itself,
+    with others' changes on top, and must be content with that. A node that is as `function`
+    wants it is not written. Raises StoreUnavailable, and says so if the change may have been
+    made or may be made yet.
+    """
+    is_unknown = False
+    for _ in range(_TRIES):
+        try:
+            found = cast("ZNode | None", (yield Read(path)))
+            data = function(None if found is None else found.data)
+            if found is not None and data == found.data:
+                return data
+            if found is None:
+                yield Write((CreateNode(path, data),))
+            else:
+                yield Write((SetNode(path, data, found.version),))
+        except (NodeChanged, NodeExists):
+            continue
+        except (OutcomeUnknown, SessionEnded):
+            is_unknown = True
+            yield Pause(_RETRY_SECONDS)
+        except StoreUnavailable as error:
+            if not is_unknown:
+                raise
+            reason = f"{error.reason}; the change may have been made, or be made yet"
+            raise StoreUnavailable(f"for {path}", reason) from error
+        else:
+            return data
+    raise StoreUnavailable(f"for {path}", f"others were quicker, or replies lost, {_TRIES} times")
+
+
+def _asked(request: Children | Read) -> Steps[Reply]:
+    while True:
+        try:
+            return (yield request)
+        except (OutcomeUnknown, SessionEnded):
+            yield Pause(_RETRY_SECONDS)

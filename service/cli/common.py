@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from partition.errors import KafkaUnavailable, StoreError, StoreUnavailable
-from partition.interfaces import Catalogue, OffsetStore, StoredOffset, Topic
+from partition.interfaces import Catalogue, StoredOffset, Topic
+from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
 from service.printing import escaped
 

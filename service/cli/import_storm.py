@@ -23,7 +23,8 @@ from partition.errors import (
     StormUnreadable,
     TopicMissing,
 )
-from partition.interfaces import Log, OffsetStore, StoredOffset
+from partition.interfaces import Log, StoredOffset
+from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position
 from partition.storm_offsets import Found, Layout, StormOffset, Tree, read_offsets
 from service.cli.common import (
@@ -48,7 +49,7 @@ from service.cli.common import (
 from service.errors import NotImported, StormStillRuns
 
 if TYPE_CHECKING:  # slow to import
-    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
     from service.config import Config
     from topology.steps import Source
 
@@ -368,7 +369,7 @@ def _chosen(sources: "Sequence[Source]", topic: str | None) -> "Sequence[Source]
 
 def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperEditor":
     """Return a reader of Storm's ensemble; credentials go to none but our own."""
-    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor  # noqa: PLC0415 - see above
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor  # noqa: PLC0415 - see above
 
     if storm_hosts is not None:
         return ZooKeeperEditor(storm_hosts)

@@ -62,7 +62,7 @@ from service.cli.common import (
 )
 
 if TYPE_CHECKING:  # slow to import
-    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
     from service.config import Config
     from topology.topology import Topology
 
@@ -163,7 +163,7 @@ class ReplicaNodes:
 @contextmanager
 def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNodes]:
     """Open a pipeline's nodes, in a session of their own. Raises StoreUnavailable, StoreError."""
-    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor  # noqa: PLC0415 - see above
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor  # noqa: PLC0415 - see above
 
     settings = config.zookeeper
     editor = ZooKeeperEditor(

@@ -21,9 +21,10 @@ from typing import cast
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import ConsumerPolicy
 from partition.delivery import DeliveryFactory
-from partition.interfaces import Catalogue, Fetcher, OffsetStore
+from partition.interfaces import Catalogue, Fetcher
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.ledger import CommitProgress, Ledger
+from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Resumed, TransactionKind
 from partition.recovery import Ways
 from service.config import Config

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
 from partition.interfaces import Claim, Progress, StoredOffset
+from partition.offsets.ownership import NodeNames
 from partition.records import Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper
@@ -36,6 +37,8 @@ from tests.worlds.storing import (
 )
 
 pytestmark = pytest.mark.integration
+
+NAMES = NodeNames("/headrace", "shop", "shop-1")
 
 
 @pytest.fixture
@@ -118,17 +121,17 @@ def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: 
     assert commit(store, {A: 9}) == {}
 
 
-def test_a_claim_under_way_begins_anew_in_the_next_session(
-    world: ZooKeeperWorld, proxy: Proxy
-) -> None:
+def test_repeated_claim_goes_on_in_the_next_session(world: ZooKeeperWorld, proxy: Proxy) -> None:
     store = world.store(hosts=proxy.address)
     begin(store, A, 5)
     proxy.hears.clear()
-    future = store.claim(A)
+    future, first = store.claim(A, again=True), store.claim(B)
     expire(kazoo_of(store), world.server)
     proxy.hears.set()
     claimed = future.result(SECONDS)
     assert claimed.uninterrupted
+    with pytest.raises(OwnershipLost):
+        first.result(SECONDS)
     assert commit(store, {A: 6}) == {}
     assert node(world, A)["headrace"]["epoch"] == claimed.stored.epoch
 
@@ -169,9 +172,7 @@ def test_a_store_opens_again_after_it_could_not(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     server.open()
     server.kill()
-    store = ZooKeeperStore(
-        server.address, pipeline="shop", topology_id="shop-1", timeout_seconds=1.0
-    )
+    store = ZooKeeperStore(server.address, NAMES, timeout_seconds=1.0)
     try:
         with pytest.raises(StoreUnavailable):
             store.open()
@@ -195,9 +196,7 @@ def opens(store: ZooKeeperStore) -> bool:
 
 
 def test_a_server_that_is_not_there_is_named_within_the_deadline() -> None:
-    store = ZooKeeperStore(
-        "127.0.0.1:1", pipeline="shop", topology_id="shop-1", timeout_seconds=0.5
-    )
+    store = ZooKeeperStore("127.0.0.1:1", NAMES, timeout_seconds=0.5)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
         store.open()
@@ -247,9 +246,7 @@ def test_credentials_never_reach_the_log(
 ) -> None:
     store = ZooKeeperStore(
         zookeeper.address,
-        root=f"/t-{uuid.uuid4().hex[:12]}",
-        pipeline="shop",
-        topology_id="shop-1",
+        NodeNames(f"/t-{uuid.uuid4().hex[:12]}", "shop", "shop-1"),
         kazoo_options={"auth_data": [("digest", "svc:S3cretPw")]},
     )
     caplog.set_level(1)

@@ -23,8 +23,6 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.offsets.offset_nodes import OffsetNodes
-from partition.offsets.ownership import NodeNames
 from partition.records import Partition, partition_index_of, partition_indexes_of
 from partition.recovery import Loss, Ways
 from tests.simulation.bolts import Bolts
@@ -59,10 +57,9 @@ class Life(Bolts):
         self.name = name
         self.fetcher = self._make_fetcher()
         process = str(uuid.uuid4())
-        nodes = OffsetNodes(NodeNames("/r", "p", "p"), process)
         world.processes[process] = self
         self.store = SimStore(
-            world.zookeeper, world.network, nodes, self, self._refused,
+            world.zookeeper, world.network, process, self, self._refused,
             lambda: world.now, world.seen, lambda: session_ended(self),
         )  # fmt: skip
         catalogue = SimCatalogue(world.cluster, world.network, self, self.fetcher)

@@ -1,4 +1,4 @@
-"""One replica's offset store: the real OffsetNodes, each request travelling the network."""
+"""One replica's offset store: the real OffsetStore, each request travelling the network."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -6,10 +6,11 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from partition.errors import PartitionError, StoreUnavailable
-from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.offset_nodes import OffsetNodes
+from partition.interfaces import StoredOffset
+from partition.offsets.offset_store import OffsetStore
+from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import OutcomeUnknown, Pause, Read, Request, SessionEnded
-from partition.records import Partition, Position, Transactions
+from partition.records import Partition, Position
 from tests.simulation.network import Message, Network
 from tests.simulation.zookeeper import SimZooKeeper
 
@@ -21,14 +22,16 @@ class _Operation(NamedTuple):
     claims: Partition | None  # what it makes ours
 
 
-class SimStore:
-    """An `OffsetStore` that runs one operation after the other, as the real one's worker does."""
+class SimStore(OffsetStore):
+    """A store that runs one operation after the other, as the real one's worker does."""
+
+    session: Any = 0
 
     def __init__(
         self,
         server: SimZooKeeper,
         network: Network,
-        nodes: OffsetNodes,
+        process: str,
         sender: object,
         refused: Callable[[Mapping[Partition, PartitionError]], None],
         clock: Callable[[], float],
@@ -37,7 +40,7 @@ class SimStore:
     ) -> None:
         self._server = server
         self._network = network
-        self._nodes = nodes
+        super().__init__(NodeNames("/r", "p", "p"), process)
         self._sender = sender
         self._refused = refused
         self._clock = clock
@@ -48,7 +51,6 @@ class SimStore:
         self._message: Message | None = None
         self._wakes_at: float | None = None
         self._closed = False
-        self.session = 0
         self.moves: dict[Partition, list[tuple[Position, str]]] = {}  # asked for, with reasons
         self.claimed: dict[Partition, int] = {}  # and in which session
         self.owned: dict[Partition, int] = {}  # and in which session its claim ended well
@@ -90,35 +92,32 @@ class SimStore:
         """Not for pipelines."""
         raise NotImplementedError
 
-    def claim(self, partition: Partition, **named: bool) -> "Future[Claim]":
+    def claim(self, partition: Partition, **named: bool) -> Any:
         """See `OffsetStore.claim`."""
-        return self._begin(self._nodes.claim(partition, **named), "claim", partition)
+        return self._named("claim", partition, super().claim, partition, **named)
 
-    def begin(
-        self,
-        partition: Partition,
-        position: Position,
-        partitions: int | None = None,
-        transactions: Transactions | None = None,
-    ) -> "Future[None]":
+    def begin(self, partition: Partition, *first: Any) -> Any:
         """See `OffsetStore.begin`."""
-        steps = self._nodes.begin(partition, position, partitions, transactions)
-        return self._begin(steps, "begin", partition)
+        return self._named("begin", partition, super().begin, partition, *first)
 
-    def move(
-        self,
-        partition: Partition,
-        position: Position,
-        reason: str,
-        transactions: Transactions | None = None,
-    ) -> "Future[None]":
+    def move(self, partition: Partition, position: Position, reason: str, *rest: Any) -> Any:
         """See `OffsetStore.move`."""
         self.moves.setdefault(partition, []).append((position, reason))
-        return self._begin(self._nodes.move(partition, position, reason, transactions), "move")
+        return self._named("move", None, super().move, partition, position, reason, *rest)
 
-    def commit(self, progress: Mapping[Partition, Progress]) -> "Future[Any]":
+    def commit(self, progress: Any) -> Any:
         """See `OffsetStore.commit`."""
-        return self._begin(self._nodes.commit(progress), "commit")
+        return self._named("commit", None, super().commit, progress)
+
+    def _named(
+        self, name: str, claims: Partition | None, ask: Any, *given: Any, **named: Any
+    ) -> Any:
+        self._asked = name, claims
+        return ask(*given, **named)
+
+    def _submit(self, steps: Any, *, claims: Partition | None = None) -> "Future[Any]":
+        del claims
+        return self._begin(steps, *self._asked)
 
     def _begin(self, steps: Any, name: str, claims: Partition | None = None) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -210,13 +209,14 @@ class SimStore:
             self._seen("session_ended_inside_a_claim")
         self._ended()
         self.session = self._server.open_session()
-        if self.operation == "claim":  # it begins anew in this session
-            self._note_claim()
-        self._nodes.session_ended()
+        self.session_ended()
         if self._message is not None:
             self._message.given_up = True
         if self._running is not None:
+            claim = self._running
             self._go_on(SessionEnded())
+            if self._running is claim and self.operation == "claim":  # it goes on in this session
+                self._note_claim()
 
     def wake(self) -> None:
         """Let time pass."""

@@ -6,8 +6,8 @@ from typing import Any
 from partition import recovery
 from partition.errors import SourceLost, StoreCorrupt
 from partition.interfaces import Claim, StoredOffset
-from partition.offsets import offset_nodes, ownership
-from partition.offsets.offset_nodes import OffsetNodes
+from partition.offsets import offset_store, ownership
+from partition.offsets.offset_store import OffsetStore
 from partition.offsets.ownership import KnownNode
 from partition.offsets.requests import ANY_VERSION, OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
@@ -24,7 +24,7 @@ def no_cas_on_commit() -> Patches:
     def operations(change: Any) -> Any:
         yield SetNode(change.path, change.data, ANY_VERSION)
 
-    return [put(offset_nodes.Change, "operations", operations)]
+    return [put(offset_store.Update, "operations", operations)]
 
 
 @mutant
@@ -34,7 +34,7 @@ def incarnation_not_checked() -> Patches:
     def operations(change: Any) -> Any:
         yield SetNode(change.path, change.data, change.known.version)
 
-    return [put(offset_nodes.Change, "operations", operations)]
+    return [put(offset_store.Update, "operations", operations)]
 
 
 @mutant
@@ -48,7 +48,7 @@ def read_back_asks_not_whose() -> Patches:
                 at.held.take(partition, found)
             del pending[partition]
 
-    return [put(offset_nodes, "_read_back", read_back)]
+    return [put(offset_store, "_read_back", read_back)]
 
 
 @mutant
@@ -64,7 +64,7 @@ def lost_reply_is_a_failure() -> Patches:
         tried = [pending[change.partition] for change in tried]
         yield from original(at, tried, pending, refused)
 
-    return [around(offset_nodes, "_read_back", read_back)]
+    return [around(offset_store, "_read_back", read_back)]
 
 
 @mutant
@@ -83,7 +83,11 @@ def lost_reply_is_a_success() -> Patches:
 @mutant
 def claim_does_not_raise_the_epoch() -> Patches:
     """A claim leaves the epoch as it is."""
-    return [put(offset_nodes, "replace", lambda stored, **_named: stored)]
+
+    def replaced(original: Any, node: Any, **named: Any) -> Any:
+        return node if "epoch" in named else original(node, **named)
+
+    return [around(ownership, "replace", replaced)]
 
 
 @mutant
@@ -109,13 +113,13 @@ def zombie_takes_its_partition_back() -> Patches:
     def claim(original: Any, at: Any, partition: Any, *, adopt: bool, **_again: bool) -> Any:
         return original(at, partition, adopt=adopt)
 
-    return [around(offset_nodes, "claim", claim)]
+    return [around(offset_store, "claim", claim)]
 
 
 @mutant
 def session_end_ignored() -> Patches:
     """The end of a session takes no ownership with it."""
-    return [put(OffsetNodes, "session_ended", lambda _nodes: None)]
+    return [put(OffsetStore, "session_ended", lambda _nodes: None)]
 
 
 @mutant
@@ -129,18 +133,18 @@ def commit_moves_back() -> Patches:
             position = replace(position, offset=max(0, position.offset - 6))
         return original(at, partition, known, position, *open_now)
 
-    return [around(offset_nodes, "change_to", change_to)]
+    return [around(offset_store, "change_to", change_to)]
 
 
 @mutant
 def first_position_not_stored() -> Patches:
     """Reading begins although no first position is stored."""
 
-    def begin(_nodes: Any, *_first: Any) -> Any:
+    def first(_nodes: Any, *_given: Any, **_named: Any) -> Any:
         return
         yield
 
-    return [put(OffsetNodes, "begin", begin)]
+    return [put(OffsetStore, "_first", first)]
 
 
 @mutant
@@ -151,7 +155,7 @@ def absent_is_zero() -> Patches:
         taken: Claim = yield from original(at, partition, **named)
         return taken if taken.stored is not None else replace(taken, stored=_NOTHING)
 
-    return [around(offset_nodes, "claim", claim)]
+    return [around(offset_store, "claim", claim)]
 
 
 @mutant
@@ -165,7 +169,7 @@ def unreadable_is_zero() -> Patches:
             return OffsetNode(_NOTHING)
         return node
 
-    return [around(offset_nodes, "decode", decode)]
+    return [around(ownership, "decode", decode)]
 
 
 @mutant

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from partition.errors import OwnershipLost, StoreUnavailable
-from partition.interfaces import Claim, StoredOffset
+from partition.errors import StoreUnavailable
+from partition.interfaces import StoredOffset
 from partition.memory import MemoryNodes, MemoryStore
 from partition.offsets.requests import (
     ANY_VERSION,
@@ -159,12 +159,12 @@ class FaultyStore(MemoryStore):
         """Start as a new writer. Raises StoreUnavailable."""
         if self.server.away:
             raise StoreUnavailable("in memory", "it is away")
-        if self._nodes is None:
+        if not self._is_open:
             self.server.stores.append(self)
         super().open()
 
     def close(self) -> None:
-        if self._nodes is not None:
+        if self._is_open:
             self.server.stores.remove(self)
             self.server.drop(self._lives)
         super().close()
@@ -179,8 +179,8 @@ class FaultyStore(MemoryStore):
         self.session += 1
         self.server.drop(self._lives)
         self._lives = object()
-        if self._nodes is not None:
-            self._nodes.session_ended()
+        if self._is_open:
+            self.session_ended()
         self._has_ended = bool(self._jobs) and self._jobs[0].request is not None
         self.wake()
 
@@ -189,27 +189,16 @@ class FaultyStore(MemoryStore):
         what = f"for {self._names.path(partition)}"
         if self.server.away:
             raise StoreUnavailable(what, "it is away")
-        if self._nodes is None:
+        if not self._is_open:
             raise StoreUnavailable(what, "the store is not open")
-        run = Run(self._nodes.load(partition))
+        run = Run(self._load(partition))
         run.start()
         self._go_on(run, session=None)
         return run.future.result(0)
 
-    def claim(self, partition: Partition, **named: bool) -> Future[Claim]:
-        """See `OffsetStore.claim`."""
-        asked_in = self.session
-
-        def steps(claimed: Steps[Claim]) -> Steps[Claim]:
-            if not named.get("anew", True) and self.session != asked_in:
-                raise OwnershipLost(partition)
-            return (yield from claimed)
-
-        return self._ask("a claim", lambda nodes: steps(nodes.claim(partition, **named)))
-
     def submit(self, steps: Steps[T]) -> Future[T]:
         """See `Session.submit`."""
-        return self._ask("a beat", lambda _: steps)
+        return self._submit(steps)
 
     def wake(self) -> None:
         if self._running:  # a future's callback asked for more
@@ -241,8 +230,11 @@ class FaultyStore(MemoryStore):
                 reply = error
             run.take(reply)
 
-    def _run(self, steps: Steps[T]) -> Future[T]:
+    def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
         run = Run(steps)
+        if not self._is_open:
+            run.future.set_exception(StoreUnavailable("a request", "the store is not open"))
+            return run.future
         self._jobs.append(run)
         self.wake()
         return run.future

@@ -13,7 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from partition.errors import StoreError
-from partition.interfaces import Claim, OffsetStore, Progress
+from partition.interfaces import Claim, Progress
+from partition.offsets.offset_store import OffsetStore
+from partition.offsets.ownership import NodeNames
 from partition.records import (
     OpenTransaction,
     Partition,
@@ -109,9 +111,8 @@ class ZooKeeperWorld:
             **options,
         }
         hosts = settings.pop("hosts", self.server.address)
-        store = ZooKeeperStore(
-            hosts, root=self.root, pipeline="shop", topology_id=topology_id, **settings
-        )
+        name = settings.pop("topology_name", "")
+        store = ZooKeeperStore(hosts, NodeNames(self.root, "shop", topology_id, name), **settings)
         self.stores.append(store)
         store.open()
         return store

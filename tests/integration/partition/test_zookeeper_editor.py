@@ -12,7 +12,7 @@ from partition.errors import StoreError, StoreUnavailable
 from partition.records import Partition
 from partition.storm_offsets import read_offsets
 from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
-from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+from partition.zookeeper.zookeeper_store import ZooKeeperEditor
 from tests.support.patience import seconds, slack
 from tests.worlds.storing import Proxy, expire
 

@@ -16,6 +16,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, Permissions
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.interfaces import Progress
+from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
@@ -56,9 +57,7 @@ def connect(root):
         config = ZooKeeperConfig(hosts=address, root=root, **keys)
         store = ZooKeeperStore(
             config.hosts,
-            root=config.root,
-            pipeline="shop",
-            topology_id=topology_id,
+            NodeNames(config.root, "shop", topology_id),
             session_timeout_seconds=4.0,
             timeout_seconds=4.0,
             kazoo_options=config.security().kazoo_options(),

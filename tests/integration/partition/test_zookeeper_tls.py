@@ -9,6 +9,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from partition.errors import StoreUnavailable
+from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.zookeeper_config import ZooKeeperConfig
@@ -35,9 +36,7 @@ def connect():
         config = ZooKeeperConfig(hosts=address, root=f"/t-{uuid.uuid4().hex[:12]}", **keys)
         store = ZooKeeperStore(
             config.hosts,
-            root=config.root,
-            pipeline="shop",
-            topology_id="shop-1",
+            NodeNames(config.root, "shop", "shop-1"),
             session_timeout_seconds=4.0,
             timeout_seconds=seconds,
             kazoo_options=config.security().kazoo_options(),

@@ -12,7 +12,7 @@ from partition.offsets.requests import (
     SetNode,
     Write,
 )
-from partition.zookeeper.zookeeper_editor import ZooKeeperEditor, changing
+from partition.zookeeper.zookeeper_store import ZooKeeperEditor, changing
 from tests.support.faulty_store import FaultyNodes
 
 PATH = "/headrace/shop/@control"

@@ -76,7 +76,7 @@ def test_late_failure_of_a_lost_partition_holds_no_key():
 
 
 def end_session(store: MemoryStore) -> None:
-    store._nodes.session_ended()
+    store.session_ended()
     store.session += 1
 
 

@@ -1,7 +1,7 @@
-"""The offset store's protocol on versioned nodes: claim, begin, move, commit. No I/O.
+"""The offset store: one position per partition, which only one writer at a time moves. No I/O.
 
-Everything here is a generator of requests (`partition.offsets.requests`). It guarantees, whatever
-the network does:
+What is done is a generator of requests (`partition.offsets.requests`); a subclass sends them. It
+guarantees, whatever the network does:
 
 - A claim raises the epoch in the offset's own node by compare-and-set on its version, so
   whoever read the node before can write it no more. A session is not needed for that: an
@@ -15,10 +15,10 @@ the network does:
 - Nothing is deleted, and only `move` lowers an offset.
 """
 
-import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple, cast
+from concurrent.futures import Future
+from typing import NamedTuple, TypeVar, cast
 
 import structlog
 
@@ -26,19 +26,23 @@ from partition.errors import (
     Fenced,
     OffsetWouldMoveBack,
     OwnershipLost,
-    StoreConflict,
     StoreCorrupt,
     StoreError,
-    StoreForeign,
     StoreMissing,
 )
 from partition.interfaces import Claim, Progress, StoredOffset
-from partition.offsets.ownership import Access, Holdings, KnownNode, NodeNames, owner_of
+from partition.offsets.ownership import (
+    Access,
+    Holdings,
+    KnownNode,
+    NodeNames,
+    claim,
+    make,
+    owner_of,
+)
 from partition.offsets.requests import (
     CheckNode,
-    CreateNode,
     NodeChanged,
-    NodeExists,
     Operation,
     OutcomeUnknown,
     SessionEnded,
@@ -46,10 +50,11 @@ from partition.offsets.requests import (
     Steps,
     size_of,
 )
-from partition.offsets.znode import OffsetNode, Writer, decode, encode, incarnation_path
+from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
 from partition.records import Partition, Position, Transactions
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 MAX_OPERATIONS = 1000  # per write; a partition's are two
 # Half of ZooKeeper's default jute.maxbuffer (1 MiB): a server closes the connection on a larger
@@ -57,44 +62,67 @@ MAX_OPERATIONS = 1000  # per write; a partition's are two
 MAX_REQUEST_BYTES = 512 * 1024
 
 
-class OffsetNodes:
-    """One process's offsets. Not thread-safe. Claims may run together, all else one by one.
+class OffsetStore(ABC):
+    """Keep one position per partition.
 
-    The generators raise what `OffsetStore`'s methods of the same name raise; StoreUnavailable
-    and StoreError are raised in them and pass through. `process` tells this process's writes
-    from everyone else's: letters, digits and hyphens, never used before.
+    Every write is a compare-and-set on what this store read or wrote last, under an epoch that
+    only grows (promise 9). Offsets never move back, except by `move` (promise 2). No answer is
+    never taken for no offset (promise 8). Any thread may wait for the futures. While the store
+    is away they wait and try again, until `close` fails them with StoreUnavailable. A session
+    that ends takes every ownership with it: a write is refused with OwnershipLost until the
+    partition is claimed again.
     """
 
     def __init__(self, names: NodeNames, process: str | None = None) -> None:
+        """`process` marks this process's writes: letters, digits and hyphens, never used before."""
         self._names = names
-        self._held = Holdings(process or str(uuid.uuid4()))
+        self._held = Holdings(process)
 
-    def session_ended(self) -> None:
-        """Drop every ownership. A generator under way must get SessionEnded next."""
-        self._held.end_session()
+    @property
+    @abstractmethod
+    def available(self) -> bool:
+        """Whether the store answered when it was last heard of."""
 
-    def load(self, partition: Partition) -> Steps[StoredOffset | None]:
-        while True:
-            try:
-                known = yield from self._access().node(partition)
-            except SessionEnded:
-                continue
-            return None if known is None else known.node.stored
+    @property
+    @abstractmethod
+    def session(self) -> int:
+        """A number that changes when a session has ended: what was claimed before is lost."""
+
+    @abstractmethod
+    def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
+        """Run requests to their end. Claims may run together, all else one by one."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect. Raises StoreUnavailable in bounded time; may then be called again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect in bounded time; what is unfinished fails. Idempotent."""
+
+    @abstractmethod
+    def load(self, partition: Partition) -> StoredOffset | None:
+        """Return the stored offset; None only when there certainly is none. For operators.
+
+        Raises StoreUnavailable within a bounded time, and StoreCorrupt.
+        """
 
     def claim(
-        self,
-        partition: Partition,
-        *,
-        adopt: bool = False,
-        again: bool = False,
-        anew: bool = True,
-    ) -> Steps[Claim]:
-        while True:
-            try:
-                return (yield from claim(self._access(), partition, adopt=adopt, again=again))
-            except SessionEnded:
-                if not anew:
-                    raise self._held.drop(partition, OwnershipLost(partition)) from None
+        self, partition: Partition, *, adopt: bool = False, again: bool = False
+    ) -> Future[Claim]:
+        """Raise a partition's epoch, so that whoever held it can write no more.
+
+        Nothing but epoch and writer changes: open transactions stay. An offset that another
+        topology stored is refused, unless `adopt`. Raises StoreForeign, StoreMissing (an offset
+        was stored once and is gone), StoreCorrupt, Fenced (someone else claimed it at the same
+        moment), and OwnershipLost: the session in which it was asked has ended, so the partition
+        may be another's by right.
+
+        With `again` the claim goes on in the next session, as it changes nothing if somebody
+        wrote since this store held the partition: it raises Fenced then, and StoreMissing where
+        nothing says any more that an offset was stored.
+        """
+        return self._submit(self._claim(partition, self.session, adopt, again), claims=partition)
 
     def begin(
         self,
@@ -102,8 +130,14 @@ class OffsetNodes:
         position: Position,
         partitions: int | None = None,
         transactions: Transactions | None = None,
-    ) -> Steps[None]:
-        yield from self._first(partition, position, partitions, transactions, restore=False)
+    ) -> Future[None]:
+        """Store the first position of a partition, under epoch 1 (promise 7).
+
+        `partitions` is how many its topic has. It is kept with the first that is begun, so that
+        those added later can be told. Raises StoreConflict when there is a position already.
+        """
+        steps = self._first(partition, position, partitions, transactions, restore=False)
+        return self._submit(steps)
 
     def move(
         self,
@@ -111,6 +145,57 @@ class OffsetNodes:
         position: Position,
         reason: str,
         transactions: Transactions | None = None,
+    ) -> Future[None]:
+        """Store a position wherever it lies, also before the stored one: by policy or operator.
+
+        It becomes this topology's own. Open transactions that are not among `transactions` are
+        dropped: their rows may come twice, and `transactions_dropped` is logged. Logs
+        `offset_moved` with both offsets and the reason. Raises as `commit` refuses.
+        """
+        return self._submit(self._move(partition, position, reason, transactions))
+
+    def commit(
+        self, progress: Mapping[Partition, Progress]
+    ) -> Future[Mapping[Partition, StoreError]]:
+        """Store the progress of partitions; return those that were refused, with their errors.
+
+        All others are stored then, each position and its transactions together or not at all.
+        Progress without transactions leaves none; open ones are logged as
+        `transactions_dropped`. Refused is with Fenced, OwnershipLost, OffsetWouldMoveBack,
+        StoreMissing, StoreCorrupt. The caller keeps one commit outstanding. Raises ValueError,
+        and stores nothing, if transactions do not go on from their position
+        (`Transactions.checked`); StoreUnavailable (after `close`), or StoreError when the store
+        refuses everything (rights, size).
+        """
+        return self._submit(self._commit(dict(progress)))
+
+    def session_ended(self) -> None:
+        """Drop every ownership. A generator under way must get SessionEnded next."""
+        self._held.end_session()
+
+    def _load(self, partition: Partition) -> Steps[StoredOffset | None]:
+        while True:
+            try:
+                known = yield from self._access().node(partition)
+            except SessionEnded:
+                continue
+            return None if known is None else known.node.stored
+
+    def _claim(self, partition: Partition, asked_in: int, adopt: bool, again: bool) -> Steps[Claim]:
+        while again or self.session == asked_in:
+            try:
+                return (yield from claim(self._access(), partition, adopt=adopt, again=again))
+            except SessionEnded:
+                if not again:
+                    break
+        raise self._held.drop(partition, OwnershipLost(partition))
+
+    def _move(
+        self,
+        partition: Partition,
+        position: Position,
+        reason: str,
+        transactions: Transactions | None,
     ) -> Steps[None]:
         """Set an owned partition's node; or make it, after a claim that found no offset."""
         known = self._held.owned(partition)
@@ -134,10 +219,12 @@ class OffsetNodes:
             reason=reason,
         )
 
-    def commit(self, progress: Mapping[Partition, Progress]) -> Steps[dict[Partition, StoreError]]:
+    def _commit(
+        self, progress: Mapping[Partition, Progress]
+    ) -> Steps[Mapping[Partition, StoreError]]:
         """Write in as few requests as the limits allow."""
         refused: dict[Partition, StoreError] = {}
-        changes: list[Change] = []
+        changes: list[Update] = []
         at = self._access()
         for partition, each in progress.items():
             asked, transactions = each.position, each.transactions
@@ -201,7 +288,7 @@ def _merged(stored: Position, asked: Position) -> Position:
     return Position(asked.offset, leader_epoch, asked.topic_id or stored.topic_id)
 
 
-class Change(NamedTuple):
+class Update(NamedTuple):
     """An owned node to be set."""
 
     partition: Partition
@@ -223,7 +310,7 @@ def change_to(
     known: KnownNode,
     position: Position,
     transactions: Transactions | None,
-) -> Change:
+) -> Update:
     """Return the change that stores a position, and its open transactions, under the epoch.
 
     Raises ValueError if they do not fit.
@@ -231,12 +318,12 @@ def change_to(
     stored = at.names.stored(position, known.node.stored.epoch, transactions)
     node = OffsetNode(stored, at.held.next_writer(), known.node.incarnation)
     data = encode(partition, node)
-    return Change(partition, at.names.path(partition), known, node, data)
+    return Update(partition, at.names.path(partition), known, node, data)
 
 
-def _batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
+def _batches(changes: Iterable[Update]) -> Iterator[list[Update]]:
     """Split changes into as few writes as the limits allow; a larger change is a write alone."""
-    batch: list[Change] = []
+    batch: list[Update] = []
     operations = size = 0
     for change in changes:
         own = list(change.operations())
@@ -252,7 +339,7 @@ def _batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
 
 
 def set_all(
-    at: Access, batch: Sequence[Change], refused: dict[Partition, StoreError]
+    at: Access, batch: Sequence[Update], refused: dict[Partition, StoreError]
 ) -> Steps[None]:
     """Write until each is known to be done, or known to be impossible: then it is `refused`."""
     pending = {change.partition: change for change in batch}
@@ -280,8 +367,8 @@ def set_all(
 
 def _read_back(
     at: Access,
-    tried: Sequence[Change],
-    pending: dict[Partition, Change],
+    tried: Sequence[Update],
+    pending: dict[Partition, Update],
     refused: dict[Partition, StoreError],
 ) -> Steps[None]:
     """Remove from `pending` what has landed, and what never can."""
@@ -302,7 +389,7 @@ def _read_back(
             del pending[partition]
 
 
-def _why_not(at: Access, change: Change, found: KnownNode | None) -> Steps[StoreError | None]:
+def _why_not(at: Access, change: Update, found: KnownNode | None) -> Steps[StoreError | None]:
     """Return why a write cannot land any more; None when it still can."""
     if found is None:
         return StoreMissing(change.path)
@@ -313,141 +400,3 @@ def _why_not(at: Access, change: Change, found: KnownNode | None) -> Steps[Store
         if (yield from at.read(below)) is None:
             return Fenced(change.partition, f"{change.path} was deleted and made anew")
     return None
-
-
-def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False) -> Steps[Claim]:
-    """Raise the epoch; see `OffsetStore.claim`. Raises SessionEnded too."""
-    path, held = at.names.path(partition), at.held
-    tried: dict[Writer, Claim] = {}
-    epoch: int | None = None
-    while True:
-        found = yield from _found(at, partition, again=again)
-        if isinstance(found, Claim):
-            return found
-        stored, writer = found.node.stored, found.node.writer
-        if writer in tried:  # its reply was lost
-            held.take(partition, found)
-            return tried[writer]
-        last = held.is_last_write(partition, found)
-        # Else the former owner committed meanwhile; and `again` may fence nobody.
-        if epoch not in {None, stored.epoch} or (again and not last):
-            raise held.drop(partition, Fenced(partition, owner_of(found.node)))
-        epoch = stored.epoch
-        foreign = stored.topology_id != at.names.topology_id
-        if foreign and not adopt:
-            raise StoreForeign(path, stored.topology_id, at.names.topology_id)
-        attempt = held.next_writer()
-        incarnation, operations = yield from _incarnation(at, path, found.node, attempt)
-        operations += yield from at.note_begun(partition)
-        node = OffsetNode(replace(stored, epoch=epoch + 1), attempt, incarnation)
-        taken = Claim(node.stored, topic_begun=True, foreign=foreign, uninterrupted=last)
-        tried[attempt] = taken
-        if last:  # else a claim that begins anew must not take this write for an old one
-            held.wrote(partition, found.version + 1, attempt)
-        data = encode(partition, node)
-        operations.append(SetNode(path, data, found.version))
-        # The topic's node before the partition's, and that before what is below it.
-        operations.sort(key=lambda operation: operation.path.count("/"))
-        try:
-            versions = yield from at.write(operations)
-        except (NodeChanged, NodeExists):
-            continue
-        except OutcomeUnknown:
-            yield from at.pause()
-        else:
-            held.take(partition, KnownNode(versions[path], node))
-            return taken
-
-
-def _found(at: Access, partition: Partition, *, again: bool) -> Steps[KnownNode | Claim]:
-    """Read the node to claim, or end the claim of a partition that was never begun.
-
-    One that was ours (`again`) was begun, whatever the server says: all of it was deleted.
-    """
-    path, damaged = at.names.path(partition), at.held.damaged
-    for is_second in (False, True):
-        raw = yield from at.read(path)
-        if raw is not None:
-            try:
-                return KnownNode(raw.version, decode(path, raw.data))
-            except StoreCorrupt:
-                damaged[partition] = raw.version
-                raise
-        if is_second or again:
-            break
-        topic = (yield from at.topic(partition.topic))[0]
-        if partition.number not in topic.begun:
-            damaged[partition] = None
-            was_there = topic.first is not None and partition.number < topic.first
-            return Claim(None, topic_begun=bool(topic.begun), was_there=was_there)
-        # It may have been begun between the two readings.
-    damaged[partition] = None
-    raise at.held.drop(partition, StoreMissing(path))
-
-
-def _incarnation(
-    at: Access, path: str, node: OffsetNode, attempt: Writer
-) -> Steps[tuple[str, list[Operation]]]:
-    """Return the name of the node's incarnation, and operations that make or check it."""
-    if node.incarnation is not None:
-        below = incarnation_path(path, node.incarnation)
-        if (yield from at.read(below)) is not None:
-            return node.incarnation, [CheckNode(below)]
-    drawn = _drawn(attempt)  # for Storm's node, or one that was put back by hand
-    return drawn, [CreateNode(incarnation_path(path, drawn), b"")]
-
-
-def make(
-    at: Access,
-    partition: Partition,
-    position: Position,
-    partitions: int | None,
-    transactions: Transactions | None,
-    *,
-    restore: bool,
-) -> Steps[None]:
-    """Store a first position; see `OffsetStore.begin`. Raises SessionEnded too.
-
-    With `restore` also where a node was lost, or in an unreadable one's place.
-    """
-    path, held = at.names.path(partition), at.held
-    corrupt = held.damaged.get(partition) if restore else None
-    # Each rise of the epoch is one of the version, so this is above any there was.
-    epoch = 1 if corrupt is None else corrupt + 2
-    writer = held.next_writer()
-    incarnation = _drawn(writer)
-    node = OffsetNode(at.names.stored(position, epoch, transactions), writer, incarnation)
-    data = encode(partition, node)
-    while True:
-        at.held.begun.pop(partition.topic, None)  # the operator may have cleared it
-        operations = yield from at.note_begun(partition, partitions)
-        begun = not operations
-        if restore or not begun:
-            operations.append(
-                CreateNode(path, data) if corrupt is None else SetNode(path, data, corrupt)
-            )
-            operations.append(CreateNode(incarnation_path(path, incarnation), b""))
-            try:
-                versions = yield from at.write(operations)
-            except (NodeChanged, NodeExists):
-                pass
-            except OutcomeUnknown:
-                yield from at.pause()
-            else:
-                held.take(partition, KnownNode(versions[path], node))
-                return
-        raw = yield from at.read(path)
-        if raw is None:
-            if corrupt is not None or (begun and not restore):
-                raise StoreMissing(path)
-        elif raw.version != corrupt:
-            found = KnownNode(raw.version, decode(path, raw.data))
-            if found.node.writer != writer:
-                raise StoreConflict(path, f"offset {found.node.stored.offset}")
-            held.take(partition, found)  # ours, its reply was lost
-            return
-
-
-def _drawn(writer: Writer) -> str:
-    """Name an incarnation after the write that makes it: no other has the name."""
-    return f"{writer.process}-{writer.sequence}"
