@@ -10,7 +10,7 @@ from partition.errors import KafkaError, PartitionError, StoreError, Transaction
 from partition.interfaces import Topic
 from partition.manager import PartitionManager
 from partition.records import Partition
-from partition.recovery import Steps
+from partition.recovery import FutureChain
 
 _ASK_SECONDS = 1.0  # to ask costs a look at every tree
 
@@ -50,11 +50,11 @@ class Lost:
 PartitionChange: TypeAlias = Assigned | Revoked | Lost
 
 
-class State(Enum):
+class PartitionState(Enum):
     """The stage of a partition's life. `Assignment` alone changes it.
 
-    A partition may have to be claimed again (its session ended) in each state in which it has
-    a manager, so that is no state: it is not `is_owned` then, and `chain` claims it.
+    A partition with a manager may have to be claimed again (its session ended) in each state:
+    it is not `is_owned` then, and `chain` claims it.
     """
 
     FREE = auto()  # not open, and not to be opened before a plan says so
@@ -84,11 +84,11 @@ class AssignedPartition:
 
     def free(self) -> None:
         """Become one that is not open, as at the beginning; the counts stay."""
-        self.state = State.FREE
+        self.state = PartitionState.FREE
         self.manager: PartitionManager[Any] | None = None  # None: not opened yet
         self.is_owned = False  # whether its records may be emitted and its offset stored
         self.is_read = False  # whether the fetcher delivers it
-        self.chain: Steps[Any] | None = None  # opens, recovers or claims it again
+        self.chain: FutureChain[Any] | None = None  # opens, recovers or claims it again
         self.retry_at: float | None = None  # when a chain that could not end begins anew
         self.error: PartitionError | None = None  # why it is halted, or was given up
         self.trouble: KafkaError | None = None  # what the fetcher told and is not answered
@@ -103,7 +103,7 @@ class AssignedPartition:
 
     @property
     def loss(self) -> StoreError | TransactionError | None:
-        """Why it is lost for good: none of its records is emitted any more, retries neither."""
+        """The error for which it is lost for good: nothing of it is emitted, retries neither."""
         return self.error if isinstance(self.error, StoreError | TransactionError) else None
 
     @property
@@ -117,13 +117,7 @@ class AssignedPartition:
 
     @property
     def is_leaving(self) -> bool:
-        return self.state is State.LEAVING
-
-    @property
-    def is_mending(self) -> bool:
-        """Whether it is opened, recovered or claimed again, now or soon."""
-        is_pending = self.chain is not None or self.retry_at is not None
-        return is_pending or self.state is State.RECOVERING
+        return self.state is PartitionState.LEAVING
 
     @property
     def is_moving(self) -> bool:
@@ -135,13 +129,13 @@ class AssignedPartition:
 
     @property
     def is_steady(self) -> bool:
-        return self.state is State.READING and self.is_owned and self.chain is None
+        return self.state is PartitionState.READING and self.is_owned and self.chain is None
 
     @property
     def is_held(self) -> bool:
         """Whether it is open, or being opened: nobody else may open it yet."""
         is_open = self.manager is not None or self.chain is not None
-        return is_open and self.state is not State.RETIRED
+        return is_open and self.state is not PartitionState.RETIRED
 
     @property
     def is_finished(self) -> bool:
@@ -154,29 +148,22 @@ class AssignedPartition:
         return not manager.delivery.awaits_commit
 
     @property
-    def has_emitted_goal(self) -> bool:
-        """Whether every record below the goal is emitted, retries aside; or it is halted."""
-        if not self.is_wanted or self.error is not None:
-            return True
-        manager, goal = self.manager, self.goal
-        return manager is not None and goal is not None and manager.emitted_to >= goal
-
-    @property
     def has_resolved_goal(self) -> bool:
-        """Whether every record below the goal is resolved and nothing is amiss; or it is halted."""
+        """Whether every record below the goal is resolved, and nothing is being recovered."""
         if not self.is_wanted:
             return not self.is_held
         if self.error is not None:
             return True
         manager, goal = self.manager, self.goal
-        if manager is None or goal is None or self.is_mending:
+        if manager is None or goal is None or self.state is PartitionState.RECOVERING:
             return False
-        return manager.last_completed_offset >= goal
+        is_pending = self.chain is not None or self.retry_at is not None
+        return not is_pending and manager.last_completed_offset >= goal
 
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """What was read here of partitions that other replicas have now, in records."""
+    """Records read here of partitions that other replicas have now."""
 
     read: int = 0
     retried: int = 0
@@ -184,13 +171,11 @@ class Departed:
 
 
 class Departures:
-    """Keeps partitions that were given up, for what may still be told of them. Pure.
+    """Keep the indexes of partitions that were given up until nothing names their records. Pure.
 
-    A record id is a partition's index and an offset, and nothing in it tells one partition with
-    an index from the next. So the index of a partition that was given up stays its own until
-    nothing is left that could name a record of it, however long that takes: a sink or a
-    bolt may be away for longer than any time-out. One that was released in order has nothing in
-    flight, and keeps its index for the next time.
+    A record id is a partition's index and an offset: nothing in it tells one partition with an
+    index from the next. A sink or a bolt may name a record for longer than any timeout. A
+    partition that was released in order has nothing in flight, and keeps its index.
     """
 
     def __init__(self) -> None:
@@ -199,18 +184,14 @@ class Departures:
         self.free_indexes: list[int] = []
         self._gone = Departed()
 
-    def retire(self, assigned: AssignedPartition) -> None:
-        self.retired.append(assigned)
-
     def to_ask(self, now: float) -> list[int]:
-        """Indexes of which it is time to ask whether anything is left; none most of the time."""
+        """Return the indexes of which it is time to ask whether anything names them."""
         if now < self._ask_at:
             return []
         self._ask_at = now + _ASK_SECONDS
         return [assigned.index for assigned in self.retired]
 
     def forget(self, index: int) -> None:
-        """Let go of a partition of which nothing is left: its index is free then."""
         (assigned,) = (each for each in self.retired if each.index == index)
         self.retired.remove(assigned)
         self.count(assigned)
@@ -222,7 +203,6 @@ class Departures:
 
     @property
     def total(self) -> Departed:
-        """What was read of all of them, those included that are still kept."""
         total = self._gone
         for assigned in self.retired:
             total = self._with(assigned, total)

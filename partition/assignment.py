@@ -16,8 +16,8 @@ from partition.assigned_partition import (
     Departures,
     Lost,
     PartitionChange,
+    PartitionState,
     Revoked,
-    State,
 )
 from partition.delivery import AtLeastOnce, DeliveryFactory
 from partition.errors import (
@@ -33,7 +33,15 @@ from partition.errors import (
 from partition.interfaces import Catalogue, LogReader, Topic, TopicName
 from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Partition, Range
-from partition.recovery import Opened, StartPolicy, Steps, Ways, opening, reclaiming, recovering
+from partition.recovery import (
+    FutureChain,
+    Opened,
+    StartPolicy,
+    Ways,
+    opening,
+    reclaiming,
+    recovering,
+)
 from partition.retry import RetryPolicy
 
 log = structlog.get_logger()
@@ -43,7 +51,7 @@ _AGAIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AssignmentPolicy:
-    """How partitions are found and opened. Seconds are of the owner's monotonic clock."""
+    """Rules for finding and opening partitions. Seconds are of the owner's monotonic clock."""
 
     start: StartPolicy = field(default_factory=StartPolicy)
     limits: InFlightLimits = field(default_factory=InFlightLimits)
@@ -55,7 +63,7 @@ class AssignmentPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How often partitions changed hands, as this process saw it."""
+    """Counts of partitions that changed hands, as this process saw it."""
 
     taken: int = 0  # one has become ours
     released: int = 0  # one has ceased to be, for whatever reason
@@ -99,7 +107,11 @@ class Discovery:
         found: dict[str, Topic] = {}
         for future in asked:
             try:
-                found.update(self._wanted(future.result()))
+                answer: Topic | Mapping[str, Topic] = future.result()
+                if isinstance(answer, Topic):
+                    found[answer.name] = answer
+                else:
+                    found.update((n, answer[n]) for n in answer if self._is_wanted(n))
             except (TopicMissing, KafkaUnavailable) as error:
                 if not self.is_settled:
                     raise
@@ -110,28 +122,19 @@ class Discovery:
         self.is_settled = True
         return list(found.values())
 
-    def _wanted(self, answer: Topic | Mapping[str, Topic]) -> dict[str, Topic]:
-        if isinstance(answer, Topic):
-            return {answer.name: answer}
-        return {
-            name: topic
-            for name, topic in answer.items()
-            if any(pattern.fullmatch(name) for pattern in self._patterns)
-        }
+    def _is_wanted(self, name: str) -> bool:
+        return any(pattern.fullmatch(name) for pattern in self._patterns)
 
 
 class Assignment:
-    """Finds the partitions, opens them, and mends or halts those that cannot go on.
+    """Find, open, recover and halt partitions. The owner thread calls everything; nothing waits.
 
-    The owner thread calls everything, and nothing waits: the store and the catalogue answer
-    by futures, which `poll` looks at. A partition that cannot go on is halted with its
-    error, and the others go on; when every partition that there is is halted, `poll` raises the
-    error.
+    A partition that cannot go on is halted with its error, and the others go on; when all are
+    halted, `poll` raises the error. The caller handles the changes that `poll` and `release`
+    return before it emits anything more.
 
-    What `poll` and `release` return is handled before anything more is emitted.
-
-    Where the partitions are shared, nothing is opened before `want` was told of it, and one that
-    another replica has taken is given up: that halts nothing.
+    Where partitions are shared, only those that `want` names are opened, and one that another
+    replica has taken is given up: that halts nothing.
     """
 
     def __init__(
@@ -143,13 +146,9 @@ class Assignment:
         rng: random.Random,
     ) -> None:
         self.moves = Moves()
-        """How often partitions changed hands."""
-        self.ends = False
-        """Whether the run ends: nothing new is opened."""
-        self.is_paused = False
-        """Whether nothing new is emitted, fetched or planned: an operator has said so."""
-        self.trusted_until = math.inf
-        """Until then, by our own clock, our session lives; see `trust`."""
+        self.ends = False  # the run ends: nothing new is opened
+        self.is_paused = False  # by an operator: nothing new is emitted, fetched or planned
+        self.trusted_until = math.inf  # see `trust`
         self._fetcher = fetcher
         self._ways = ways
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
@@ -175,11 +174,10 @@ class Assignment:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[AssignedPartition]:
-        return (each for each in self._partitions if each.state is not State.RETIRED)
+        return (each for each in self._partitions if each.state is not PartitionState.RETIRED)
 
     def at(self, index: int) -> AssignedPartition:
-        """Return the partition with an index, retired or not."""
-        return self._partitions[index]
+        return self._partitions[index]  # retired or not
 
     @property
     def is_settled(self) -> bool:
@@ -196,8 +194,13 @@ class Assignment:
 
     @property
     def has_emitted_goals(self) -> bool:
-        """Whether every record below the goals is emitted, halted partitions aside."""
-        return self.is_settled and all(each.has_emitted_goal for each in self)
+        """Whether every record below the goals is emitted, retries and halted partitions aside."""
+        return self.is_settled and all(
+            not each.is_wanted
+            or each.error is not None
+            or (each.goal is not None and each.manager and each.manager.emitted_to >= each.goal)
+            for each in self
+        )
 
     @property
     def has_reached_goals(self) -> bool:
@@ -236,7 +239,6 @@ class Assignment:
         return self._departures.total
 
     def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
-        """Iterate over the partitions that are ours, by index."""
         for each in self:
             if each.is_owned and each.manager is not None:
                 yield each.index, each.manager
@@ -252,9 +254,8 @@ class Assignment:
     ) -> None:
         """Set the partitions that are to be ours, by a plan that was current at `planned_at`.
 
-        Of the others nothing new is emitted from the next `poll` on;
-        each is released once all of it is resolved and stored, and at `leave_by` it is given up
-        with what is in flight. Times are monotonic seconds.
+        The others emit nothing new from the next `poll` on. Each is released once all of it is
+        resolved and stored; at `leave_by` it is given up with what is in flight.
         """
         self._wanted = frozenset(partitions)
         self._planned_at = planned_at
@@ -267,33 +268,28 @@ class Assignment:
                 each.leave_by = leave_by
 
     def suspend(self) -> None:
-        """Emit and store nothing more of any partition before each is claimed again.
-
-        Our session may have ended, though nobody has said so yet.
-        """
+        """Claim each partition again before it emits or stores more: the session may have ended."""
         for each in self:
             self.refuse(each.partition, OwnershipLost(each.partition))
 
     def trust(self, until: float) -> None:
-        """Emit nothing after that moment (monotonic seconds), unless another one is told by then.
+        """Emit nothing after that moment (monotonic seconds): our session may have ended then.
 
-        Our session may have ended then. A process may stand still anywhere, also between two
-        looks at its session, so whether it is over is asked again before each chunk.
+        A process may stand still anywhere, also between two looks at its session, so this is
+        compared with the clock before each chunk.
         """
         self.trusted_until = until
 
     def pause(self, *, is_paused: bool) -> None:
-        """Emit nothing new, or go on; what is in flight is finished either way."""
         self.is_paused = is_paused
 
     # The turn
 
     def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
-        """Look at what was asked of the store and the cluster; open, mend, halt partitions.
+        """Open, recover and halt partitions; return the changes since the last call, in order.
 
-        Returns what has become of them since the last call, in order.
-        Without `opens` no partition is opened that is not open yet: the run ends. Before the
-        topics are known for the first time it raises what the catalogue raises.
+        Without `opens` the run ends: no further partition is opened. Until the topics are known
+        for the first time it raises what the catalogue raises.
         """
         self._now = now
         self.ends = not opens
@@ -323,11 +319,11 @@ class Assignment:
         return self._take_changes()
 
     def given_up(self, now: float) -> list[int]:
-        """Indexes of partitions that were given up, to be freed by `forget`; rarely any."""
+        """Return indexes of partitions that were given up, to be freed by `forget`; rarely any."""
         return self._departures.to_ask(now) if self._departures.retired else []
 
     def forget(self, index: int) -> None:
-        """Free the index of a given-up partition: nothing is left that names a record of it."""
+        """Free the index of a given-up partition, once nothing is left that names its records."""
         self._departures.forget(index)
 
     # What others report
@@ -337,8 +333,8 @@ class Assignment:
         assigned = self._by_name[partition]
         log.warning("partition_failed", partition=str(partition), error=str(trouble))
         assigned.trouble = trouble
-        if assigned.state is State.READING:
-            assigned.state = State.RECOVERING
+        if assigned.state is PartitionState.READING:
+            assigned.state = PartitionState.RECOVERING
         self._stop_reading(assigned)
 
     def passed(self, index: int, covers: Range) -> PartitionManager[Any]:
@@ -359,10 +355,9 @@ class Assignment:
             assigned.in_vain = (-1, 0)
 
     def refuse(self, partition: Partition, error: StoreError, *, index: int | None = None) -> None:
-        """Halt a partition, or claim it again, as the store did not take what was to be stored.
+        """Halt a partition whose progress the store refused; claim it again after a lost session.
 
-        Or a sink what came from that `index`: nothing happens if it was given up since then, and
-        has another index now.
+        `index`: a sink refused what came from it. It is ignored if that index is another's now.
         """
         assigned = self._by_name[partition]
         if index is not None and assigned.index != index:
@@ -393,15 +388,17 @@ class Assignment:
             assigned = self._by_name.get(partition)
             if assigned is None:
                 self._open_if_free(self._add(partition, topic))
-            elif assigned.state is State.HALTED and isinstance(assigned.error, TopicMissing):
+            elif assigned.state is PartitionState.HALTED and isinstance(
+                assigned.error, TopicMissing
+            ):
                 assigned.error = None
                 assigned.retry_at = 0.0
                 is_open = assigned.manager is not None
-                assigned.state = State.RECOVERING if is_open else State.OPENING
-            elif assigned.state is State.READING and assigned.manager is not None:
+                assigned.state = PartitionState.RECOVERING if is_open else PartitionState.OPENING
+            elif assigned.state is PartitionState.READING and assigned.manager is not None:
                 was = assigned.manager.fetch_position.topic_id
                 if assigned.chain is None and was and topic.topic_id and was != topic.topic_id:
-                    assigned.state = State.RECOVERING
+                    assigned.state = PartitionState.RECOVERING
                     assigned.retry_at = 0.0
 
     def _add(self, partition: Partition, topic: Topic) -> AssignedPartition:
@@ -416,17 +413,20 @@ class Assignment:
     def _open_if_free(self, assigned: AssignedPartition) -> None:
         """Open a partition that is wanted, unless it is open, or was given up after that plan."""
         given_up_at = assigned.given_up_at
-        is_free = assigned.state is State.FREE
+        is_free = assigned.state is PartitionState.FREE
         if is_free and (given_up_at is None or given_up_at < self._planned_at):
-            assigned.state = State.OPENING
+            assigned.state = PartitionState.OPENING
             assigned.retry_at = 0.0
 
     def _go_on(self, assigned: AssignedPartition, now: float) -> None:
-        if assigned.chain is None and assigned.state in {State.OPENING, State.RECOVERING}:
+        if assigned.chain is None and assigned.state in {
+            PartitionState.OPENING,
+            PartitionState.RECOVERING,
+        }:
             self._begin(assigned, now)
         if assigned.chain is not None:
             self._step(assigned, assigned.chain, now)
-        elif assigned.state is State.HALTED:  # what was read of it may be done by now
+        elif assigned.state is PartitionState.HALTED:  # what was read of it may be done by now
             self._tell(assigned)
 
     def _begin(self, assigned: AssignedPartition, now: float) -> None:
@@ -445,9 +445,9 @@ class Assignment:
             self._stop_reading(assigned)
             trouble, in_vain = assigned.trouble, assigned.in_vain
             chain = recovering(manager, trouble, in_vain, end, self._ways, policy)
-        assigned.chain = Steps(chain)
+        assigned.chain = FutureChain(chain)
 
-    def _step(self, assigned: AssignedPartition, chain: Steps[Any], now: float) -> None:
+    def _step(self, assigned: AssignedPartition, chain: FutureChain[Any], now: float) -> None:
         try:
             ended = chain.poll()
         except KafkaUnavailable as error:
@@ -457,10 +457,10 @@ class Assignment:
         except OwnershipLost:
             assigned.chain = None
             if assigned.manager is None and self._policy.shared:
-                assigned.state = State.FREE
+                assigned.state = PartitionState.FREE
                 assigned.given_up_at = now  # only a later plan says that it is to be ours still
                 return
-            if assigned.state is not State.READING:
+            if assigned.state is not PartitionState.READING:
                 assigned.retry_at = now
             if assigned.manager is not None:  # else opening it claims it
                 self._reclaim(assigned)
@@ -469,12 +469,12 @@ class Assignment:
         else:
             if ended is not None:
                 assigned.chain = None
-                self._run(assigned, ended.value)
+                self._run(assigned, ended[0])
 
     def _reclaim(self, assigned: AssignedPartition) -> None:
         assigned.is_owned = False
         assigned.session = self._ways.store.session
-        assigned.chain = Steps(reclaiming(assigned.partition, self._ways))
+        assigned.chain = FutureChain(reclaiming(assigned.partition, self._ways))
         self._tell(assigned)
 
     def _run(self, assigned: AssignedPartition, ended: Opened | int) -> None:
@@ -513,7 +513,7 @@ class Assignment:
         for loss in opened.losses:
             assigned.lost[loss.reason] += loss.lost
         if not assigned.is_leaving:
-            assigned.state = State.READING
+            assigned.state = PartitionState.READING
         self._fetcher.add({assigned.partition: position})
         assigned.is_read = True
         assigned.reads += 1
@@ -537,7 +537,7 @@ class Assignment:
         assigned.trouble = assigned.retry_at = None
         assigned.error = error
         if not assigned.is_leaving:
-            assigned.state = State.HALTED
+            assigned.state = PartitionState.HALTED
         if assigned.loss is not None:
             assigned.is_owned = False
         if assigned.loss is not None or assigned.is_owned or assigned.manager is None:
@@ -549,7 +549,7 @@ class Assignment:
         """Emit nothing new of a partition, and let go of it once it is finished."""
         if assigned.chain is not None:  # only once it is claimed it can be let go in order
             self._step(assigned, assigned.chain, now)
-        if assigned.state in {State.FREE, State.RETIRED}:
+        if assigned.state in {PartitionState.FREE, PartitionState.RETIRED}:
             return
         is_late = assigned.leave_by is not None and now >= assigned.leave_by
         if assigned.manager is None:
@@ -558,7 +558,7 @@ class Assignment:
             return
         self._stop_reading(assigned)
         if not assigned.is_leaving:
-            assigned.state = State.LEAVING
+            assigned.state = PartitionState.LEAVING
             assigned.manager.stop()
             log.info("partition_leaving", partition=str(assigned.partition))
         if assigned.is_finished:
@@ -589,8 +589,8 @@ class Assignment:
             assigned.free()
             assigned.given_up_at = self._now
             return
-        assigned.state = State.RETIRED
-        self._departures.retire(assigned)
+        assigned.state = PartitionState.RETIRED
+        self._departures.retired.append(assigned)
         again = self._add(assigned.partition, assigned.topic)
         again.lost = assigned.lost
         again.given_up_at = self._now

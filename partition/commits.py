@@ -33,7 +33,7 @@ class OffsetCommitter:
         interval_seconds: float,
         mirror: Fetcher | None,
     ) -> None:
-        """What is stored is committed to the consumer group of `mirror` too."""
+        """`mirror` gets what is stored too, for its consumer group."""
         self._store = store
         self._assignment = assignment
         self._interval_seconds = interval_seconds
@@ -46,7 +46,7 @@ class OffsetCommitter:
         self._changed: set[PartitionManager[Any]] = set()  # that may be urgent
 
     def note(self, manager: PartitionManager[Any]) -> None:
-        """Note that something of a partition changed: its commit may not wait for the interval."""
+        """Note a change of a partition: its commit may be urgent."""
         self._changed.add(manager)
 
     def seconds_under_way(self, now: float) -> float | None:
@@ -83,7 +83,7 @@ class OffsetCommitter:
 
     @property
     def is_done(self) -> bool:
-        if not self._ended() or any(True for _ in self._moved()):
+        if not self._ended() or any(manager.has_to_store for _, manager in self._storing()):
             return False
         # One whose session has ended is ours again in a moment, unless the store refuses it.
         return not any(
@@ -91,9 +91,6 @@ class OffsetCommitter:
             for assigned in self._assignment
             if assigned.manager is not None and not assigned.is_owned and assigned.loss is None
         )
-
-    def _moved(self) -> Iterator[tuple[AssignedPartition, PartitionManager[Any]]]:
-        return (each for each in self._storing() if each[1].has_to_store)
 
     def _storing(self) -> Iterator[tuple[AssignedPartition, PartitionManager[Any]]]:
         for assigned in self._assignment:
@@ -123,10 +120,9 @@ class OffsetCommitter:
 
 
 class CommitAges:
-    """Remember when each partition's stored offset moved, or was at the log's end, last.
+    """Remember when each partition's stored offset last moved, or was at the log's end.
 
-    The owner thread calls it, as often as it takes snapshots: so exact are the ages. A partition
-    that was away begins anew.
+    The ages are as exact as snapshots are frequent. A partition that was away begins anew.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ _PAUSE = 4  # times as long as the last answer took
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPolicy:
-    """How topics are read. Seconds are of the owner's monotonic clock."""
+    """Settings of a Consumer. Seconds are of the owner's monotonic clock."""
 
     assignment: AssignmentPolicy = field(default_factory=AssignmentPolicy)
     commit_interval_seconds: float = 1.0
@@ -49,7 +49,7 @@ class ConsumerPolicy:
 
 
 class Time(NamedTuple):
-    """What tells the time, and lets it pass."""
+    """The clocks, and the sleep that goes with them."""
 
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time  # what records are stamped by
@@ -60,7 +60,7 @@ REAL_TIME = Time()
 
 
 class SourceHealth(NamedTuple):
-    """How well Kafka and ZooKeeper are, as far as is known."""
+    """The state of Kafka and ZooKeeper, as far as it is known."""
 
     kafka_available: bool
     store_available: bool
@@ -69,11 +69,10 @@ class SourceHealth(NamedTuple):
 
 
 class LogEnds:
-    """The ends of logs that are not fetched. The owner thread calls everything.
+    """Ask for the ends of logs that are not fetched, every two seconds.
 
-    They are asked for every two seconds: a partition that is stuck is not fetched, and it is then
-    that its lag counts. Where an answer takes long (a leader is away), more rarely: other questions
-    wait behind it.
+    A stuck partition is not fetched, and it is then that its lag counts. Where an answer takes
+    long (a leader is away) it asks more rarely: other questions wait behind it.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -84,7 +83,7 @@ class LogEnds:
         self._ends: Mapping[Partition, LogEnd] = {}
 
     def poll(self, now: float, unfetched: Iterable[Partition]) -> None:
-        """Take an answer, and ask again when it is time: of those of which nothing is fetched."""
+        """Take an answer, and ask again when it is time."""
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._due = max(self._due, now + _PAUSE * (now - self._asked_at))
@@ -100,7 +99,7 @@ class LogEnds:
             self._ends = {}
 
     def later(self, partition: Partition, known: int | None) -> int | None:
-        """Return the later of the end that is known by fetching and the one that was asked for."""
+        """Return the later of the end known by fetching and the one that was asked for."""
         asked = self._ends.get(partition)
         return known if asked is None else max(asked.offset, known or 0)
 
@@ -127,7 +126,6 @@ class Consumer:
         self._policy = policy
         self._time = real
         self.assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
-        """Which partitions are ours."""
         self.flow = FlowControl(
             fetcher,
             self.assignment,
@@ -135,14 +133,12 @@ class Consumer:
             policy.records_per_second,
             policy.fetch_records,
         )
-        """What holds records back."""
         self.offsets = OffsetCommitter(
             ways.store,
             self.assignment,
             policy.commit_interval_seconds,
             fetcher if policy.mirror else None,
         )
-        """What is stored."""
         self._ends = LogEnds(ways.catalogue)
         self._latency: dict[Partition, float] = {}
         self._turn = 0
@@ -161,11 +157,7 @@ class Consumer:
     # Partitions
 
     def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
-        """Find, open, mend and halt partitions; return what has become of them, in order.
-
-        Without `opens` the run ends: at most once, nothing more is stored ahead. What is
-        stored or planned is emitted as soon as it can be.
-        """
+        """See `Assignment.poll`. Without `opens`, at most once, nothing more is stored ahead."""
         self._has_waited = False
         changes = self.assignment.poll(now, opens=opens)
         self._ends.poll(
@@ -178,10 +170,7 @@ class Consumer:
         return changes
 
     def release(self) -> list[PartitionChange]:
-        """Revoke every partition. Idempotent.
-
-        Nothing is emitted or polled any more; what is resolved may still be committed.
-        """
+        """Revoke every partition. What is resolved may still be committed. Idempotent."""
         return self.assignment.release()
 
     def partition(self, index: int) -> AssignedPartition:
@@ -195,7 +184,6 @@ class Consumer:
         return manager
 
     def topic_at(self, index: int) -> str | None:
-        """Return the topic of a partition's index, or None for any other number."""
         is_known = 0 <= index < len(self.assignment)
         return self.assignment.at(index).partition.topic if is_known else None
 
@@ -222,7 +210,7 @@ class Consumer:
     def fetch(self, now: float, timeout_seconds: float) -> bool:
         """Take what the fetcher has; True if there was anything.
 
-        It takes nothing, and waits, if what waits already is enough for every partition.
+        It only waits if enough records wait already for every partition.
         """
         timeout_seconds = min(timeout_seconds, max(0.0, self.flow.wake - now))
         if not self.flow.may_fetch(now):
@@ -298,8 +286,7 @@ class Consumer:
     def owes_emission(self) -> bool:
         """Whether records wait that are stored as read, or planned, or about to be.
 
-        A drain emits them: else they would be lost (at most once), or their transactions be
-        left open (exactly once).
+        A drain emits them: else they are lost (at most once), or their transactions stay open.
         """
         return any(manager.delivery.owes_emission() for _, manager in self.assignment.owned())
 
@@ -367,8 +354,7 @@ class Consumer:
     def resolve_below(self, index: int, end: int) -> int:
         """Resolve what was emitted of a partition below `end`; return how many records.
 
-        Their transaction is committed: the mode was told in this same turn, so that no offset
-        is stored in between.
+        Their transaction is committed, and the mode was told in this same turn.
         """
         manager = self.manager(index)
         resolved = manager.resolve_below(end)
@@ -417,15 +403,10 @@ class Consumer:
     # Offsets
 
     def commit(self, now: float, *, force: bool = False) -> None:
-        """Store what moved, at most once per interval and one write at a time.
-
-        A partition that the store refuses is halted, or claimed again if only the session
-        has ended. Raises StoreError when the store refuses everything.
-        """
+        """See `OffsetCommitter.commit`."""
         self.offsets.commit(now, force=force)
 
     def health(self, now: float) -> SourceHealth:
-        """How well Kafka and ZooKeeper are."""
         return SourceHealth(
             kafka_available=self._fetcher.available,
             store_available=self._ways.store.available,
@@ -434,7 +415,6 @@ class Consumer:
         )
 
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
-        """Where each partition stands that was opened."""
         for assigned in self.assignment:
             if assigned.manager is None:
                 continue
@@ -450,7 +430,7 @@ class Consumer:
             )
 
     def _is_unfetched(self, assigned: AssignedPartition) -> bool:
-        """Whether nothing of a partition is fetched now, or perhaps not: enough of it waits."""
+        """Whether a partition is not fetched now, or perhaps not: records of it wait."""
         manager = assigned.manager
         is_idle = not assigned.is_read or self.flow.is_paused(assigned)
         return manager is not None and (is_idle or manager.waiting > 0)

@@ -88,10 +88,10 @@ DeliveryFactory: TypeAlias = Callable[[Partition, Ledger, CommitProgress, Resume
 
 
 class AtLeastOnce(DeliveryMode):
-    """Emits what there is room for; stores the last completed offset.
+    """Emit what there is room for; store the last completed offset.
 
-    Room reaches from what is stored: with the store away a partition runs on to its limit and
-    then waits (promise 15).
+    Room reaches from the stored offset: with the store away a partition runs on to its limit
+    (promise 15).
     """
 
     retries = True
@@ -128,23 +128,20 @@ class AtLeastOnce(DeliveryMode):
         return is_half and self.progress(room)[0] > self._committed.offset
 
     def owes_emission(self) -> bool:
-        """Never: what was not emitted comes again."""
-        return False
+        return False  # what was not emitted comes again
 
     def replay_error(self, *, log_moved: bool) -> PartitionError | None:  # noqa: ARG002
-        """None: no range is promised to come again."""
         return None
 
     def resume_state(self, position: Position) -> Resumed | None:  # noqa: ARG002
-        """None: the ledger begins anew."""
         return None
 
 
 class CommitBeforeEmit(AtLeastOnce):
-    """At most once: emits what is stored as read; stores the offset behind some that wait.
+    """At most once: emit what is stored as read; store the offset behind waiting records.
 
-    A crash repeats nothing then, and loses what was stored and not processed: at most the
-    limit, which reaches from the last completed offset. Nothing is tried twice.
+    A crash repeats nothing, and loses what was stored and not processed: at most the limit,
+    which reaches from the last completed offset. Nothing is retried.
     """
 
     retries = False
@@ -158,25 +155,22 @@ class CommitBeforeEmit(AtLeastOnce):
         return self._ledger.emitted_count
 
     def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002
-        """What waits below the stored offset: it had its room when that was stored."""
+        """Records below the stored offset: they had their room when it was stored."""
         self._ahead = ahead
         return self._ledger.waiting_below(self._committed.offset)
 
     def progress(self, room: int) -> tuple[int, Transactions | None]:
-        """The offset behind as many waiting records as are allowed; it never goes back."""
         known = max(self._ledger.last_completed_offset, self._committed.stored_or_submitted)
         if self._is_stopped or room <= 0:
             return known, None
         return max(known, self._ledger.emitted_after(min(self._ahead, room))), None
 
     def is_urgent(self, room: int, max_pending: int) -> bool:  # noqa: ARG002
-        """At most half of what is allowed ahead is stored, if more could be."""
         if not self._ledger.waiting or self.progress(room)[0] <= self._committed.offset:
             return False
         return 2 * self._ledger.waiting_below(self._committed.stored_or_submitted) <= self._ahead
 
     def owes_emission(self) -> bool:
-        """Records wait that are stored as read, or on their way there: a crash loses them."""
         ledger = self._ledger
         return ledger.waiting > 0 and ledger.emitted_to < self._committed.stored_or_submitted
 

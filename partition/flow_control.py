@@ -21,17 +21,16 @@ _ROUNDING = 1e-6  # by so little sums of small parts miss a whole token
 
 
 class FlowControl:
-    """Keep what waits bounded where records may not be emitted. The owner thread calls everything.
+    """Bound the records that wait, and those emitted per second. The owner thread calls everything.
 
     A partition is paused at its in-flight limit, while it is not ours, and when enough of it
-    waits while others may go on. A pause costs what the client has prefetched. So when none
-    may, nothing is fetched instead, and a pause lasts until half of what waited is emitted.
+    waits while others may go on. A pause costs what the client has prefetched. So when no
+    partition may go on, nothing is fetched instead, and a pause lasts until half of the waiting
+    records are emitted.
 
-    At most once no more is stored ahead of each partition than is emitted soon: one fetch, and
-    what its source's rate allows in a second; of a source that is held back nothing more.
-    Exactly once what waits may be emitted once it is planned and that is stored. So meanwhile
-    as much is fetched as is planned next, and a partition is paused only when no more of it
-    can be planned.
+    At most once, a partition stores one fetch ahead, at most what its source's rate allows in a
+    second, and nothing of a source that is held back. Exactly once, as much is fetched as is
+    planned next, and a partition is paused only when no more of it can be planned.
 
     A rate limit is a source's: all partitions of all its topics share it, and retries do not
     count. A topic that several sources match belongs to the one that names it, else to the first.
@@ -45,7 +44,6 @@ class FlowControl:
         records_per_second: Mapping[TopicName, float],
         fetch_records: int,
     ) -> None:
-        """Raises ValueError for a rate that is no number above 0, or no source's."""
         unknown = [source for source in records_per_second if source not in sources]
         if unknown:
             message = f"records_per_second limits {unknown[0]!r}; allowed are {list(sources)}"
@@ -64,7 +62,7 @@ class FlowControl:
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str]) -> None:
-        """Let these topics emit nothing new, those `silent` nothing at all; all others go on."""
+        """Let these topics emit nothing new, and `silent` ones nothing at all."""
         self.is_free = not (topics or silent or self._throttles)
         self._held_back, self._silent = topics | silent, silent
 
@@ -92,7 +90,6 @@ class FlowControl:
         return Allowance(new=allowed, ahead=ahead)
 
     def emitted(self, topic: str, count: int) -> None:
-        """Count records that were emitted for the first time."""
         throttle = self._throttle(topic) if self._throttles else None
         if throttle is not None and not self._assignment.ends:
             throttle.take(count)
@@ -115,7 +112,7 @@ class FlowControl:
         return topic in self._held_back or (throttle is not None and throttle.allows(now) == 0)
 
     def may_fetch(self, now: float) -> bool:
-        """Whether something is to be fetched; pauses those of which enough waits."""
+        """Whether to fetch now; pauses partitions of which enough waits."""
         if self._assignment.is_paused:
             return False
         sated: list[AssignedPartition] = []
@@ -127,7 +124,7 @@ class FlowControl:
             stores_first = manager.delivery.stores_first
             if self.is_free and not stores_first:
                 return True
-            enough = self._enough(manager)
+            enough = manager.delivery.buffer_records or self._fetch_records
             is_up = self.is_held_up(assigned.partition.topic, now)
             if assigned.is_owned and manager.accepts_more and not is_up:
                 is_open = True
@@ -143,11 +140,7 @@ class FlowControl:
             self._pause(assigned)
         return True
 
-    def _enough(self, manager: PartitionManager[Any]) -> int:
-        return manager.delivery.buffer_records or self._fetch_records
-
     def is_paused(self, assigned: AssignedPartition) -> bool:
-        """Whether the fetcher reads a partition, and delivers nothing of it."""
         return assigned.is_read and self._paused.get(assigned) == assigned.reads
 
     def pause_if_full(self, assigned: AssignedPartition) -> None:
@@ -164,7 +157,7 @@ class FlowControl:
         self._fetcher.pause(assigned.partition)
         self._paused[assigned] = assigned.reads
         completed = assigned.manager and assigned.manager.last_completed_offset
-        log.info("partition_paused", partition=str(assigned.partition), frontier=completed)
+        log.info("partition_paused", partition=str(assigned.partition), last_completed=completed)
 
     def resume(self) -> None:
         for assigned in list(self._paused):
@@ -173,7 +166,8 @@ class FlowControl:
                 del self._paused[assigned]
                 continue
             # With more, a session that ends again and again would let them grow each time.
-            is_few = manager.waiting <= self._enough(manager) // 2
+            enough = manager.delivery.buffer_records or self._fetch_records
+            is_few = manager.waiting <= enough // 2
             if assigned.is_owned and manager.accepts_more and is_few:
                 self._fetcher.resume(assigned.partition)
                 del self._paused[assigned]
@@ -187,7 +181,6 @@ class FlowControl:
         return self._throttle_of[topic]
 
     def _source_of(self, topic: str) -> TopicName:
-        """The source of a topic, as `Topology.source_of` tells it."""
         if topic in self._sources:
             return topic
         patterns = (source for source in self._sources if not isinstance(source, str))
@@ -202,19 +195,15 @@ class Throttle:
     """
 
     def __init__(self, records_per_second: float) -> None:
-        """Raises ValueError where that is not a number above 0."""
         if not (records_per_second > 0 and math.isfinite(records_per_second)):
             message = f"records_per_second is {records_per_second}; allowed is a number above 0"
             raise ValueError(message)
         self._rate = records_per_second
+        self.most_per_second = max(1.0, records_per_second)
         self._most = 1.0 + records_per_second * _BURST_SECONDS
         self._group = max(1.0, records_per_second * _GROUP_SECONDS)
         self._tokens = self._most
         self._filled_at: float | None = None
-
-    @property
-    def most_per_second(self) -> float:
-        return max(1.0, self._rate)
 
     def allows(self, now: float) -> int:
         """Return how many records may be emitted now; 0 until a group of them may."""

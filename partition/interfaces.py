@@ -12,14 +12,12 @@ from partition.records import Chunk, Partition, Position, Transactions
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one call of `fetch` brought.
+    """Records of one call of `fetch`: at most one chunk per partition.
 
-    There is at most one chunk per partition. `ends` holds the partitions whose log end
-    was reached, with the next offset to read: it lies past compacted records and
-    transaction markers (promise 11), and past the partition's chunk in `chunks`.
-    `failures` says what stopped a partition: OffsetOutOfRange, CorruptRecord, TopicMissing.
-    It is told once, after all its good records, and nothing of the partition is delivered
-    until it is removed and added again; all other partitions go on.
+    `ends` holds the next offset to read of partitions whose log end was reached: it lies past
+    compacted records and transaction markers (promise 11), and past the chunk. `failures` holds
+    the OffsetOutOfRange, CorruptRecord or TopicMissing that stopped a partition: once, after all
+    its good records. Nothing of it is delivered until it is removed and added again.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -28,7 +26,7 @@ class Fetched:
 
 
 class LogReader(Protocol):
-    """What `Assignment` asks of whatever follows the logs of partitions that are ours."""
+    """A follower of the logs of partitions that are ours."""
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
         """Follow these partitions too, each from its position on."""
@@ -37,15 +35,15 @@ class LogReader(Protocol):
         """Follow these partitions no more. Those that are not followed are ignored."""
 
     def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
-        """The log's first offset and its end as they were last heard of; asks nobody.
+        """Return the log's last known first offset and end; asks nobody.
 
-        None when nothing was heard yet, or the partition is not read; the first offset is None
+        None when nothing is known yet, or the partition is not read; the first offset is None
         where only ends are asked for.
         """
 
 
 class Fetcher(LogReader, Protocol):
-    """Reads the assigned partitions. One thread, the owner's, calls everything."""
+    """Read the assigned partitions. The owner thread calls everything."""
 
     @property
     def available(self) -> bool:
@@ -53,7 +51,7 @@ class Fetcher(LogReader, Protocol):
 
     @property
     def mirror_failures(self) -> int:
-        """Commits that `mirror` could not make, each partition's counted, since the start."""
+        """Failed commits of `mirror` since the start, counted by partition."""
 
     def open(self) -> None:
         """Make the client; does not wait for a broker. Raises KafkaMisconfigured."""
@@ -61,21 +59,18 @@ class Fetcher(LogReader, Protocol):
     def add(self, positions: Mapping[Partition, Position]) -> None:
         """Read these partitions too, each from its position on; none of them is paused.
 
-        A position's leader epoch is checked: a log that was cut off and written anew before
-        the offset is OffsetOutOfRange, with `diverged_at` where the broker tells it.
+        A log that was cut off and written anew before the offset (by its leader epoch) is
+        OffsetOutOfRange, with `diverged_at` where the broker tells it.
         """
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions no more; nothing fetched before of them is delivered.
-
-        Those that are not read are ignored. All others keep what was prefetched.
-        """
+        """Read these partitions no more, and deliver nothing that was fetched of them."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
         """Return records as soon as there are some, at most `max_records`, or none in time.
 
-        A source that is away gives nothing and raises nothing. Raises KafkaFailed when
-        nothing can be read any more (credentials, rights).
+        A source that is away gives nothing. Raises KafkaFailed when nothing can be read any more
+        (credentials, rights).
         """
 
     def pause(self, partition: Partition) -> None:
@@ -85,16 +80,10 @@ class Fetcher(LogReader, Protocol):
         """Deliver a paused partition's records again."""
 
     def transaction_wait_seconds(self, partition: Partition) -> float:
-        """How long a transaction that a producer has not ended has held readers up; else 0.
-
-        As the client last heard of it, and only once all that lies before it is delivered.
-        """
+        """Return how long an open transaction of a producer has blocked readers; else 0."""
 
     def mirror(self, positions: Mapping[Partition, Position]) -> None:
-        """Commit positions to the consumer group too, for lag tools; without waiting.
-
-        A failure is logged and counted, never raised: the offset store is what holds.
-        """
+        """Commit positions to the consumer group too, for lag tools; failures are only counted."""
 
     def close(self) -> None:
         """Let go of everything, in bounded time. Idempotent."""
@@ -139,18 +128,17 @@ class Log:
 
 
 class LogEnd(NamedTuple):
-    """Where a log ends, and the epoch of who leads it: no record before has a later one."""
+    """A log's end, and its leader's epoch: no record before has a later one."""
 
     offset: int  # the next to be written
     leader_epoch: int | None = None  # None: not known
 
 
 class Catalogue(Protocol):
-    """Answers questions about the cluster, on a thread of its own; any thread may ask.
+    """Answer questions about the cluster, on a thread of its own; any thread may ask.
 
-    Futures end in bounded time: with KafkaUnavailable (asking again can help), KafkaFailed
-    (it cannot) or TopicMissing. A topic that has just been created may be missing for some
-    seconds, and is waited for.
+    Futures fail in bounded time with KafkaUnavailable (asking again can help), KafkaFailed
+    (it cannot) or TopicMissing (after some seconds: it may have just been created).
     """
 
     def open(self) -> None:
@@ -166,10 +154,7 @@ class Catalogue(Protocol):
         """A partition's log now, and where records of a time stamp begin in it."""
 
     def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
-        """Where logs end now, as `log` says, in one question; those not known are left out.
-
-        A partition whose leader cannot be asked is left out too: the next question may know it.
-        """
+        """Logs' ends now, without those that are not known or whose leader cannot be asked."""
 
     def close(self) -> None:
         """Let go of everything, in bounded time; questions without an answer fail. Idempotent."""
@@ -193,7 +178,7 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is to be stored of a partition."""
+    """A partition's position and open transactions, to be stored."""
 
     position: Position
     transactions: Transactions | None = None  # open ones, from there on; None: none are kept

@@ -22,9 +22,7 @@ class LedgerStatistics:
     last_completed_offset: int
     emitted_to: int
     fetched_to: int
-    emitted_count: (
-        int  # records from the last completed offset to emitted_to, resolved ones included
-    )
+    emitted_count: int  # records from there to emitted_to, resolved ones included
     pending: int  # fetched or emitted, not yet resolved (waiting and failed included)
     waiting: int
     failed: int
@@ -158,13 +156,11 @@ class Ledger:
         return self._change(offset, FAILED, EMITTED)
 
     def comes_again(self, offset: int) -> bool:
-        return self._state_of(offset) not in (RESOLVED, PROCESSED)
+        index = self._find(offset)
+        return index is not None and self._states[index] not in (RESOLVED, PROCESSED)
 
     def pass_gap(self, offset: int) -> None:
-        """Note that no record lies before `offset` but those already fetched.
-
-        So compaction and transaction markers at the log's end hold nothing back (promise 11).
-        """
+        """Note that only fetched records lie before `offset` (promise 11)."""
         self._fetched_to = max(self._fetched_to, offset)
 
     def statistics(self) -> LedgerStatistics:
@@ -179,16 +175,14 @@ class Ledger:
             ignored=self._ignored,
         )
 
-    def _state_of(self, offset: int) -> int:
-        """A record's state; RESOLVED for one that is not in flight."""
+    def _find(self, offset: int) -> int | None:
+        """Return a record's index; None if it is not in flight."""
         index = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
-        known = index < self._tail and self._offsets[index] == offset
-        return int(self._states[index]) if known else RESOLVED
+        return index if index < self._tail and self._offsets[index] == offset else None
 
     def _change(self, offset: int, before: int, after: int) -> bool:
-        index = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
-        known = index < self._tail and self._offsets[index] == offset
-        if not known or self._states[index] != before:
+        index = self._find(offset)
+        if index is None or self._states[index] != before:
             self._ignored += 1
             return False
         self._states[index] = after
@@ -196,7 +190,7 @@ class Ledger:
         return True
 
     def _indices(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
-        """The indices of those of `offsets` that are known; a slice when they are neighbours."""
+        """Return the indices of known offsets; a slice when they are neighbours."""
         if not len(offsets):
             return slice(0, 0)
         live = self._offsets[self._head : self._cursor]
@@ -239,19 +233,13 @@ class Ledger:
 
 
 class CommitProgress:
-    """The offset that is stored, and how many records were read behind it.
-
-    Records are counted, not offsets, because gaps cost nothing. Pure; the owner drives it.
-    """
+    """The stored offset, and the records read behind it: gaps cost nothing. Pure."""
 
     def __init__(self, offset: int) -> None:
-        self.offset = offset
-        """What was stored last."""
-        self.read = 0
-        """Records that were emitted here, or done elsewhere, since the start."""
-        self.read_below = 0
-        """How many of them lie below `offset`."""
-        self._submitted = (offset, 0)  # one that is on its way, and the same of it
+        self.offset = offset  # stored last
+        self.read = 0  # records emitted here, or done elsewhere, since the start
+        self.read_below = 0  # those of them below `offset`
+        self._submitted = (offset, 0)  # an offset that is being stored, and its `read_below`
 
     @property
     def unstored(self) -> int:

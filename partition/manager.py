@@ -47,7 +47,7 @@ class InFlightLimits:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
-    """The figures of one moment. Offsets are the next to read."""
+    """A partition's figures at one moment. Offsets are the next to read."""
 
     partition: Partition
     ledger: LedgerStatistics
@@ -74,7 +74,7 @@ class PartitionStatistics:
 
 
 class Allowance(NamedTuple):
-    """What a partition may emit now, for all that is not its own to decide."""
+    """Limits on what a partition may emit now, beside its own."""
 
     retries: bool = True
     new: int | None = None  # records; None: any number
@@ -111,14 +111,13 @@ class PartitionManager(Generic[D]):
         """`resumed` says how the partition's transactions go on, if any are kept."""
         self.partition = partition
         self.delivery: D
-        self.is_moving: bool
-        """Whether the stored offset may be about to jump: nothing of it is stored then."""
+        self.is_moving: bool  # the stored offset may be about to jump: nothing is stored then
         self._new_delivery = delivery
         self._limits = limits
         self._retry_policy = retry_policy
         self._rng = rng
         self._committed = CommitProgress(position.offset)
-        self._retried = 0
+        self.retried = 0
         self._ahead = 0
         self._restarts = 0
         self._is_stopped = False
@@ -148,7 +147,7 @@ class PartitionManager(Generic[D]):
 
     @property
     def last_completed_offset(self) -> int:
-        """Storm's lastCompletedOffset: the next to read after a crash if nothing may be lost."""
+        """Storm's lastCompletedOffset: the lowest pending offset, or the next to emit if none."""
         return self._ledger.last_completed_offset
 
     @property
@@ -177,9 +176,9 @@ class PartitionManager(Generic[D]):
 
     @property
     def room(self) -> int:
-        """Records that may be emitted until the limit of records or bytes is reached.
+        """Records that may be emitted until a limit is reached.
 
-        With nothing emitted it is not full of bytes: one record larger than that passes, alone.
+        With nothing emitted there is room whatever the bytes: one larger record passes, alone.
         """
         if self._num_bytes >= self._limits.max_pending_bytes and self._ledger.emitted_count > 0:
             return 0
@@ -212,10 +211,6 @@ class PartitionManager(Generic[D]):
         return self._committed.read
 
     @property
-    def retried(self) -> int:
-        return self._retried
-
-    @property
     def in_flight(self) -> int:
         """Records emitted and not resolved, those included that wait for their retry."""
         return self._ledger.pending - self._ledger.waiting
@@ -243,10 +238,7 @@ class PartitionManager(Generic[D]):
         return self._retries.due
 
     def fetched(self, chunk: Chunk, now: float) -> None:
-        """Take fetched records; they wait until `next_chunk` hands them out.
-
-        Those that were fetched before are dropped: a client may deliver records again.
-        """
+        """Take fetched records, without those that a client delivered before."""
         known = int(np.searchsorted(chunk.offsets, self._ledger.fetched_to))
         if known == len(chunk):
             return
@@ -266,12 +258,12 @@ class PartitionManager(Generic[D]):
         self.delivery.on_fetched(chunk, lengths)
 
     def log_end(self, end: int) -> None:
-        """Note that the log ends at `end`: gaps before it hold nothing back (promise 11)."""
+        """Note the log's end: gaps before it do not block the offset (promise 11)."""
         self._ledger.pass_gap(end)
         self.delivery.on_log_end(end)
 
     def stop(self) -> None:
-        """Store nothing more ahead: what is stored already is the last that is emitted."""
+        """Store nothing more ahead."""
         self._is_stopped = True
         self.delivery.stop()
 
@@ -303,20 +295,19 @@ class PartitionManager(Generic[D]):
         return Chunk(self.partition, offsets, messages, unusual=chunk.unusual)
 
     def _again(self, now: float, limit: int) -> Chunk | None:
-        """Retries that are due; None if none of them is still to be tried."""
         due = self._retries.take_due(now, limit)
         offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
         if not len(offsets):
             return None
-        self._retried += len(offsets)
+        self.retried += len(offsets)
         messages = [self.message(int(o)) for o in offsets]
         return Chunk(self.partition, offsets, messages, unusual=True)
 
     def upcoming(self, limit: int) -> list[Chunk]:
-        """The chunks of at most `limit` records that, as things stand, are handed out whole next.
+        """Return the chunks of at most `limit` records that are likely to be emitted whole next.
 
-        `next_chunk` then gives the same list of messages. None where nothing is tried again:
-        a call ahead is a try. What is not planned yet is foreseen, too, as it is planned whole.
+        `next_chunk` then gives the same list of messages. Empty where nothing is retried: a call
+        ahead is an attempt. Unplanned records are included, as they are planned whole.
         """
         if not self.delivery.retries:
             return []
@@ -404,7 +395,7 @@ class PartitionManager(Generic[D]):
         return self._retries.attempts(offset)
 
     def message(self, offset: int) -> Sized:
-        """The message of a record in flight. Raises KeyError when it is not."""
+        """Return a record in flight. Raises KeyError when it is not."""
         found = bisect_left(self._kept, offset, key=lambda kept: kept.chunk.offsets[-1])
         if found < len(self._kept):
             chunk = self._kept[found].chunk
@@ -414,7 +405,7 @@ class PartitionManager(Generic[D]):
         raise KeyError(offset)
 
     def progress(self) -> Progress | None:
-        """What is to be stored now, or None; `stored` tells when it is."""
+        """Return the progress to store now, or None. `stored` must be called when it is stored."""
         offset, transactions = self.delivery.progress(self.room)
         if offset <= self._committed.offset and transactions == self._transactions:
             return None
@@ -422,7 +413,7 @@ class PartitionManager(Generic[D]):
         return Progress(self._epochs.at(offset), transactions, self._restarts)
 
     def stored(self, progress: Progress) -> None:
-        """Note what is stored. Progress from before a restart is ignored."""
+        """Note what is stored, unless it is from before a restart."""
         if progress.restarts != self._restarts:
             return
         self._committed.mark(progress.position.offset)
@@ -430,7 +421,6 @@ class PartitionManager(Generic[D]):
         self.delivery.on_stored(progress)
 
     def statistics(self, now: float) -> PartitionStatistics:
-        """What a user may see of this partition; the log's side is the reader's to add."""
         oldest = self._kept[0].fetched_at if self._kept and not self.is_idle else now
         transactions = self.delivery.progress(self.room)[1]
         return PartitionStatistics(
@@ -438,7 +428,7 @@ class PartitionManager(Generic[D]):
             ledger=self._ledger.statistics(),
             committed=self._committed.offset,
             read=self._committed.read,
-            retried=self._retried,
+            retried=self.retried,
             pending_bytes=self._num_bytes,
             oldest_pending_seconds=max(0.0, now - oldest),
             committed_txid=None if transactions is None else transactions.committed,

@@ -79,7 +79,6 @@ class LeaderEpochs:
         self._runs: deque[tuple[int, int]] = deque()  # from which offset on, which
 
     def fetched(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Add (first offset, leader epoch) of records that were fetched, in order."""
         for first, epoch in runs:
             if not self._runs or self._runs[-1][1] != epoch:
                 self._runs.append((first, epoch))
@@ -100,13 +99,11 @@ class LeaderEpochs:
         return epoch
 
     def forget_below(self, offset: int) -> None:
-        """Drop what is only of use for offsets below this one."""
         while len(self._runs) > 1 and self._runs[1][0] < offset:
             self._runs.popleft()
 
 
 def record_ids_of(index: int, offsets: RecordIds) -> RecordIds:
-    """Name the records of the partition with an index."""
     return offsets | index << OFFSET_BITS
 
 
@@ -300,7 +297,6 @@ class Resumed:
     """
 
     def anew(self) -> "Resumed":
-        """Return the same, but with what is open planned anew, in later attempts of its txids."""
         known = self.transactions
         attempts = {**self.attempts, **{each.txid: each.attempt for each in known.open}}
         return replace(self, transactions=replace(known, open=()), attempts=attempts)

@@ -12,7 +12,6 @@ from partition.errors import (
     Fenced,
     KafkaError,
     OffsetOutOfRange,
-    PartitionError,
     ReplayDiffers,
     SourceLost,
     StoreBehind,
@@ -39,9 +38,8 @@ Reason: TypeAlias = Literal["expired", "truncated", "recreated", "behind", "corr
 class Loss:
     """Records that will not be read, or are not what they were.
 
-    `lost` is how many offsets the source has lost, as far as is known: `expired`, `behind`
-    and `corrupt` ones were never read; `truncated` ones had been read, and others stand in
-    their place; of a topic `recreated` nobody can tell how many were left unread, unless
+    `lost` counts offsets: `expired`, `behind` and `corrupt` ones were never read; `truncated` ones
+    had been read, and others stand in their place; of a topic `recreated` those left unread, if
     its end was seen.
     """
 
@@ -63,8 +61,7 @@ def loss_of(
 ) -> Loss | None:
     """Compare a resume key with the log; None when nothing is lost (Kafka's KIP-320, KIP-516).
 
-    `diverged_at` is where the broker says that the log was cut off; `known_end` the end
-    that the log had when it was heard of last.
+    `diverged_at` is where the broker says that the log was cut off; `known_end` its last known end.
     """
     found = f"and the log holds {log.start} to {log.end}"
     offset = position.offset
@@ -106,8 +103,8 @@ T = TypeVar("T")
 Chain: TypeAlias = Generator[Future[Any] | None, Any, T]
 
 
-class Steps(Generic[T]):
-    """Drives a generator that yields futures, and None to be asked again later.
+class FutureChain(Generic[T]):
+    """Drive a generator that yields futures, and None to be asked again later.
 
     The thread that calls `poll` runs the generator; a future that failed is raised in it.
     """
@@ -116,8 +113,8 @@ class Steps(Generic[T]):
         self._chain = chain
         self._waits_for: Future[Any] | None = None
 
-    def poll(self) -> "Ended[T] | None":
-        """Go on as far as possible; None while something is awaited. Raises as the chain does."""
+    def poll(self) -> tuple[T] | None:
+        """Go on as far as possible; return the result, or None while something is awaited."""
         while True:
             future = self._waits_for
             if future is not None and not future.done():
@@ -125,7 +122,7 @@ class Steps(Generic[T]):
             try:
                 self._waits_for = self._go_on(future)
             except StopIteration as stop:
-                return Ended(stop.value)
+                return (stop.value,)
             if self._waits_for is None:
                 return None
 
@@ -136,11 +133,6 @@ class Steps(Generic[T]):
         if error is not None:
             return self._chain.throw(error)
         return self._chain.send(future.result())
-
-
-class Ended(Generic[T]):
-    def __init__(self, value: T) -> None:
-        self.value = value
 
 
 log = structlog.get_logger()
@@ -180,7 +172,7 @@ class Fencing(Protocol):
         """Return the beginning of a partition of which no transaction was ever recorded."""
 
     def poll(self) -> None:
-        """Ask the sinks, and take their answers; called every turn. Raises what ends the run."""
+        """Ask the sinks, and take their answers. Raises what ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +229,7 @@ def opening(
             yield ways.store.begin(partition, first, partitions, transactions)
         except StoreConflict:
             continue  # another process began it meanwhile
-        _tell("partition_started", partition, first, start_from=str(policy.start_from))
+        _log_position("partition_started", partition, first, start_from=str(policy.start_from))
         if ways.fencing is not None:
             committed = yield from _fenced(partition, _FIRST_EPOCH, ways, ways.fencing)
             stored = StoredOffset(first, "", epoch=_FIRST_EPOCH, transactions=transactions)
@@ -252,7 +244,7 @@ def opening(
             resumed = replace(resumed, transactions=known, least_attempt=stored.epoch)
         transactions = None if resumed is None else resumed.transactions
         yield ways.store.move(partition, position, "ignore_stored_offsets", transactions)
-        _tell("partition_started", partition, position, start_from=str(policy.start_from))
+        _log_position("partition_started", partition, position, start_from=str(policy.start_from))
         return Opened(position, found.end, epoch=stored.epoch, resumed=resumed)
     position = stored.position if resumed is None else resumed.position
     opened = yield from _resuming(partition, position, resumed, found, ways, policy)
@@ -296,7 +288,7 @@ def _resuming(
         if loss is not None:
             losses.append(loss)
             position = yield from _jump(loss, ways, "skip", transactions)
-    _tell("partition_resumed", partition, position)
+    _log_position("partition_resumed", partition, position)
     # Where the stored key did not name the topic's id, the next commit will.
     position = replace(position, topic_id=found.topic_id)
     resumed = None if resumed is None else replace(resumed, position=position)
@@ -344,14 +336,14 @@ def recovering(
     What was read before resolves first; exactly once it is committed, unless a transaction is
     replayed of which records are still to come: then they are asked for again. Ranges that are
     only planned are planned anew behind a loss, or where the log still ends within them after some
-    tries, and go on if there is none. `trouble` is what the fetcher told: OffsetOutOfRange,
-    CorruptRecord or TopicMissing; None when the topic's id has changed.
-    `in_vain` is an offset and how often nothing was found to be wrong there: trouble may pass,
-    so it is tried some times before `trouble` itself is raised. TopicMissing may come of one
-    broker that has not heard of the topic yet: it is read on at once unless the catalogue says so
-    too, and raises that, or the log is another now. Raises SourceLost when policy says halt,
-    ReplayDiffers when the log has lost records of a transaction that is replayed, and what the
-    store raises.
+    attempts.
+
+    `trouble` is the fetcher's OffsetOutOfRange, CorruptRecord or TopicMissing; None when the
+    topic's id has changed. `in_vain` is an offset, and how often nothing was found to be wrong
+    there: trouble may pass, so it is raised after some attempts only. TopicMissing may come of one
+    broker that has not heard of the topic yet: reading goes on unless the catalogue says so too.
+    Raises SourceLost when policy says halt, ReplayDiffers when the log has lost records of a
+    transaction that is replayed, and what the store raises.
     """
     manager.is_moving = False
     if isinstance(trouble, TopicMissing):
@@ -360,63 +352,42 @@ def recovering(
         if loss_of(manager.partition, position, there, known_end=known_end) is None:
             return Opened(position, there.end, reads_on=True)
         trouble = None
-    while True:
-        lost = manager.delivery.replay_error(log_moved=True)
-        if lost is not None:  # also before the first of them came
-            return (yield from _replaying(manager, trouble, in_vain, known_end, ways, lost))
-        if manager.is_idle:
-            break
+    while (lost := manager.delivery.replay_error(log_moved=True)) is None and not manager.is_idle:
         yield None
-    manager.is_moving = True
-    position = manager.position
-    goes_on = manager.delivery.resume_state(position)
-    transactions = None if goes_on is None else goes_on.transactions
+    # `lost`, also before the first record of the replay came: the rest is read if the log has it.
+    manager.is_moving = lost is None
+    position = manager.position if lost is None else manager.fetch_position
     found: Log = yield ways.catalogue.log(manager.partition)
     diverged_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
     loss = loss_of(manager.partition, position, found, diverged_at=diverged_at, known_end=known_end)
     offset, count = in_vain
     may_pass = offset != position.offset or count < _TRIES
     if loss is not None and not (diverged_at is None and may_pass and _asks_where(loss)):
-        position = yield from _jump(loss, ways, policy.on_data_loss, transactions)
+        if lost is not None:
+            raise lost
+        position = yield from _jump(loss, ways, policy.on_data_loss, _transactions(manager))
         return _gone_on(manager, position, found, loss)
     open_ones = manager.open_transactions
-    is_open = bool(open_ones)
+    is_open = lost is not None or bool(open_ones)
     if trouble is None or may_pass:
-        manager.is_moving = not is_open
-        going_on = _gone_on(manager, position, found)
-        return replace(going_on, resumed=None, reads_on=True) if is_open else going_on
-    if _lacking(open_ones, found):
+        if not is_open:
+            return _gone_on(manager, position, found)
+        manager.is_moving = False
+        return Opened(position, found.end, reads_on=True)
+    if lost is None and _lacking(open_ones, found):
         # No sink has any of it, or it would not have come here: as a restart goes on.
         return _gone_on(manager, position, found)
     # Where in an open range the record lies is not known here: the next one may be a good one.
-    skips = policy.on_corrupt_record == "skip" and not is_open
-    if isinstance(trouble, CorruptRecord) and skips:
+    if isinstance(trouble, CorruptRecord) and policy.on_corrupt_record == "skip" and not is_open:
         loss = corrupt(manager.partition, position)
-        position = yield from _jump(loss, ways, "skip", transactions)
+        position = yield from _jump(loss, ways, "skip", _transactions(manager))
         return _gone_on(manager, position, found, loss)
     raise trouble
 
 
-def _replaying(
-    manager: PartitionManager[Any],
-    trouble: KafkaError | None,
-    in_vain: tuple[int, int],
-    known_end: int | None,
-    ways: Ways,
-    lost: PartitionError,
-) -> Chain[Opened]:
-    """Read the rest of what is replayed, if the log has it; else raise why it has not."""
-    position = manager.fetch_position
-    found: Log = yield ways.catalogue.log(manager.partition)
-    diverged_at = trouble.diverged_at if isinstance(trouble, OffsetOutOfRange) else None
-    loss = loss_of(manager.partition, position, found, diverged_at=diverged_at, known_end=known_end)
-    offset, count = in_vain
-    may_pass = offset != position.offset or count < _TRIES
-    if loss is not None and not (diverged_at is None and may_pass and _asks_where(loss)):
-        raise lost
-    if trouble is None or may_pass:
-        return Opened(position, found.end, reads_on=True)
-    raise trouble
+def _transactions(manager: PartitionManager[Any]) -> Transactions | None:
+    goes_on = manager.delivery.resume_state(manager.position)
+    return None if goes_on is None else goes_on.transactions
 
 
 def _gone_on(
@@ -484,5 +455,5 @@ def _jump(
     return loss.resume
 
 
-def _tell(event: str, partition: Partition, position: Position, **facts: str) -> None:
+def _log_position(event: str, partition: Partition, position: Position, **facts: str) -> None:
     log.info(event, partition=str(partition), offset=position.offset, **facts)

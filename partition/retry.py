@@ -106,7 +106,6 @@ class RetryQueue:
         return self.failures.get(offset, 0) + 1
 
     def take_due(self, now: float, limit: int) -> list[int]:
-        """Take at most `limit` offsets that are due, in the order they fell due."""
         due: list[int] = []
         while self._queue and len(due) < limit and self._queue[0][0] <= now:
             due.append(heapq.heappop(self._queue)[1])
@@ -114,5 +113,4 @@ class RetryQueue:
         return due
 
     def forget_below(self, offset: int) -> None:
-        """Forget the counts of records below the last completed offset."""
         self.failures = {o: n for o, n in self.failures.items() if o >= offset}

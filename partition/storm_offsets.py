@@ -1,4 +1,4 @@
-"""Where a Storm topology stopped reading, from the nodes its Kafka spouts left. Pure, strict.
+"""The offsets at which a Storm topology stopped reading, from its spouts' nodes. Pure, strict.
 
 core            <path>/partition_<N>, or with a topic wildcard <path>/<topic>/partition_<N>;
                 <path> is `<zkRoot>/<id>` of storm-kafka's SpoutConfig (PartitionManager, ZkState):
@@ -273,7 +273,6 @@ def decode_core(path: str, data: bytes) -> StormNode:
 
 
 def decode_kafka_batch(path: str, data: bytes) -> StormNode:
-    """Decode a transaction's node of storm-kafka's Trident spouts. Raises StormUnreadable."""
     needed = 'an object with "offset" and "nextOffset", integers from 0, the first not above'
     node = _decode(_KAFKA_BATCH, path, data, needed)
     if node.nextOffset < node.offset:
@@ -300,7 +299,6 @@ def decode_client_batch(path: str, data: bytes) -> StormNode:
 
 
 def decode_transaction(path: str, data: bytes) -> int:
-    """Decode the node `currtx`: the transaction to be committed next. Raises StormUnreadable."""
     return _decode(_TRANSACTION, path, data, "an integer from 0")
 
 

@@ -43,14 +43,12 @@ class MembershipPolicy:
 
 
 class GroupMembership:
-    """Keeps one heartbeat outstanding and applies its result to the assignment.
+    """Keep one heartbeat outstanding and apply its result to the assignment.
 
-    The owner thread calls it. A heartbeat registers this replica, reports what it holds, and
-    brings the plan; the leader also makes the plan, as soon as it knows of partitions: a single
-    replica starts without waiting. With other replicas present, nothing is emitted once ZooKeeper
-    has not answered for `suspend_seconds`, though the session may live: its end is reported only
-    on the next connection, and by then others may have our partitions. A single replica works on
-    inside its in-flight limits (promise 15).
+    The leader plans as soon as it knows of partitions: a single replica starts without waiting.
+    With other replicas present, nothing is emitted once ZooKeeper has not answered for
+    `suspend_seconds`: the end of a session is reported only on the next connection, and by then
+    others may have our partitions. A single replica works on inside its limits (promise 15).
     """
 
     def __init__(
@@ -79,8 +77,7 @@ class GroupMembership:
     def poll(self, now: float) -> None:
         """Take the heartbeat's result, and send the next one when it is due.
 
-        Raises ReplicaReplaced, and OneReplicaOnly unless this one leads; and CountsDiffer at the
-        start, and when a topic has grown.
+        Raises ReplicaReplaced, OneReplicaOnly unless this one leads, and CountsDiffer.
         """
         if not self._known and self._check():
             self._due = now  # the leader plans as soon as it knows of partitions

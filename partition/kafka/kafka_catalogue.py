@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka import (
@@ -41,6 +40,7 @@ from partition.records import Partition
 Key = TypeVar("Key")
 Offset: TypeAlias = tuple[int, int | None] | Code  # with its leader's epoch
 Spec: TypeAlias = Any  # an OffsetSpec; its type is not public
+_Questions: TypeAlias = "queue.SimpleQueue[_Question | None]"
 
 ASK_SECONDS = 10.0
 _NEW_SECONDS = 3.0  # brokers hear of a new topic one after the other
@@ -78,9 +78,8 @@ class _Facts(NamedTuple):
 class KafkaCatalogue:
     """A `Catalogue` of Kafka. `properties` are the fetcher's.
 
-    Any thread asks; one thread of its own does the asking. A question is tried again while
-    trying again can help, `ask_seconds` long; a topic that is missing, for 3 seconds. Offsets
-    at the end of a log are those that readers see, as the property `isolation.level` says.
+    Any thread asks. A question is repeated for `ask_seconds` while that can help; a topic that is
+    missing, for 3 seconds. The end of a log is the one that readers see, by `isolation.level`.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class KafkaCatalogue:
         self._properties = dict(properties)
         self._ask_seconds = ask_seconds
         self._log = KafkaLog()
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._questions: _Questions = queue.SimpleQueue()
         self._lock = threading.Lock()  # of `_thread` and of putting a question
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -103,17 +102,15 @@ class KafkaCatalogue:
             properties = {**admin_properties(self._properties), "error_cb": self._on_error}
             client = open_client(AdminClient, properties, self._log)
             uncommitted = self._properties.get("isolation.level") == "read_uncommitted"
-            isolation = (
+            level = (
                 IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
             )
             self._ended = ended = threading.Event()
             self._questions = queue.SimpleQueue()
-            cluster = _Cluster(client, isolation, lambda: ended.is_set() or self._refused_now)
+            cluster = _Cluster(client, level, lambda: ended.is_set() or self._refused_now)
+            args = cluster, self._questions, ended
             self._thread = threading.Thread(
-                target=self._run,
-                args=(cluster, self._questions, ended),
-                name="kafka-catalogue",
-                daemon=True,
+                target=self._run, args=args, name="kafka-catalogue", daemon=True
             )
             self._thread.start()
 
@@ -154,12 +151,7 @@ class KafkaCatalogue:
             self._refusal, self._refused_now = error, True
         self._log.error(error)
 
-    def _run(
-        self,
-        cluster: "_Cluster",
-        questions: "queue.SimpleQueue[_Question | None]",
-        ended: threading.Event,
-    ) -> None:
+    def _run(self, cluster: "_Cluster", questions: _Questions, ended: threading.Event) -> None:
         open_questions: list[_Question] = []
         while not ended.is_set():
             wait_seconds = _RETRY_SECONDS if open_questions else _IDLE_SECONDS
@@ -173,59 +165,40 @@ class KafkaCatalogue:
 
     def _round(self, cluster: "_Cluster", questions: list[_Question]) -> list[_Question]:
         """Ask everything once; return what is to be asked again."""
-        left = min(each.asked_at for each in questions) + self._ask_seconds - time.monotonic()
-        # librdkafka tells a refusal again only half a minute later.
-        seconds = max(_LEAST_SECONDS, left) if self._refusal is None else _LEAST_SECONDS
+        # librdkafka reports a refusal again only half a minute later.
+        seconds = 0.0 if self._refusal else self._ask_seconds
+        cluster.end = min(each.asked_at for each in questions) + seconds
         self._refused_now = False
         try:
-            outcomes = self._outcomes(cluster, questions, seconds)
+            facts = self._facts(cluster, questions)
+            outcomes = [self._outcome(cluster, each, facts) for each in questions]
         except Exception as error:  # noqa: BLE001 - a thread that died would leave all waiting
             outcomes = [KafkaFailed(f"the catalogue failed: {error!r}")] * len(questions)
         cluster.poll()  # for the client's errors
         again = []
         for question, outcome in zip(questions, outcomes, strict=True):
+            seconds = 0.0
+            if isinstance(outcome, TopicMissing):
+                seconds = min(_NEW_SECONDS, self._ask_seconds)
+            elif isinstance(outcome, KafkaUnavailable):
+                seconds = self._ask_seconds
+                if self._log.last:  # why no broker may have answered: a certificate, say
+                    outcome.reason += f" ({self._log.last})"
             if not isinstance(outcome, PartitionError):
                 self._log.last = ""
                 question.answer.set_result(outcome)
-            elif self._may_change(question, outcome):
+            elif time.monotonic() - question.asked_at < seconds:
                 again.append(question)
             else:
-                question.answer.set_exception(self._explained(outcome))
+                question.answer.set_exception(outcome)
         return again
 
-    def _explained(self, error: PartitionError) -> PartitionError:
-        """Return the error with why no broker may have answered: a certificate, say."""
-        last = self._log.last
-        if not isinstance(error, KafkaUnavailable) or not last:
-            return error
-        return KafkaUnavailable(error.what, f"{error.reason} ({last})")
-
-    def _may_change(self, question: _Question, outcome: PartitionError) -> bool:
-        waited = time.monotonic() - question.asked_at
-        if isinstance(outcome, TopicMissing):
-            return waited < min(_NEW_SECONDS, self._ask_seconds)
-        return isinstance(outcome, KafkaUnavailable) and waited < self._ask_seconds
-
-    def _outcomes(
-        self, cluster: "_Cluster", questions: Sequence[_Question], seconds: float
-    ) -> list[Any]:
-        left = partial(_left, time.monotonic() + seconds)
-        facts = self._facts(cluster, questions, left)
-        return [
-            self._topic_or_log(question, facts)
-            if question.ends_of is None
-            else self._ends(cluster, question, facts.ends, left())
-            for question in questions
-        ]
-
-    def _facts(
-        self, cluster: "_Cluster", questions: Sequence[_Question], left: Callable[[], float]
-    ) -> _Facts:
-        topics = cluster.topics({each.topic for each in questions if each.topic}, left())
+    def _facts(self, cluster: "_Cluster", questions: Sequence[_Question]) -> _Facts:
+        topics = cluster.topics({each.topic for each in questions if each.topic})
         listing: Mapping[str, Topic] | Code = {}
         is_listed = any(not each.topic and each.ends_of is None for each in questions)
         if is_listed and not self._refused_now:
-            listing = _listing(cluster, left())
+            listing = cluster.listing()
         logs: set[Partition] = set()
         stamped: dict[int, set[Partition]] = {}
         for each in questions:
@@ -236,18 +209,18 @@ class KafkaCatalogue:
                 logs.add(each.partition)
                 if each.timestamp_ms is not None:
                     stamped.setdefault(each.timestamp_ms, set()).add(each.partition)
-        starts = cluster.offsets(logs, _EARLIEST, left())
-        ends_of = {partition for each in questions for partition in each.ends_of or ()}
-        ends = cluster.offsets(logs | ends_of, _LATEST, left())
+        starts = cluster.offsets(logs, _EARLIEST)
+        ends = cluster.offsets(logs.union(*(each.ends_of or () for each in questions)), _LATEST)
         stamps = {
-            timestamp_ms: cluster.offsets(
-                partitions, _OffsetSpec.for_timestamp(timestamp_ms), left()
-            )
+            timestamp_ms: cluster.offsets(partitions, _OffsetSpec.for_timestamp(timestamp_ms))
             for timestamp_ms, partitions in stamped.items()
         }
         return _Facts(topics, listing, starts, ends, stamps)
 
-    def _topic_or_log(self, question: _Question, facts: _Facts) -> Any:
+    def _outcome(self, cluster: "_Cluster", question: _Question, facts: _Facts) -> Any:
+        partition = question.partition
+        if question.ends_of is not None:
+            return self._ends(cluster, question, facts.ends)
         topic = facts.topics.get(question.topic) if question.topic else facts.listing
         if not isinstance(topic, Code | None):
             self._refusal = None
@@ -257,25 +230,14 @@ class KafkaCatalogue:
             return KafkaUnavailable(question.what, "no answer")
         if isinstance(topic, Code):
             return asked(question.what, topic, question.topic)
-        partition = question.partition
         if partition is None or not isinstance(topic, Topic):
             return topic
-        if partition not in facts.starts:
-            found = f"the topic has partitions {list(topic.partitions)}"
-            return KafkaUnavailable(question.what, found)
-        stamp = None
-        if question.timestamp_ms is not None:
-            stamp = facts.stamps[question.timestamp_ms].get(partition, (-1, None))
-        return _log(question.what, topic, facts.starts[partition], facts.ends[partition], stamp)
+        return _log(question, partition, topic, facts)
 
     def _ends(
-        self,
-        cluster: "_Cluster",
-        question: _Question,
-        ends: Mapping[Partition, Offset],
-        seconds: float,
+        self, cluster: "_Cluster", question: _Question, ends: Mapping[Partition, Offset]
     ) -> Mapping[Partition, LogEnd] | PartitionError:
-        """Return the ends that are known; an error if that is none, and there may be some."""
+        """Return the ends that are known; an error if there is none, and there may be some."""
         known = {each: ends[each] for each in question.ends_of or () if each in ends}
         told = {at: LogEnd(*each) for at, each in known.items() if isinstance(each, tuple)}
         found = {at: end for at, end in told.items() if end.offset >= 0}
@@ -283,8 +245,7 @@ class KafkaCatalogue:
         is_unclear = trouble is None or trouble.code() == Code._NOENT  # noqa: SLF001
         if known and not found and is_unclear:
             # No leader of any is known, or none has answered: they are not there, or no broker is.
-            described = cluster.topics({each.topic for each in known}, seconds)
-            trouble = _trouble(described.values())
+            trouble = _trouble(cluster.topics({each.topic for each in known}).values())
         if found:
             self._refusal = None
         if found or trouble is None:
@@ -292,9 +253,26 @@ class KafkaCatalogue:
         return asked(question.what, trouble if self._refusal is None else self._refusal)
 
 
-def _taken(
-    questions: "queue.SimpleQueue[_Question | None]", wait_seconds: float
-) -> list[_Question]:
+def _log(
+    question: _Question, partition: Partition, topic: Topic, facts: _Facts
+) -> Log | PartitionError:
+    if partition not in facts.starts:
+        found = f"the topic has partitions {list(topic.partitions)}"
+        return KafkaUnavailable(question.what, found)
+    found_at: list[Any] = [facts.starts[partition], facts.ends[partition]]
+    if question.timestamp_ms is not None:
+        found_at.append(facts.stamps[question.timestamp_ms].get(partition, (-1, None)))
+    for each in found_at:
+        if isinstance(each, Code):  # the topic's leader has not heard of it yet
+            return asked(question.what, each)
+    first, last = found_at[0][0], max(found_at[0][0], found_at[1][0])
+    at = None
+    for stamp, _ in found_at[2:]:
+        at = last if stamp < 0 else min(max(first, stamp), last)
+    return Log(first, last, topic.topic_id, at, found_at[1][1])
+
+
+def _taken(questions: _Questions, wait_seconds: float) -> list[_Question]:
     """Take what was asked; wait for a first question."""
     taken = []
     try:
@@ -307,51 +285,16 @@ def _taken(
         return taken
 
 
-def _left(end: float) -> float:
-    return max(_LEAST_SECONDS, end - time.monotonic())
-
-
-def _listing(cluster: "_Cluster", seconds: float) -> Mapping[str, Topic] | Code:
-    names = cluster.names(seconds)
-    if isinstance(names, Code):
-        return names
-    found = cluster.topics(names, seconds, internal=False)
-    trouble = _trouble(
-        each for each in found.values() if not (isinstance(each, Code) and is_refused(each))
-    )
-    if trouble is not None:
-        return trouble  # a topic that is left out would look deleted
-    return {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
-
-
 def _trouble(outcomes: Iterable[object]) -> Code | None:
     """Return the first error that does not say that something is not there."""
     errors = (each for each in outcomes if isinstance(each, Code))
     return next((each for each in errors if each.code() not in MISSING), None)
 
 
-def _log(
-    what: str, topic: Topic, start: Offset, end: Offset, stamp: Offset | None
-) -> Log | PartitionError:
-    # On an error: the topic was there a moment ago; its leader has not heard of it yet.
-    if isinstance(start, Code):
-        return asked(what, start)
-    if isinstance(end, Code):
-        return asked(what, end)
-    if isinstance(stamp, Code):
-        return asked(what, stamp)
-    first, last = start[0], max(start[0], end[0])
-    at = None
-    if stamp is not None:
-        at = last if stamp[0] < 0 else min(max(first, stamp[0]), last)
-    return Log(first, last, topic.topic_id, at, end[1])
-
-
 class _Cluster:
-    """Requests of one admin client, waited for in bounded time, on the thread that made it.
+    """Requests of one admin client, waited for until `end`, on the thread that made it.
 
-    `ended` tells it to stop waiting. Nothing raises: what could not be learnt is an error code in
-    its place.
+    `ended` tells it to stop waiting. Nothing raises: an error code stands in place of an answer.
     """
 
     def __init__(
@@ -360,32 +303,44 @@ class _Cluster:
         self._client = client
         self._isolation = isolation
         self._ended = ended
+        self.end = 0.0  # of the round, on the monotonic clock
+
+    @property
+    def _seconds(self) -> float:
+        return max(_LEAST_SECONDS, self.end - time.monotonic())
 
     def poll(self) -> None:
         """Let the client call back: errors, tokens."""
         self._client.poll(0)
 
-    def names(self, seconds: float) -> list[str] | Code:
-        end = time.monotonic() + seconds
+    def listing(self) -> Mapping[str, Topic] | Code:
+        """Describe all topics but Kafka's own ones."""
+        end = time.monotonic() + self._seconds
         while True:
             left = max(_STEP_SECONDS, min(1.0, end - time.monotonic()))
             try:
-                return sorted(self._client.list_topics(timeout=left).topics)
+                names = sorted(self._client.list_topics(timeout=left).topics)
+                break
             except KafkaException as error:
                 self.poll()
                 if self._ended() or time.monotonic() >= end:
                     return code_of(error)
+        found = self.topics(names, internal=False)
+        trouble = _trouble(
+            each for each in found.values() if not (isinstance(each, Code) and is_refused(each))
+        )
+        if trouble is not None:
+            return trouble  # a topic that is left out would look deleted
+        return {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
 
-    def topics(
-        self, names: Collection[str], seconds: float, *, internal: bool = True
-    ) -> dict[str, Topic | Code]:
-        """Describe topics; Kafka's own ones are left out unless `internal`."""
+    def topics(self, names: Collection[str], *, internal: bool = True) -> dict[str, Topic | Code]:
         if not names:
             return {}
-        collection = TopicCollection(list(names))
-        asked = self._client.describe_topics(collection, request_timeout=seconds)
+        asked = self._client.describe_topics(
+            TopicCollection(list(names)), request_timeout=self._seconds
+        )
         found: dict[str, Topic | Code] = {}
-        for name, answer in self._answers(asked, seconds).items():
+        for name, answer in self._answers(asked).items():
             if isinstance(answer, Code):
                 found[name] = answer
             elif internal or not answer.is_internal:
@@ -394,39 +349,35 @@ class _Cluster:
                 found[name] = Topic(name, None if topic_id == _NO_ID else topic_id, numbers)
         return found
 
-    def offsets(
-        self, partitions: Collection[Partition], spec: Spec, seconds: float
-    ) -> dict[Partition, Offset]:
+    def offsets(self, partitions: Collection[Partition], spec: Spec) -> dict[Partition, Offset]:
         """Ask partitions' leaders for an offset each; -1: there is none."""
         if not partitions:
             return {}
         asked = self._client.list_offsets(
             {TopicPartition(each.topic, each.number): spec for each in partitions},
-            request_timeout=seconds,
+            request_timeout=self._seconds,
             isolation_level=self._isolation,
         )
-        return {
-            Partition(at.topic, at.partition): answer
-            if isinstance(answer, Code)
-            else (answer.offset, _known(answer.leader_epoch))
-            for at, answer in self._answers(asked, seconds).items()
-        }
+        found: dict[Partition, Offset] = {}
+        for at, answer in self._answers(asked).items():
+            if not isinstance(answer, Code):
+                epoch = answer.leader_epoch
+                answer = answer.offset, None if epoch is None or epoch < 0 else epoch  # noqa: PLW2901
+            found[Partition(at.topic, at.partition)] = answer
+        return found
 
-    def _answers(self, asked: Mapping[Key, Future[Any]], seconds: float) -> dict[Key, Any]:
+    def _answers(self, asked: Mapping[Key, Future[Any]]) -> dict[Key, Any]:
+        seconds = self._seconds
         end = time.monotonic() + seconds + _STEP_SECONDS
         waiting: set[Future[Any]] = set(asked.values())
         while waiting and time.monotonic() < end and not self._ended():
             _, waiting = wait(waiting, _STEP_SECONDS)
             self.poll()
-        return {key: _outcome(answer, seconds) for key, answer in asked.items()}
+        return {key: _answer(future, seconds) for key, future in asked.items()}
 
 
-def _known(epoch: int | None) -> int | None:
-    return None if epoch is None or epoch < 0 else epoch
-
-
-def _outcome(answer: Future[Any], seconds: float) -> Any:
-    if not answer.done():
+def _answer(future: Future[Any], seconds: float) -> Any:
+    if not future.done():
         return Code(Code._TIMED_OUT, f"no answer in {seconds:g} seconds")  # noqa: SLF001
-    error = answer.exception()
-    return answer.result() if error is None else code_of(error)
+    error = future.exception()
+    return future.result() if error is None else code_of(error)

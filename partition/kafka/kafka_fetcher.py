@@ -84,11 +84,6 @@ class KafkaFetcher:
 
     @property
     def available(self) -> bool:
-        """Whether a broker answered when one was last heard of.
-
-        A broker that holds its connections and answers nothing is noticed after some
-        seconds.
-        """
         return bool(self._availability)
 
     @property
@@ -102,10 +97,6 @@ class KafkaFetcher:
         return self._client
 
     def open(self) -> None:
-        """Make the client; brokers are contacted in the background.
-
-        Raises KafkaMisconfigured for a property that is forced, unknown or of a wrong value.
-        """
         if self._client is not None:
             return
         properties: dict[str, Any] = consumer_properties(self._properties)
@@ -124,13 +115,9 @@ class KafkaFetcher:
         client, self._client = self._client, None
         available = self.available
         self._positions.drop(list(self._next))
-        self._paused.clear()
-        self._unchecked.clear()
-        self._seated.clear()
-        self._heard_of.clear()
-        self._transactions.clear()
-        self._ranges.clear()
-        self._failed.clear()
+        known: list[Any] = [self._paused, self._unchecked, self._seated, self._heard_of]
+        for each in [*known, self._transactions, self._ranges, self._failed]:
+            each.clear()
         if client is None:
             return
         if available:  # without a broker, closing would wait for its answer
@@ -155,13 +142,12 @@ class KafkaFetcher:
             self._ranges.pop(partition, None)
 
     def pause(self, partition: Partition) -> None:
-        """Deliver nothing of a partition; its prefetched records are dropped, and fetched again."""
+        """See `Fetcher.pause`. What was prefetched is dropped, and fetched again."""
         if partition in self._next:
             self._consumer.pause([TopicPartition(*partition)])
             self._paused.add(partition)
 
     def resume(self, partition: Partition) -> None:
-        """Fetch a paused partition again, from behind the last record delivered."""
         if partition in self._paused:
             self._consumer.resume([TopicPartition(*partition)])
             self._paused.discard(partition)
@@ -184,15 +170,15 @@ class KafkaFetcher:
             client.incremental_assign(seats)
         except KafkaException as error:
             raise KafkaFailed(f"Kafka's client cannot read {seats}: {error}") from error
-        self._unchecked.update(filter(self._positions.has_epoch, partitions))
+        self._unchecked.update(self._positions.epochs.keys() & set(partitions))
         self._check_epochs(client)
 
     def _check_epochs(self, client: Consumer) -> None:
         """Have leader epochs checked by a seek.
 
-        An assignment has its epoch checked only when the client first hears of the
-        partition's leader, not when it reads the partition again; a seek always has. It
-        is refused while the assignment is under way, and tried again with the next fetch.
+        The client checks the epoch of an assignment only when it first hears of the partition's
+        leader, that of a seek always. A seek is refused while the assignment is under way, and
+        repeated with the next fetch.
         """
         for partition in list(self._unchecked):
             try:
@@ -212,10 +198,7 @@ class KafkaFetcher:
         self._consumer.incremental_unassign([TopicPartition(*each) for each in partitions])
 
     def log_range(self, partition: Partition) -> tuple[int, int] | None:
-        """Return the log's first offset and its end as of the last fetch that was answered.
-
-        The end counts open transactions' records too, which no reader gets yet.
-        """
+        """See `LogReader`. The end counts records of open transactions too."""
         if partition not in self._next and partition not in self._failed:
             return None
         asked_for = TopicPartition(partition.topic, partition.number)
@@ -228,7 +211,6 @@ class KafkaFetcher:
         return self._ranges.get(partition)
 
     def transaction_wait_seconds(self, partition: Partition) -> float:
-        """Return how long an open transaction has held readers up; 0 for a paused partition."""
         position = self._next.get(partition)
         if position is None or partition in self._paused:
             return 0.0
@@ -307,7 +289,7 @@ class KafkaFetcher:
             self._on_error(error, partition)
 
     def _failures(self, stops: Mapping[Partition, Message]) -> dict[Partition, KafkaError]:
-        """Return what stopped partitions, and let go of them, for the client reads on."""
+        """Return what stopped partitions, and unassign them: the client would read on."""
         failures: dict[Partition, KafkaError] = {}
         for partition, event in stops.items():
             error = event.error()
@@ -338,7 +320,7 @@ class KafkaFetcher:
         return True
 
     def _on_error(self, error: Code, partition: Partition | None = None) -> None:
-        """Take librdkafka's general errors: during `fetch`, on the owner thread."""
+        """Handle librdkafka's general errors: during `fetch`, on the owner thread."""
         if is_refused(error):
             what = "to read" if partition is None else f"to read {partition}"
             self._failure = refusal(what, error)
@@ -364,7 +346,7 @@ class KafkaFetcher:
 
 
 def _before_stops(received: list[Message], stops: Mapping[Partition, Message]) -> list[Message]:
-    """Return the records, without those that came after what stopped their partition."""
+    """Drop the records that came after what stopped their partition."""
     kept = []
     events = {id(event): partition for partition, event in stops.items()}
     stopped: set[Partition] = set()
@@ -385,16 +367,12 @@ class _Positions:
 
     def __init__(self) -> None:
         self.next: dict[Partition, int] = {}
-        self._epochs: dict[Partition, int] = {}  # of the record before
+        self.epochs: dict[Partition, int] = {}  # of the record before
         self._topics: dict[str, int] = {}  # every topic ever read, numbered
         self._keys: dict[int, Partition] = {}
 
     def seat(self, partition: Partition) -> TopicPartition:
-        """Return a partition's position as the client takes it."""
-        return _seat(partition, Position(self.next[partition], self._epochs.get(partition)))
-
-    def has_epoch(self, partition: Partition) -> bool:
-        return partition in self._epochs
+        return _seat(partition, Position(self.next[partition], self.epochs.get(partition)))
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
         for partition, position in positions.items():
@@ -402,12 +380,12 @@ class _Positions:
             self._topics.setdefault(partition.topic, len(self._topics))
             self._keys[self._key(partition)] = partition
             if position.leader_epoch is not None:
-                self._epochs[partition] = position.leader_epoch
+                self.epochs[partition] = position.leader_epoch
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
             del self.next[partition], self._keys[self._key(partition)]
-            self._epochs.pop(partition, None)
+            self.epochs.pop(partition, None)
 
     def pass_ends(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
         """Move on to the log ends that were reached; return those that are news."""
@@ -451,7 +429,7 @@ class _Positions:
         self.next[partition] = int(offsets[-1]) + 1
         epochs = epoch_runs(messages, offsets, _epoch)
         if epochs:
-            self._epochs[partition] = epochs[-1][1]
+            self.epochs[partition] = epochs[-1][1]
         sized = cast("list[Sized]", messages)
         return Chunk(partition, offsets, sized, epochs, other_bytes=other_bytes(messages, _key))
 
@@ -475,10 +453,9 @@ def _unseen(offsets: Offsets, position: int) -> npt.NDArray[np.intp]:
 
 
 class GroupMirror:
-    """Commits offsets to Kafka's consumer group too, for tools that watch lag.
+    """Commit offsets to Kafka's consumer group too, for tools that watch lag.
 
-    One commit at a time, and the newest positions next: an outage piles nothing up. The owner
-    thread calls everything; `answered` is the consumer's `on_commit`.
+    One commit at a time, and the newest positions next. `answered` is the consumer's `on_commit`.
     """
 
     def __init__(self, log: KafkaLog) -> None:
@@ -489,17 +466,14 @@ class GroupMirror:
 
     @property
     def due(self) -> bool:
-        """Whether something waits, and nothing is under way."""
         return bool(self._next) and not self._under_way
 
     def put(self, consumer: Consumer, positions: Mapping[Partition, Position]) -> None:
-        """Commit these, now or when the commit that is under way has been answered."""
         self._next.update(positions)
         if self.due:
             self.send(consumer)
 
     def send(self, consumer: Consumer) -> None:
-        """Commit what waits, whatever is under way."""
         if not self._next:
             return
         positions, self._next = self._next, {}

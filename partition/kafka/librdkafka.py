@@ -114,10 +114,7 @@ _SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
 
 
 def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's properties, over DEFAULTS, with FORCED.
-
-    Raises KafkaMisconfigured for one that is forced.
-    """
+    """Return the user's properties, over DEFAULTS, with FORCED. Raises KafkaMisconfigured."""
     for key, value in FORCED.items():
         if key in properties:
             raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
@@ -125,10 +122,7 @@ def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def admin_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return those of the user's properties that are not a consumer's alone.
-
-    Raises KafkaMisconfigured for one that is forced for the consumer.
-    """
+    """Return the user's properties without a consumer's own. Raises KafkaMisconfigured."""
     consumer_properties(properties)
     return {key: value for key, value in properties.items() if not key.startswith(_CONSUMERS)}
 
@@ -152,14 +146,14 @@ def close_client(client: Consumer) -> bool:
 
 
 class Truncation(NamedTuple):
-    """A log that was cut off, as librdkafka tells it."""
+    """A log that was cut off, as librdkafka reports it."""
 
     offset: int  # the one that was checked
     diverged_at: int | None  # None: the broker does not know the epoch at all
 
 
 def truncation(text: str) -> Truncation | None:
-    """Parse an error's text; None if it tells of something else."""
+    """Parse an error's text; None for any other error."""
     found = _TRUNCATION.search(text)
     if found is None:
         return None
@@ -168,7 +162,6 @@ def truncation(text: str) -> Truncation | None:
 
 
 def partition_in(text: str) -> Partition | None:
-    """Return the partition at the begin of a general error's text."""
     found = _PARTITION.match(text)
     return None if found is None else Partition(found[1], int(found[2]))
 
@@ -221,11 +214,9 @@ class KafkaLog:
         self.last = ""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        """Take librdkafka's line as a `logging.Logger` does; secrets in it are masked."""
         self.warn("kafka_client_message", facility, text)
 
     def error(self, error: Code) -> None:
-        """Take a general error, as `error_cb`."""
         self.warn("kafka_trouble", error.name(), error.str())
 
     def warn(self, event: str, kind: str, text: str) -> None:
@@ -240,12 +231,10 @@ class KafkaLog:
 
 
 class Availability:
-    """Whether brokers answer, as librdkafka's events and statistics tell. The owner thread calls.
+    """Whether brokers answer, by librdkafka's events and statistics. One that does is enough.
 
-    A frozen broker, which holds its connections and answers nothing, is told by no error: in 35
-    seconds no event came and no callback was called. A broker that is back is told by no event
-    either while its logs are idle. The statistics show both, and asking would block. With several
-    brokers, one that answers is enough.
+    No event tells of a frozen broker, which holds its connections and answers nothing (measured:
+    none in 35 s), nor of one that is back while its logs are idle. The statistics show both.
     """
 
     def __init__(self) -> None:
@@ -265,18 +254,14 @@ class Availability:
         self._muted_until: dict[str, float] = {}  # by broker, as `_owed_since`
 
     def hear(self) -> None:
-        """Note that records came: a broker answered, which says nothing of now in an outage."""
+        """Note that records came. They end no outage: they may have been prefetched."""
         self._heard = True
 
     def lose(self) -> None:
-        """Note that all brokers are down."""
-        self._outage = True
+        self._outage = True  # all brokers are down
 
     def throttled(self, broker: str, seconds: float) -> None:
-        """Note that a broker answers nothing for so long, as a quota is used up.
-
-        An answer beside it that is not throttled comes at the same moment, and ends nothing.
-        """
+        """Note that a broker answers nothing for so long, as a quota is used up."""
         self._told_to_wait[broker] = max(seconds, self._told_to_wait.get(broker, 0.0))
 
     def take(self, told: Mapping[str, Any]) -> None:
@@ -306,8 +291,7 @@ class Availability:
     def _owed(self, name: str, broker: dict[str, Any], now: float) -> float:
         """Return since when a broker owes an answer; `now` if it owes none.
 
-        One that is not asked anything, because all partitions are paused, owes nothing. An
-        answer to another question in between begins the wait anew.
+        A broker that is not asked, because all partitions are paused, owes nothing.
         """
         if not broker.get("waitresp_cnt"):
             return now
@@ -318,8 +302,8 @@ class Availability:
 class OpenTransactions:
     """Since when each log's last stable offset has stood still below its end, by the statistics.
 
-    Readers of what is committed get nothing from there on, and no error; an offset that does not
-    move is of one transaction, as each that ends moves it. The owner thread calls it.
+    Readers of committed records get nothing from there on, and no error. Each transaction that
+    ends moves it, so an offset that stands still is of one transaction.
     """
 
     def __init__(self) -> None:

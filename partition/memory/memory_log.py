@@ -98,13 +98,11 @@ class MemoryLog:
             self.create_topic(topic, partitions)
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Add an empty topic."""
         with self.changed:
             self._ids[topic] = f"{topic}-{len(self._ids) + 1}"
             self.add_partitions(topic, partitions)
 
     def add_partitions(self, topic: str, count: int = 1) -> None:
-        """Add empty partitions to a topic. Raises TopicMissing."""
         with self.changed:
             present = len(self.partitions(topic))
             for number in range(present, present + count):
@@ -134,7 +132,6 @@ class MemoryLog:
             return offset
 
     def topic(self, name: str) -> Topic:
-        """Describe a topic. Raises TopicMissing."""
         with self.changed:
             numbers = tuple(partition.number for partition in self.partitions(name))
             return Topic(name, self._ids[name], numbers)
@@ -151,7 +148,6 @@ class MemoryLog:
             return sorted(partition for partition in self._logs if partition.topic == topic)
 
     def log(self, partition: Partition, timestamp_ms: int | None = None) -> Log:
-        """Describe a partition's log. Raises TopicMissing."""
         with self.changed:
             start, end = self.log_range(partition)
             log, at = self._logs[partition], None
@@ -161,7 +157,6 @@ class MemoryLog:
             return Log(start, end, self._ids[partition.topic], at, log.epoch)
 
     def log_range(self, partition: Partition) -> tuple[int, int]:
-        """Return the first offset and the next to be written. Raises TopicMissing."""
         with self.changed:
             if partition not in self._logs:
                 raise TopicMissing(partition.topic)
@@ -312,7 +307,6 @@ class MemoryFetcher:
         return fetched
 
     def _read(self, partition: Partition, max_records: int, fetched: Fetched) -> None:
-        """Fetch one partition's readable records. Raises as `MemoryLog.read`."""
         _, log_end = self._ranges[partition] = self._log.log_range(partition)
         position = self._next[partition]
         messages = self._log.read(partition, position, max_records)

@@ -39,7 +39,6 @@ class MemoryNodes:
         self.nodes: dict[str, ZNode] = {}
 
     def answer(self, request: Request) -> Reply:
-        """Carry out a request. Raises NodeExists, NodeChanged."""
         if isinstance(request, Read):
             return self.nodes.get(request.path)
         if isinstance(request, Write):
@@ -47,7 +46,6 @@ class MemoryNodes:
         return None  # a pause: time changes nothing here
 
     def write(self, operations: Sequence[Operation]) -> list[int]:
-        """Carry out all operations or none; return the nodes' versions."""
         before, versions = dict(self.nodes), []
         try:
             for parent in missing_parents(operations):
@@ -63,7 +61,6 @@ class MemoryNodes:
         return versions
 
     def change(self, operation: Operation) -> None:
-        """Carry out one operation of a write. Raises NodeExists, NodeChanged."""
         path, found = operation.path, self.nodes.get(operation.path)
         if isinstance(operation, CreateNode):
             if found is not None:
@@ -98,7 +95,6 @@ class MemoryStore(OffsetStore):
         self._is_open = False
 
     def open(self) -> None:
-        """Start as a new writer."""
         if not self._is_open:
             self._held = Holdings()
         self._is_open = True

@@ -222,7 +222,6 @@ class OffsetStore(ABC):
     def _commit(
         self, progress: Mapping[Partition, Progress]
     ) -> Steps[Mapping[Partition, StoreError]]:
-        """Write in as few requests as the limits allow."""
         refused: dict[Partition, StoreError] = {}
         changes: list[Update] = []
         at = self._access()
@@ -281,7 +280,7 @@ def _tell_dropped(
 
 
 def _merged(stored: Position, asked: Position) -> Position:
-    """Return the asked position; at the same offset with what only the stored one knows."""
+    """Return `asked`, at the same offset with the fields that only `stored` has."""
     if asked.offset != stored.offset:
         return asked
     leader_epoch = stored.leader_epoch if asked.leader_epoch is None else asked.leader_epoch
@@ -298,7 +297,6 @@ class Update(NamedTuple):
     data: bytes
 
     def operations(self) -> Iterator[Operation]:
-        """Return operations that set the node if it is still the same node."""
         yield SetNode(self.path, self.data, self.known.version)
         if self.node.incarnation is not None:
             yield CheckNode(incarnation_path(self.path, self.node.incarnation))
@@ -311,10 +309,7 @@ def change_to(
     position: Position,
     transactions: Transactions | None,
 ) -> Update:
-    """Return the change that stores a position, and its open transactions, under the epoch.
-
-    Raises ValueError if they do not fit.
-    """
+    """Return the update that stores a position and its transactions. Raises ValueError."""
     stored = at.names.stored(position, known.node.stored.epoch, transactions)
     node = OffsetNode(stored, at.held.next_writer(), known.node.incarnation)
     data = encode(partition, node)
@@ -390,7 +385,7 @@ def _read_back(
 
 
 def _why_not(at: Access, change: Update, found: KnownNode | None) -> Steps[StoreError | None]:
-    """Return why a write cannot land any more; None when it still can."""
+    """Return why a write can never land; None while it can."""
     if found is None:
         return StoreMissing(change.path)
     if found != change.known:

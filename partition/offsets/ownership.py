@@ -82,9 +82,8 @@ class KnownNode:
 class Holdings:
     """The partitions that a process owns, and why it lost others. Not thread-safe.
 
-    `process` tells our writes from everyone else's. `damaged` holds the partitions whose
-    claim found no offset to go on from: the unreadable node's version, or None where there
-    is no node. `begun` is what was seen in the topics' nodes; it only saves readings.
+    `process` marks our writes. `damaged` holds the partitions whose claim found no offset: the
+    unreadable node's version, or None where there is no node. `begun` caches the topics' nodes.
     """
 
     def __init__(self, process: str | None = None) -> None:
@@ -99,7 +98,7 @@ class Holdings:
         self._writes: dict[Partition, set[tuple[int, int]]] = {}
 
     def end_session(self) -> None:
-        """Drop every ownership; our writes are remembered."""
+        """Drop every ownership, but not what was written."""
         self.session += 1
         self._owned.clear()
         self._refusals.clear()
@@ -107,7 +106,6 @@ class Holdings:
         self.begun.clear()
 
     def next_writer(self) -> Writer:
-        """Return the mark of a new write."""
         self._sequence += 1
         return Writer(self.process, self._sequence)
 
@@ -115,11 +113,9 @@ class Holdings:
         return self._owned.get(partition)
 
     def refusal(self, partition: Partition) -> StoreError:
-        """Return why a partition is not ours."""
         return self._refusals.get(partition) or OwnershipLost(partition)
 
     def take(self, partition: Partition, known: KnownNode) -> None:
-        """Note that the node is ours and as known."""
         self._owned[partition] = known
         self._refusals.pop(partition, None)
         self.damaged.pop(partition, None)
@@ -127,13 +123,11 @@ class Holdings:
         self._writes[partition] = {(known.version, writer.sequence)} if writer else set()
 
     def drop(self, partition: Partition, reason: StoreError) -> StoreError:
-        """Note that the partition is not ours any more, and why; return the reason."""
         self._owned.pop(partition, None)
         self._refusals[partition] = reason
         return reason
 
     def wrote(self, partition: Partition, version: int, writer: Writer) -> None:
-        """Note that a write is sent that gives the node this version."""
         self._writes.setdefault(partition, set()).add((version, writer.sequence))
 
     def is_last_write(self, partition: Partition, found: KnownNode) -> bool:
@@ -148,10 +142,7 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The nodes, for one piece of work, which sends nothing in a later session than its own.
-
-    Everything raises SessionEnded once that session has ended.
-    """
+    """Requests of one session. Everything raises SessionEnded once it has ended."""
 
     names: NodeNames
     held: Holdings
@@ -166,11 +157,9 @@ class Access:
         return reply
 
     def pause(self) -> Steps[None]:
-        """Wait a little before another try."""
         yield from self.ask(Pause(_RETRY_SECONDS))
 
     def read(self, path: str) -> Steps[ZNode | None]:
-        """Return a node, or None; tries until there is an answer."""
         while True:
             try:
                 return cast("ZNode | None", (yield from self.ask(Read(path))))
@@ -178,10 +167,7 @@ class Access:
                 yield from self.pause()
 
     def write(self, operations: list[Operation]) -> Steps[dict[str, int]]:
-        """Return the new version of each node by its path.
-
-        Raises NodeChanged, NodeExists and OutcomeUnknown.
-        """
+        """Return versions by path. Raises NodeChanged, NodeExists, OutcomeUnknown."""
         reply = yield from self.ask(Write(tuple(operations)))
         paths = [operation.path for operation in operations]
         return dict(zip(paths, cast("list[int]", reply), strict=True))
@@ -203,7 +189,7 @@ class Access:
     def note_begun(
         self, partition: Partition, partitions: int | None = None
     ) -> Steps[list[Operation]]:
-        """Return what notes in the topic's node that a partition was begun, if it is not noted.
+        """Return the write that notes in the topic's node that a partition was begun, if needed.
 
         `partitions` is how many the topic has; it is noted with the first.
         """
@@ -219,7 +205,6 @@ class Access:
 
 
 def owner_of(node: OffsetNode) -> str:
-    """Return who wrote a node, for an error message."""
     by = f", process {node.writer.process}" if node.writer else ""
     stored = node.stored
     return f"topology '{stored.topology_id}'{by}, epoch {stored.epoch}, offset {stored.offset}"

@@ -1,8 +1,8 @@
 """Requests for nodes, their replies, and the driver of generators that yield them. No I/O.
 
-A generator (`partition.offsets.offset_nodes`, `partition.replicas.heartbeat`) yields requests. A
-driver sends each, and gives the generator the reply, or raises what went wrong in it. So the same
-code runs against ZooKeeper, against memory, and in a simulator whose network loses and delays.
+A generator (`partition.offsets.offset_store`, `partition.replicas.heartbeat`) yields requests; a
+driver sends each, and gives the generator the reply or raises its error there. So the same code
+runs against ZooKeeper, against memory, and in a simulator whose network loses and delays.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -120,11 +120,7 @@ class SessionEnded(Exception):
 
 
 def missing_parents(operations: Iterable[Operation]) -> list[str]:
-    """Return the parents that a shell must make before a write, each with its own parents.
-
-    A parent that the write itself names is the write's business: created earlier in it, or
-    expected to be there.
-    """
+    """Return the parents to make before a write, but for those that the write names itself."""
     operations = tuple(operations)
     named = {operation.path for operation in operations}
     parents = [
@@ -136,7 +132,7 @@ def missing_parents(operations: Iterable[Operation]) -> list[str]:
 
 
 class Run(Generic[T]):
-    """A generator under way. `request` is its next one, or None before `start` and at the end."""
+    """A generator under way. `request` is its next one; None before `start` and at the end."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self.future: Future[T] = Future()
@@ -150,16 +146,15 @@ class Run(Generic[T]):
 
     def take(self, reply: Reply | BaseException) -> None:
         """Give the generator a reply, or raise an error in it, and ask for its next request."""
+        self.request = None
         try:
             if isinstance(reply, BaseException):
                 self.request = self._steps.throw(reply)
             else:
                 self.request = self._steps.send(reply)
         except StopIteration as stop:
-            self.request = None
             self.future.set_result(stop.value)
-        except BaseException as error:  # noqa: BLE001 - the future's owner hears of it
-            self.request = None
+        except BaseException as error:  # noqa: BLE001 - the future's owner gets it
             self.future.set_exception(error)
 
 
@@ -171,9 +166,9 @@ def run_all(
     """Run generators to their ends, none of which asks for what another one writes.
 
     `send` returns a function that waits for the reply; both may raise. The next requests of all
-    are sent before the first reply is waited for, so a round takes as long as one request. When
-    `session_ended` says so after a round, every generator gets SessionEnded in place of its reply,
-    but for an error that no other request can mend.
+    are sent before the first reply is waited for, so a round takes as long as one request. If
+    `session_ended` after a round, every generator gets SessionEnded in place of its reply, except
+    for a final error.
     """
     session_ended()
     for run in runs:

@@ -133,15 +133,11 @@ def node_path(root: str, pipeline: str, partition: Partition) -> str:
 
 
 def incarnation_path(path: str, incarnation: str) -> str:
-    """Return the path of the node that lives and dies with the offset node at `path`."""
     return f"{path}/incarnation-{incarnation}"
 
 
 def encode(partition: Partition, node: OffsetNode) -> bytes:
-    """Return the node's bytes; without a writer, what storm-kafka writes.
-
-    Raises ValueError for transactions that `decode` would refuse: none such is ever written.
-    """
+    """Return the node's bytes; without a writer, storm-kafka's. Raises ValueError if invalid."""
     stored, writer = node.stored, node.writer
     ours: _Headrace | msgspec.UnsetType = msgspec.UNSET
     written: _Transactions | msgspec.UnsetType = msgspec.UNSET
@@ -172,7 +168,6 @@ def encode(partition: Partition, node: OffsetNode) -> bytes:
 
 
 def decode(path: str, data: bytes) -> OffsetNode:
-    """Decode a node's bytes. Raises StoreCorrupt, which names the path and what was found."""
     if len(data) > MAX_BYTES:
         raise StoreCorrupt(path, f"{len(data)} bytes, more than {MAX_BYTES}")
     try:
@@ -195,10 +190,7 @@ def decode(path: str, data: bytes) -> OffsetNode:
 
 
 def check_version(path: str, data: bytes) -> None:
-    """Raise StoreCorrupt for data of a later version of this package; check nothing else.
-
-    Raises msgspec's errors where the bytes are not JSON, or the version is not a number.
-    """
+    """Raise StoreCorrupt for data of a later version of this package, or msgspec's errors."""
     ours = _versions.decode(data).headrace
     if ours is not None and ours.version > VERSION:
         found = f'"headrace"."version" {ours.version}, which a later version of this package wrote'
@@ -238,7 +230,7 @@ def topic_path(root: str, pipeline: str, topic: str) -> str:
 
 
 def decode_topic(path: str, data: bytes) -> TopicNode:
-    """Decode a topic's node; one made only as a parent is empty. Raises StoreCorrupt."""
+    """Decode a topic's node; one made only as a parent is empty."""
     if not data:
         return TopicNode()
     try:
@@ -257,12 +249,11 @@ def encode_topic(node: TopicNode) -> bytes:
 
 
 def shown(data: bytes) -> str:
-    """Return the beginning of bytes for an error message."""
     start = data[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     return f"{start!r}" + ("..." if len(data) > _SHOWN_BYTES else "")
 
 
 def said(error: Exception) -> str:
-    """Return a parser's error text; a long one, which holds a value, without its middle."""
+    """Return a parser's error text; a long one, which quotes a value, without its middle."""
     text = str(error)
     return text if len(text) <= 2 * _SAID else f"{text[:_SAID]}...{text[-_SAID:]}"

@@ -102,7 +102,6 @@ T = TypeVar("T", _Member, _Plan, Control)
 
 
 def check_name(name: str) -> str:
-    """Return a replica's name. Raises ValueError, which says what is allowed."""
     if name in {".", ".."} or not _NAME.fullmatch(name):
         raise ValueError(
             f'{name!r} is no name of a replica; 1 to {MAX_NAME} characters of A-Z a-z 0-9 "." "_" '
@@ -112,7 +111,6 @@ def check_name(name: str) -> str:
 
 
 def replicas_path(root: str, pipeline: str) -> str:
-    """Return the path of the members' parent."""
     return f"{root.rstrip('/')}/{pipeline}/@replicas"
 
 
@@ -129,7 +127,6 @@ def control_path(root: str, pipeline: str) -> str:
 
 
 def encode_member(member: Member) -> bytes:
-    """Encode a member; its path holds its name, and the server knows when it joined."""
     holds, host = by_topic(member.holds), member.host
     since_ms, headrace = member.since_ms, member.headrace
     found = _Member(VERSION, member.process, member.seen, holds, host, since_ms, headrace)
@@ -137,7 +134,6 @@ def encode_member(member: Member) -> bytes:
 
 
 def decode_member(path: str, data: bytes, joined: int) -> Member:
-    """Decode a member that joined then. Raises StoreCorrupt, which names the path."""
     found = _decode(path, data, _Member, "a replica")
     try:
         holds = from_topics(found.holds)
@@ -163,7 +159,6 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(path: str, data: bytes) -> Plan:
-    """Decode a plan. Raises StoreCorrupt, which names the path."""
     found = _decode(path, data, _Plan, "a plan")
     owners: dict[Partition, str] = {}
     leaving: dict[Partition, Leaving] = {}
@@ -371,7 +366,6 @@ class Heartbeats:
         raise ReplicaReplaced(self._me.name, other)
 
     def _plan(self) -> Steps[tuple[Plan | None, int | None]]:
-        """Return the plan and its node's version."""
         found = yield from _read(self._plan_at)
         return (
             (None, None)
@@ -421,7 +415,6 @@ def _read(path: str) -> Steps[ZNode | None]:
 
 
 def _asked(request: Request) -> Steps[Reply]:
-    """Ask until there is an answer."""
     while True:
         try:
             return (yield request)

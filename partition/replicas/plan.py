@@ -39,7 +39,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Who must release a partition, and the plan that revoked it."""
+    """The member that must release a partition, and the plan that revoked it."""
 
     name: str
     number: int
@@ -47,7 +47,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who may hold which partition. A partition is in `owners`, in `leaving`, or in neither."""
+    """The owner of each partition. One is in `owners`, in `leaving`, or in neither."""
 
     number: int  # from 1; grows from each plan to the next
     leader: str  # who wrote it
@@ -56,13 +56,12 @@ class Plan:
     rebalanced: int = 0  # the newest `Control.rebalance` that was carried out
 
     def of(self, name: str) -> frozenset[Partition]:
-        """Return the partitions that a member may hold."""
         return frozenset(each for each, owner in self.owners.items() if owner == name)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Who asked for something, why, and when (milliseconds since 1970)."""
+    """An operator's request: by whom, why, and when (milliseconds since 1970)."""
 
     by: str
     why: str
@@ -71,8 +70,6 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Requests of operators."""
-
     paused: Note | None = None
     drained: Mapping[str, Note] = field(default_factory=dict)  # by the replica's name
     rebalance: Natural = 0  # grows with each request
@@ -102,7 +99,6 @@ class Copartitions:
         return list(units.values())
 
     def check(self, partitions: Iterable[Partition]) -> None:
-        """Raise CountsDiffer if topics of one group differ in their number of partitions."""
         counts = Counter(partition.topic for partition in partitions)
         groups: dict[Hashable, list[str]] = {}
         for topic in sorted(counts):
@@ -117,7 +113,6 @@ SINGLY = Copartitions()
 
 
 def leader_of(members: Collection[Member]) -> Member | None:
-    """Return the member that joined first; None without members."""
     return min(members, key=lambda each: (each.joined, each.name), default=None)
 
 
@@ -262,7 +257,6 @@ def balanced(
 def _holder(
     unit: Sequence[Partition], names: Collection[str], previous: Mapping[Partition, str]
 ) -> str | None:
-    """Return the member that has most of a unit, the first of equals; or None."""
     held = Counter(previous[each] for each in unit if previous.get(each) in names)
     return min(held, key=lambda name: (-held[name], name), default=None)
 
@@ -294,10 +288,6 @@ def _dealt(
 def _quotas(
     kept: Mapping[str, Collection[Partition]], total: int, load: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return how many partitions each member gets.
-
-    Those that have more than their share already get the one more: fewer partitions move.
-    """
     share, left_over = divmod(total, len(kept))
     ranked = sorted(kept, key=lambda name: (len(kept[name]) <= share, load[name], name))
     return {name: share + (rank < left_over) for rank, name in enumerate(ranked)}
@@ -365,7 +355,6 @@ def decode_numbers(text: str) -> list[int]:
 
 
 def by_topic(partitions: Iterable[Partition]) -> dict[str, str]:
-    """Return the numbers of each topic as ranges, topics in order. ValueError as above."""
     numbers: dict[str, list[int]] = {}
     for partition in partitions:
         numbers.setdefault(partition.topic, []).append(partition.number)
@@ -373,7 +362,6 @@ def by_topic(partitions: Iterable[Partition]) -> dict[str, str]:
 
 
 def from_topics(mapping: Mapping[str, str]) -> frozenset[Partition]:
-    """Return the partitions that `by_topic` wrote. Raises ValueError, which names the topic."""
     partitions: set[Partition] = set()
     for topic, text in mapping.items():
         try:

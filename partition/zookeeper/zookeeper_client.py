@@ -1,12 +1,13 @@
 """One connection to ZooKeeper by kazoo: it sends requests, and notices when a session ends.
 
-kazoo's own retries are not used for requests: they would repeat a fenced write in a new
-session. Some of kazoo's habits matter here. A transaction's commit raises nothing: its errors are
-among its results. And the state LOST is told before kazoo fails what waits in its queue, so a
-request that was put there under our lock is never sent in a later session.
+kazoo's own retries are not used for requests: they would repeat a fenced write in a new session.
+Three habits of kazoo matter here:
 
-kazoo says that it is connected before it has signed in, and never tries again once that is
-refused. So `open` asks a question, and a refusal fails whatever waits or comes later.
+- A transaction's commit raises nothing: its errors are among its results.
+- LOST is reported before kazoo fails the requests in its queue, so a request that was put there
+  under our lock is never sent in a later session.
+- It reports CONNECTED before it has signed in, and does not try again once that is refused. So
+  `open` asks a question, and a refusal fails whatever waits or comes later.
 """
 
 import contextlib
@@ -88,14 +89,13 @@ _NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSecurity:
-    """What a client shows to ZooKeeper, and what it asks of it.
+    """Credentials, access rights and TLS of a client.
 
-    `auth` is "none", "digest" (ZooKeeper's own scheme: the server knows no users, a node's
-    list holds a hash of name and password) or "sasl" (DIGEST-MD5: the server knows them).
-    `acl` is who may read and write the nodes made: "open" is everybody, "creator" whoever
-    this client is. With `tls` the server's certificate must be of an authority in `ca` or
-    in the system's own, and be made out to the name or address that was connected to;
-    `certificate` and `key` are this client's own. The password is not in the `repr`.
+    `auth` is "none", "digest" (the server knows no users; a node's list holds a hash of name and
+    password) or "sasl" (DIGEST-MD5: the server knows them). `acl` says who may read and write the
+    nodes made: "open" everybody, "creator" this client. With `tls` the server's certificate must be
+    of an authority in `ca` or in the system's own, and be made out to the name or address that
+    was connected to; `certificate` and `key` are this client's own.
     """
 
     auth: Auth = "none"
@@ -108,7 +108,6 @@ class ZooKeeperSecurity:
     key: Path | None = None
 
     def kazoo_options(self) -> dict[str, Any]:
-        """Return KazooClient's options, the password among them, in a new dict each time."""
         options: dict[str, Any] = {}
         if self.auth == "digest":
             options["auth_data"] = [("digest", f"{self.username}:{self.password}")]
@@ -132,8 +131,7 @@ class ZooKeeperConnection:
 
     `timeout_seconds` bounds `open`; the longer of it and a session bounds the wait for one reply.
     Once a session has ended, every request raises SessionEnded until `acknowledge` is called.
-    `last_contact` is when the newest request was sent that was answered, on the monotonic clock:
-    the session lived then.
+    `last_contact`: when the newest answered request was sent (monotonic); the session lived then.
     """
 
     def __init__(
@@ -167,32 +165,24 @@ class ZooKeeperConnection:
         )
 
     def open(self) -> None:
-        """Connect and sign in.
-
-        Raises StoreError when the credentials are refused, and StoreUnavailable after
-        `timeout_seconds`; the connection is closed then.
-        """
+        """Connect and sign in, or close. Raises StoreError (refused), StoreUnavailable (late)."""
         self.client.add_listener(self._on_state)
         self.client.start_async()
         end = time.monotonic() + self._timeout_seconds
-        what = f"at {self._hosts}"
+        is_signed_in = False
         try:
-            while not self._is_signed_in(what, end):
+            while not is_signed_in:
                 self.acknowledge()
+                with contextlib.suppress(SessionEnded, OutcomeUnknown):
+                    self._send(f"at {self._hosts}", methodcaller("exists_async", "/"), end)()
+                    is_signed_in = True
         except BaseException:
             self.close()
             self.disconnect(self._timeout_seconds)
             raise
 
-    def _is_signed_in(self, what: str, end: float) -> bool:
-        try:
-            self._send(what, methodcaller("exists_async", "/"), end)()
-        except (SessionEnded, OutcomeUnknown):
-            return False
-        return True
-
     def close(self) -> None:
-        """Let no request wait any longer, nor begin."""
+        """Fail the requests that wait, and all later ones."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -212,11 +202,10 @@ class ZooKeeperConnection:
         return ended
 
     def begin(self, request: Request, end: float = NEVER) -> Callable[[], Reply]:
-        """Send a request; what is returned waits for its reply.
+        """Send a request; return a function that waits for its reply, until `end` (monotonic).
 
-        `end` is when to give up, on the monotonic clock. Requests are carried out in the order in
-        which they were sent. Both this and the wait raise the errors of
-        `partition.offsets.requests`, StoreError when a request is refused for good, and
+        Requests are carried out in the order in which they were sent. This and the wait raise the
+        errors of `partition.offsets.requests`, StoreError when a request is refused for good, and
         StoreUnavailable when closed, or at `end`.
         """
         if isinstance(request, Pause):
@@ -241,7 +230,6 @@ class ZooKeeperConnection:
             ) from error
 
     def _reading(self, request: Read | Children, end: float) -> Callable[[], Reply]:
-        """Ask for what the leader has; the reply is None if there is no such node."""
         session: list[Any] = []
 
         def send(client: KazooClient) -> Any:
@@ -290,7 +278,6 @@ class ZooKeeperConnection:
         return lambda: _versions(operations, results(), what, end)
 
     def _send(self, what: str, send: Callable[[KazooClient], Any], end: float) -> Callable[[], Any]:
-        """Wait for the connection till `end`, send one request; what is returned waits for it."""
         with self._changed:
             self._wait(what, end)
             sent = time.monotonic()
@@ -352,10 +339,7 @@ class ZooKeeperConnection:
 
 
 class KazooLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for one KazooClient that keeps the newest warning in `last`.
-
-    kazoo tells nobody else why it has no connection: a certificate that was refused, say.
-    """
+    """A logger of one KazooClient: `last` says why it has no connection."""
 
     def __init__(self) -> None:
         super().__init__(quiet_logger(), {})

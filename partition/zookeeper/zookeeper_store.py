@@ -177,7 +177,7 @@ class _Worker:
         self._thread.submit(self._work)
 
     def close(self, seconds: float) -> bool:
-        """Disconnect; return whether what was under way has ended by a reply, if one could come."""
+        """Disconnect; return whether the job under way got its reply, if one could come."""
         end = time.monotonic() + seconds
         self.connection.close()
         # While connected a request in flight gets its time; without, none can succeed.
@@ -188,10 +188,10 @@ class _Worker:
         return in_time
 
     def _work(self) -> None:
-        """Do the next urgent job, else the oldest one: a beat waits for no more than one of these.
+        """Do the next urgent job, else the oldest one; claims in a row together.
 
-        Claims in a row are made together. What a replica takes over it claims at once, and each
-        waits for three replies.
+        So a heartbeat waits for one job at most. A takeover claims many partitions at once, and
+        each claim waits for three replies.
         """
         if self._urgent:
             run_all([self._urgent.popleft().run], self.connection.begin, self._session_ended)
@@ -232,12 +232,10 @@ class _Worker:
 
 
 class ZooKeeperEditor:
-    """An operator's access. `hosts` is "host:port,host:port", perhaps with "/chroot".
+    """An operator's access to single nodes. Parameters: see ZooKeeperStore.
 
-    Each call waits at most `timeout_seconds`, then raises StoreUnavailable; it raises
-    StoreError when it is refused for good. Any thread may call, one at a time. `kazoo_options`
-    (TLS, `auth_data`, `default_acl`, ...) go to KazooClient; with TLS the server's name is
-    always checked.
+    Each call waits at most `timeout_seconds`, then raises StoreUnavailable; it raises StoreError
+    when it is refused for good. Any thread may call, one at a time.
     """
 
     def __init__(
@@ -266,11 +264,9 @@ class ZooKeeperEditor:
             self._connection = connection
 
     def children(self, path: str) -> list[str] | None:
-        """Return the names below a node; None if there is no such node."""
         return cast("list[str] | None", self._run(path, _asked(Children(path or "/"))))
 
     def get(self, path: str) -> ZNode | None:
-        """Return a node; None if there is no such node."""
         return cast("ZNode | None", self._run(path, _asked(Read(path or "/"))))
 
     def change(self, path: str, function: MakeData) -> bytes:
@@ -305,11 +301,9 @@ class ZooKeeperEditor:
 def changing(path: str, function: MakeData) -> Steps[bytes]:
     """Set a node to what `function` makes of its data, and return that.
 
-    If somebody else is quicker, `function` is asked anew about the data that is there then. If a
-    reply is lost the node is read again; so `function` may be given what it has made itself,
-    with others' changes on top, and must be content with that. A node that is as `function`
-    wants it is not written. Raises StoreUnavailable, and says so if the change may have been
-    made or may be made yet.
+    `function` is called again if somebody else is quicker or a reply is lost: it may be given its
+    own result, with others' changes on top. A node that is as `function` wants it is not written.
+    Raises StoreUnavailable, and says so if the change may have been made or may be made yet.
     """
     is_unknown = False
     for _ in range(_TRIES):

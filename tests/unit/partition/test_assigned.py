@@ -37,32 +37,6 @@ def test_at_the_end_each_is_revoked_once(bench):
     assert len(bench.told) == 4
 
 
-def test_what_is_resolved_can_be_committed_after_the_partitions_are_revoked(bench):
-    bench.fill(ONE, 3)
-    bench.start()
-    bench.ack(bench.emit())
-    bench.reader.release()
-    bench.reader.commit(5.0, force=True)
-    assert bench.stored() == 3
-
-
-def test_a_reader_that_never_opened_revokes_nothing(bench):
-    bench.reader.release()
-    assert bench.told == []
-
-
-def test_with_the_session_each_is_revoked_until_it_is_claimed_again(bench):
-    """Promise 9."""
-    bench.start()
-    bench.nodes.away = True
-    bench.store.end_session()
-    bench.poll()
-    assert bench.told[2:] == [f"-{ONE}", f"-{TWO}"]
-    bench.nodes.away = False
-    bench.poll()
-    assert bench.told[4:] == [f"+{ONE}", f"+{TWO}"]
-
-
 def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(bench):
     """Promise 9."""
     bench.fill(ONE, 1)
@@ -116,11 +90,3 @@ def test_a_topic_that_goes_and_comes_again_is_revoked_and_assigned_again():
         bench.emit(float(now))
         bench.poll(float(now))
     assert bench.told[5:] == [f"+{ONE}", f"+{TWO}"]
-
-
-def test_a_partition_that_cannot_be_opened_is_not_assigned(bench):
-    bench.nodes.put("/headrace/memory/t/partition_0", b"no JSON")
-    bench.start()
-    assert list(bench.reader.assignment.halted) == [ONE]
-    bench.reader.release()
-    assert bench.told == [f"+{TWO}", f"-{TWO}"]

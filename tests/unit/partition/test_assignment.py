@@ -7,13 +7,10 @@ import pytest
 from partition.errors import (
     StoreCorrupt,
     StoreForeign,
-    StoreMissing,
-    TopicMissing,
 )
 from partition.interfaces import AtOffset, AtTimestamp
-from partition.records import Partition, Position
+from partition.records import Partition
 from partition.recovery import StartPolicy
-from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
 
 
@@ -114,20 +111,6 @@ def test_an_unreadable_offset_halts_its_partition_only(data):
         bench.restart()
 
 
-def test_a_node_that_is_missing_where_one_was_halts_its_partition():
-    """Promise 8: it is not begun anew, from the earliest or the latest."""
-    bench = Bench()
-    bench.fill(ONE, 2)
-    bench.start()
-    bench.drain(1.0)
-    del bench.nodes.nodes[path(ONE)]
-    bench.restart()
-    assert list(bench.reader.assignment.halted) == [ONE]
-    del bench.nodes.nodes[path(TWO)]
-    with pytest.raises(StoreMissing):
-        bench.restart()
-
-
 def test_no_further_behind_than_allowed_is_skipped_only_when_asked_for_and_is_told():
     """Storm 1, Storm 2: what is skipped is in the dead letters, counted, and explicit."""
     bench = Bench()
@@ -160,20 +143,6 @@ def test_new_partitions_are_read_from_their_beginning_also_under_latest():
     assert bench.stored(new) == 0
 
 
-def test_a_first_start_that_ended_half_way_is_no_reason_to_take_the_rest_for_new():
-    """Promise 7: under `latest`, only what was added later starts at its beginning."""
-    bench = Bench(start=StartPolicy("latest"))
-    store = FaultyStore(bench.nodes)
-    store.open()
-    store.begin(ONE, Position(0), 2).result()
-    bench.fill(TWO, 3)
-    bench.log.add_partitions("t", 3)
-    bench.fill(Partition("t", 2), 3)
-    bench.start()
-    assert bench.stored(TWO) == 3
-    assert bench.stored(Partition("t", 2)) == 0
-
-
 def test_topics_that_match_a_pattern_are_read_also_those_that_come_later():
     bench = Bench(sources=[re.compile("orders-.*")], assignment={"discover_interval_seconds": 10})
     bench.log.create_topic("orders-eu")
@@ -201,18 +170,6 @@ def test_a_pattern_that_matches_nothing_yet_is_waited_for():
     assert bench.drain(11.0) == 1
 
 
-def test_partitions_that_an_answer_leaves_out_are_read_on():
-    """Storm 11: the known partitions never become fewer by a hiccup of the metadata."""
-    bench = Bench(assignment={"discover_interval_seconds": 10})
-    bench.start()
-    bench.log.away = True
-    bench.poll(11.0)
-    bench.poll(12.0)
-    bench.log.away = False
-    bench.fill(TWO, 2)
-    assert bench.drain(13.0) == 2
-
-
 def test_a_deleted_topic_halts_its_partitions_until_it_is_there_again():
     """Faults K05: nothing is read, nothing ends, and another incarnation is a loss."""
     bench = Bench(sources=["t", "other"], assignment={"discover_interval_seconds": 10})
@@ -230,12 +187,3 @@ def test_a_deleted_topic_halts_its_partitions_until_it_is_there_again():
     bench.poll(11.0)
     bench.poll(22.0)
     assert "recreated" in bench.reader.assignment.halted[ONE]
-
-
-def test_when_nothing_is_left_to_read_the_error_is_raised():
-    bench = Bench()
-    bench.fill(ONE, 1)
-    bench.start()
-    bench.log.delete_topic("t")
-    with pytest.raises(TopicMissing):
-        bench.work(1, 5)

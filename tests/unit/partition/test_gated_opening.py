@@ -3,7 +3,6 @@
 import pytest
 
 from partition.errors import (
-    CorruptRecord,
     Fenced,
     OffsetOutOfRange,
     ReplayDiffers,
@@ -33,15 +32,6 @@ def test_a_partition_is_claimed_then_fenced_and_only_then_read():
     assert bench.of_one() == ["fenced it 2", "reads it 0"]
     assert bench.reader.partition(0).epoch == 2
     assert [place for place, _manager in bench.reader.assignment.owned()] == [0, 1]
-
-
-def test_a_partition_that_was_never_begun_is_begun_before_it_is_fenced():
-    """Promise 7: its first position is stored, with its transactions, under epoch 1."""
-    bench = GatedBench()
-    bench.start()
-    assert bench.of_one() == ["stored it 0", "fenced it 1", "reads it 0"]
-    assert bench.store.load(ONE).transactions == Transactions("transactional")
-    assert bench.reader.partition(0).epoch == 1
 
 
 def test_what_is_open_goes_on_as_it_is_stored_and_as_the_sinks_say():
@@ -206,47 +196,6 @@ def gated_records(bench, *ends):
     bench.emit()
 
 
-def test_a_partition_is_mended_once_all_that_was_read_of_it_is_committed():
-    bench = GatedBench(start=SKIP_LOSS)
-    gated_records(bench, 6)
-    bench.fill(ONE, 20)
-    bench.log.delete_before(ONE, 15)
-    trouble(bench, OffsetOutOfRange(ONE, 6))
-    before = bench.modes[ONE]
-    assert bench.losses == []
-    before.done()
-    bench.reader.resolve_below(0, 6)
-    bench.poll()
-    assert bench.reasons() == [("expired", 6, 15)]
-    assert bench.modes[ONE] is not before
-    assert bench.modes[ONE].resumed.transactions == Transactions("transactional", 1)
-    assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
-
-
-def test_trouble_that_passes_makes_a_new_gate_and_what_was_committed_is_stored():
-    bench = GatedBench()
-    gated_records(bench, 6)
-    bench.modes[ONE].done()
-    bench.reader.resolve_below(0, 6)
-    trouble(bench, CorruptRecord(ONE, 6))
-    assert "reads t[0] 6" in bench.events
-    bench.reader.commit(5.0)
-    bench.reader.commit(9.0)
-    assert bench.stored() == 6
-    assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
-
-
-def test_trouble_within_a_replay_that_passes_reads_on_with_the_same_gate():
-    bench = GatedBench(start=SKIP_LOSS)
-    gated_records(bench, 6)
-    before = bench.modes[ONE]
-    before.lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
-    trouble(bench, CorruptRecord(ONE, 6))
-    assert bench.events[-1] == "reads t[0] 6"
-    assert bench.modes[ONE] is before
-    assert bench.loss_of(ONE) is None
-
-
 def test_records_that_are_lost_within_a_replay_halt_the_partition():
     bench = GatedBench(start=SKIP_LOSS)
     gated_records(bench, 6)
@@ -272,21 +221,3 @@ def test_a_replay_that_differs_halts_the_partition_and_no_other():
     assert [place for place, _manager in bench.reader.assignment.owned()] == [1]
     bench.reader.commit(1.0, force=True)
     assert bench.reader.offsets.is_done
-
-
-def test_nothing_of_a_line_is_written_by_a_plan_that_was_made_before_it_was_mended():
-    """The answer of a write that was under way is not the new gate's."""
-    bench = GatedBench()
-    gated_records(bench, 6)
-    bench.modes[ONE].done()
-    bench.reader.resolve_below(0, 6)
-    bench.store.holding = True
-    bench.reader.commit(5.0, force=True)
-    assert bench.store.open_commits
-    trouble(bench, CorruptRecord(ONE, 6))
-    after = bench.modes[ONE]
-    assert after.resumed.position.offset == 6
-    bench.store.open_commits[-1].set_result({})
-    bench.store.holding = False
-    bench.reader.commit(9.0)
-    assert after.standing is None

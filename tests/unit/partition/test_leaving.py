@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from partition.delivery import AtLeastOnce, CommitBeforeEmit
 from partition.errors import Fenced, StoreCorrupt
 from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
@@ -97,24 +96,6 @@ def test_a_partition_that_leaves_is_released_once_what_is_in_flight_is_resolved_
     assert bench.reader.assignment.departed.given_up == 0
 
 
-def test_a_retry_of_a_partition_that_leaves_is_still_emitted():
-    bench = Shared()
-    bench.want(ONE)
-    ((_, owners),) = bench.take()
-    bench.reader.ack(owners[1:])
-    assert bench.reader.fail(int(owners[0]), 0.0)
-    bench.want()
-    assert bench.reader.next_chunk(0.5) is None
-    chunk, again = bench.reader.next_chunk(1.5)
-    assert chunk.offsets.tolist() == [0]
-    bench.reader.ack(again)
-    bench.reader.commit(2.0, force=True)
-    bench.reader.commit(2.0, force=True)
-    bench.reader.poll(2.0)
-    assert bench.reader.assignment.holds == frozenset()
-    assert bench.stored(ONE) == 4
-
-
 def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
     """Promise 16: a hand-over has one deadline."""
     bench = Shared()
@@ -134,17 +115,6 @@ def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
     assert bench.stored(ONE) == 0
 
 
-def test_the_deadline_counts_from_the_plan_that_takes_a_partition_away():
-    bench = Shared()
-    bench.want(leave_by=6.0)  # others had it at first
-    bench.want(ONE, planned_at=1.0, now=1.0)
-    bench.take(1.0)
-    bench.want(planned_at=100.0, leave_by=106.0, now=100.0)
-    assert bench.reader.assignment.holds == {ONE}
-    bench.reader.poll(106.0)
-    assert bench.reader.assignment.holds == frozenset()
-
-
 def test_a_partition_that_comes_back_begins_where_its_offset_is_stored():
     bench = Shared()
     bench.want(ONE)
@@ -162,39 +132,6 @@ def test_a_partition_that_comes_back_begins_where_its_offset_is_stored():
     bench.reader.commit(3.0, force=True)
     bench.reader.commit(3.0, force=True)
     assert bench.stored(ONE) == 4
-
-
-def test_a_partition_that_was_released_in_order_keeps_its_place():
-    """Else a replica that lives for months would run out of places."""
-    bench = Shared()
-    bench.want(ONE)
-    place = place_of(bench, ONE)
-    for turn in range(1, 5):
-        bench.want(planned_at=float(turn), now=float(turn))
-        assert bench.reader.assignment.holds == frozenset()
-        bench.want(ONE, planned_at=turn + 0.5, now=turn + 0.5)
-        assert bench.reader.assignment.holds == {ONE}
-    assert place_of(bench, ONE) == place
-
-
-@pytest.mark.parametrize("is_named", [True, False])
-def test_a_place_is_used_again_when_nothing_names_its_records(is_named):
-    """However long that takes: a sink may be away for longer than any time-out."""
-    bench = Shared()
-    bench.want(ONE)
-    place = place_of(bench, ONE)
-    bench.named = {place}
-    bench.take()
-    bench.want(leave_by=1.0)
-    bench.reader.poll(1.0)
-    assert place_of(bench, ONE) != place
-    bench.reader.poll(1e6)
-    bench.named = {place} if is_named else set()
-    bench.reader.poll(1e6 + 5.0)
-    bench.want(ONE, planned_at=1e6 + 6.0, now=1e6 + 6.0)
-    bench.take(1e6 + 6.0)
-    bench.want(leave_by=1e6 + 7.0, now=1e6 + 7.0)
-    assert (place_of(bench, ONE) == place) is not is_named
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -244,17 +181,6 @@ def test_a_loss_is_told_once_also_after_a_revocation():
     bench.nodes.away = False
     for now in range(2, 6):
         bench.reader.poll(float(now))
-    assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [place])
-
-
-def test_a_loss_is_told_after_the_revocation():
-    bench = Shared()
-    bench.want(ONE)
-    bench.take()
-    place = place_of(bench, ONE)
-    bench.want(leave_by=1.0)
-    bench.reader.poll(1.0)
-    bench.reader.poll(2.0)
     assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [place])
 
 
@@ -322,33 +248,6 @@ def test_a_pause_emits_nothing_new_and_ends():
     assert len(bench.take()) == 1
 
 
-@pytest.mark.parametrize("delivery", [AtLeastOnce, CommitBeforeEmit])
-def test_what_was_not_emitted_when_a_partition_left_is_read_by_the_next(delivery):
-    bench = Bench(assignment={"shared": True, "delivery": delivery}, chunk_records=1)
-    bench.fill(ONE, 3)
-    bench.reader.open()
-    bench.reader.assignment.want([ONE], planned_at=0.0, leave_by=FOREVER)
-    for _ in range(5):
-        bench.reader.poll(0.0)
-    emitted = []
-
-    def turn():
-        bench.reader.fetch(0.0, 0.0)
-        if (emission := bench.reader.next_chunk(0.0)) is not None:
-            emitted.extend(emission[0].offsets.tolist())
-            bench.reader.ack(emission[1])
-        bench.reader.commit(0.0, force=True)
-
-    while not emitted:
-        turn()
-    bench.reader.assignment.want([], planned_at=1.0, leave_by=FOREVER)
-    for _ in range(10):
-        bench.reader.poll(0.0)
-        turn()
-    assert bench.reader.assignment.holds == frozenset()
-    assert emitted == list(range(bench.stored(ONE)))
-
-
 def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_now():
     """Promise 9: the plan by which it was asked may be old; only a later one opens it."""
     bench = Shared()
@@ -365,20 +264,6 @@ def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_n
     bench.want(ONE, planned_at=3.0, now=3.0)
     assert bench.reader.assignment.holds == {ONE}
     assert bench.epoch() == epoch + 1
-
-
-def test_who_has_everything_ends_once_every_partition_is_halted():
-    bench = Shared()
-    bench.want(ONE, TWO)
-    bench.reader.assignment.refuse(
-        ONE, index=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
-    )
-    bench.reader.poll(0.0)
-    bench.reader.assignment.refuse(
-        TWO, index=place_of(bench, TWO), error=StoreCorrupt("/two", "no", "JSON")
-    )
-    with pytest.raises(StoreCorrupt):
-        bench.reader.poll(0.0)
 
 
 def test_who_shares_goes_on_though_all_it_has_is_halted():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -20,50 +19,6 @@ def emitted_ledger(*numbers, position=0):
     return ledger
 
 
-def test_an_empty_ledger_has_its_position_as_frontier():
-    assert Ledger(42).last_completed_offset == 42
-
-
-def test_a_fetched_record_that_waits_holds_the_frontier():
-    """Promise 1: committed <= frontier <= every pending, waiting or failed offset."""
-    ledger = Ledger(5)
-    ledger.fetched(offsets(7, 8))
-    assert ledger.last_completed_offset == 7
-    assert ledger.waiting == 2
-
-
-def test_acks_in_order_move_the_frontier_to_the_next_offset():
-    ledger = emitted_ledger(0, 1, 2)
-    ledger.resolve(offsets(0))
-    ledger.resolve(offsets(1))
-    assert ledger.last_completed_offset == 2
-
-
-def test_acks_out_of_order_move_the_frontier_only_past_the_lowest_pending():
-    ledger = emitted_ledger(0, 1, 2, 3)
-    ledger.resolve(offsets(1, 3))
-    assert ledger.last_completed_offset == 0
-    ledger.resolve(offsets(0))
-    assert ledger.last_completed_offset == 2
-
-
-def test_gaps_between_offsets_never_block_the_frontier():
-    """Promise 11, Storm 20: compaction and transaction markers leave gaps of any size."""
-    ledger = emitted_ledger(10, 1_000_000, 1_000_007)
-    ledger.resolve(offsets(10))
-    assert ledger.last_completed_offset == 1_000_000
-    ledger.resolve(offsets(1_000_000, 1_000_007))
-    assert ledger.last_completed_offset == 1_000_008
-
-
-def test_a_gap_at_the_logs_end_is_passed_when_nothing_is_pending():
-    """Promise 11: transaction markers at the end leave no lag."""
-    ledger = emitted_ledger(0, 1)
-    ledger.resolve(offsets(0, 1))
-    ledger.pass_gap(4)
-    assert ledger.last_completed_offset == 4
-
-
 def test_a_gap_at_the_logs_end_is_passed_later_when_a_record_waits():
     ledger = Ledger(0)
     ledger.fetched(offsets(0, 1))
@@ -72,16 +27,6 @@ def test_a_gap_at_the_logs_end_is_passed_later_when_a_record_waits():
     ledger.emit(2)
     ledger.resolve(offsets(0, 1))
     assert ledger.last_completed_offset == 4
-
-
-def test_a_failed_record_in_front_holds_the_frontier_until_its_retry_is_acked():
-    ledger = emitted_ledger(0, 1, 2)
-    assert ledger.fail(0)
-    ledger.resolve(offsets(1, 2))
-    assert ledger.last_completed_offset == 0
-    assert ledger.retry(0)
-    ledger.resolve(offsets(0))
-    assert ledger.last_completed_offset == 3
 
 
 def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
@@ -95,26 +40,11 @@ def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
     assert ledger.last_completed_offset == 9
 
 
-def test_an_ack_of_a_record_that_was_not_emitted_is_ignored():
-    ledger = Ledger(0)
-    ledger.fetched(offsets(0, 1))
-    assert ledger.resolve(offsets(0)) == 0
-    assert ledger.last_completed_offset == 0
-
-
 def test_offsets_fetched_twice_are_refused():
     """Storm 32: what was passed cannot come in again from a fetch."""
     ledger = emitted_ledger(0, 1)
     with pytest.raises(ValueError, match="fetched again"):
         ledger.fetched(offsets(1, 2))
-
-
-def test_the_window_counts_resolved_records_behind_a_stuck_one():
-    """Promise 10, Storm 47: a stuck record stops its partition at the window's end."""
-    ledger = emitted_ledger(*range(100))
-    ledger.resolve(offsets(*range(1, 100)))
-    assert ledger.emitted_count == 100
-    assert ledger.statistics().pending == 1
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -188,14 +118,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerAgreesWithItsModel = LedgerMachine.TestCase
-
-
-@given(st.permutations(list(range(60))), st.integers(1, 7))
-def test_any_order_of_acks_ends_at_the_same_frontier(order, size):
-    ledger = emitted_ledger(*range(60))
-    for start in range(0, 60, size):
-        ledger.resolve(offsets(*order[start : start + size]))
-    assert ledger.last_completed_offset == 60
 
 
 def test_all_that_was_emitted_below_an_offset_resolves_at_once_whatever_became_of_it():

@@ -4,7 +4,7 @@ import pytest
 
 from partition.interfaces import Log
 from partition.records import Partition, Position
-from partition.recovery import behind, corrupt, loss_of
+from partition.recovery import behind, loss_of
 
 ORDERS = Partition("orders", 0)
 
@@ -16,11 +16,6 @@ def found(offset, log, **facts):
 @pytest.mark.parametrize("offset", [10, 50, 100])
 def test_an_offset_the_log_holds_is_no_loss(offset):
     assert found(offset, Log(10, 100, "id")) is None
-
-
-def test_without_topic_ids_an_offset_the_log_holds_is_no_loss():
-    assert found(50, Log(10, 100, None)) is None
-    assert loss_of(ORDERS, Position(50), Log(10, 100, "id")) is None
 
 
 def test_an_expired_offset_goes_on_at_the_logs_start_and_counts_what_is_gone():
@@ -41,10 +36,6 @@ def test_a_log_cut_off_and_written_anew_goes_on_where_it_diverged():
     assert (loss.reason, loss.lost, loss.resume.offset) == ("truncated", 40, 60)
 
 
-def test_a_cut_below_the_logs_start_goes_on_at_its_start():
-    assert found(100, Log(80, 160, "id"), diverged_at=60).resume.offset == 80
-
-
 @pytest.mark.parametrize("end", [5, 50, 5000])
 def test_a_topic_created_again_begins_at_its_start_however_large_it_is(end):
     """Promise 12; Storm 18: records of the new topic below the old offset are not skipped."""
@@ -53,21 +44,12 @@ def test_a_topic_created_again_begins_at_its_start_however_large_it_is(end):
     assert loss.resume == Position(0, None, "another")
 
 
-def test_of_a_topic_created_again_nobody_knows_what_was_unread_if_its_end_was_not_seen():
-    assert found(100, Log(0, 50, "another")).lost == 0
-
-
 def test_only_what_is_further_behind_than_allowed_is_skipped():
     """Storm 1: nothing is skipped unless it is asked for, and then it is counted."""
     at = Position(10, 2, "id")
     assert behind(ORDERS, at, Log(0, 100, "id"), 90) is None
     loss = behind(ORDERS, at, Log(0, 101, "id"), 90)
     assert (loss.reason, loss.lost, loss.resume.offset) == ("behind", 1, 11)
-
-
-def test_a_corrupt_record_is_one_offset():
-    loss = corrupt(ORDERS, Position(7, 2, "id"))
-    assert (loss.lost, loss.resume) == (1, Position(8, 2, "id"))
 
 
 def test_after_a_cut_the_old_epoch_is_kept_so_that_a_lower_cut_is_noticed_too():

@@ -1,7 +1,6 @@
 """The PartitionManager: what it hands out, holds, and lets be committed."""
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,14 +33,6 @@ def offsets(*numbers):
     return np.array(numbers, np.int64)
 
 
-def test_records_are_handed_out_once_and_in_order():
-    partition = manager()
-    partition.fetched(chunk(0, 1, 2, 3, 4), 0.0)
-    assert partition.next_chunk(0, 3).offsets.tolist() == [0, 1, 2]
-    assert partition.next_chunk(0, 3).offsets.tolist() == [3, 4]
-    assert partition.next_chunk(0, 3) is None
-
-
 def test_a_due_retry_comes_before_new_records_and_from_memory():
     partition = manager()
     messages = [b"a", b"b"]
@@ -53,20 +44,6 @@ def test_a_due_retry_comes_before_new_records_and_from_memory():
     assert again.offsets.tolist() == [0]
     assert again.messages[0] is messages[0]
     assert partition.statistics(0.0).retried == 1
-
-
-def test_a_stuck_record_stops_its_partition_at_the_windows_end():
-    """Promise 10: memory is bounded; the window counts from what is stored."""
-    partition = manager(max_pending=100)
-    partition.fetched(chunk(*range(250)), 0.0)
-    given = partition.next_chunk(0, 1000)
-    assert len(given) == 100
-    partition.ack(given.offsets[1:])
-    assert partition.is_full
-    assert partition.next_chunk(0, 1000) is None
-    partition.ack(given.offsets[:1])
-    stored(partition)
-    assert len(partition.next_chunk(0, 1000)) == 100
 
 
 def stored(partition):
@@ -94,49 +71,6 @@ def test_records_that_are_resolved_and_not_stored_use_the_window_up():
     partition.stored(progress)
     assert len(partition.next_chunk(0, 100)) == 2
     assert partition.delivery.in_flight() == 2
-
-
-def test_gaps_in_the_offsets_use_nothing_of_the_window_up():
-    partition = manager(max_pending=10)
-    partition.fetched(chunk(0, 1_000_000, 2_000_000), 0.0)
-    given = partition.next_chunk(0, 10)
-    partition.ack(given.offsets)
-    assert (partition.delivery.in_flight(), partition.is_full) == (3, False)
-    partition.log_end(5_000_000)
-    stored(partition)
-    assert partition.delivery.in_flight() == 0
-
-
-def test_half_a_window_that_is_not_stored_should_be():
-    partition = manager(max_pending=10)
-    partition.fetched(chunk(*range(10)), 0.0)
-    partition.ack(partition.next_chunk(0, 4).offsets)
-    assert not partition.is_urgent
-    held = partition.next_chunk(0, 2).offsets
-    assert partition.is_urgent
-    stored(partition)
-    assert not partition.is_urgent  # nothing that could be stored has moved
-    partition.ack(held)
-    assert partition.delivery.in_flight() == 2
-
-
-def test_the_window_counts_the_bytes_of_keys_too():
-    """Promise 10: else keys are held without a bound."""
-    partition = manager(max_pending_bytes=100)
-    for offset in range(5):
-        partition.fetched(replace(chunk(offset), other_bytes=40), 0.0)
-    assert [len(partition.next_chunk(0, 1) or ()) for _ in range(3)] == [1, 0, 0]
-    assert partition.statistics(0.0).pending_bytes == 250
-
-
-def test_a_retry_is_exempt_from_the_window():
-    """Promise 10: retries are exempt from the limit."""
-    partition = manager(max_pending=2)
-    partition.fetched(chunk(0, 1, 2), 0.0)
-    partition.next_chunk(0, 10)
-    partition.fail(0, now=0)
-    assert partition.is_full
-    assert partition.next_chunk(5, 10).offsets.tolist() == [0]
 
 
 def test_the_window_is_bounded_in_bytes_and_one_larger_record_passes_alone():
@@ -188,16 +122,6 @@ def test_a_fail_of_a_record_not_in_flight_changes_nothing():
     assert partition.statistics(0.0).ledger.ignored == 1
 
 
-def test_the_end_of_a_transactional_log_leaves_no_lag():
-    """Promise 11: the frontier passes the markers when nothing is pending."""
-    partition = manager()
-    partition.fetched(chunk(0, 1), 0.0)
-    partition.log_end(3)
-    partition.next_chunk(0, 10)
-    partition.ack(offsets(0, 1))
-    assert partition.last_completed_offset == 3
-
-
 def test_committed_never_moves_back():
     """Promise 2."""
     partition = manager(5)
@@ -234,12 +158,6 @@ def test_the_position_carries_the_leader_epoch_of_the_record_before_the_frontier
     for acked, epoch in enumerate((7, 7, 9, 9, 9, 9, 9, 12)):
         partition.ack(offsets(acked))
         assert partition.position == Position(acked + 1, epoch, "id")
-
-
-def test_a_position_before_any_record_keeps_the_epoch_it_was_given():
-    partition = manager(5)
-    partition.log_end(9)
-    assert partition.position == Position(9, 7, "id")
 
 
 def test_the_age_of_the_oldest_pending_record_counts_from_its_fetch():
@@ -290,18 +208,6 @@ def test_records_that_are_delivered_again_are_dropped():
     assert partition.next_chunk(0, 10).offsets.tolist() == [3]
 
 
-def test_a_restart_without_a_store_leaves_what_was_committed():
-    """Promise 16: else the frontier reached before would never be stored."""
-    partition = manager()
-    partition.fetched(chunk(0, 1, 2), 0.0)
-    partition.next_chunk(0, 10)
-    partition.ack(offsets(0, 1, 2))
-    partition.restart(partition.position, is_stored=False)
-    assert (partition.committed, partition.last_completed_offset) == (0, 3)
-    partition.restart(Position(9), is_stored=True)
-    assert (partition.committed, partition.last_completed_offset) == (9, 9)
-
-
 class Looked(np.ndarray[Any, Any]):
     """Offsets that count how often one is looked at."""
 
@@ -310,17 +216,6 @@ class Looked(np.ndarray[Any, Any]):
     def __getitem__(self, place: Any) -> Any:
         Looked.looks += 1
         return super().__getitem__(place)
-
-
-def test_a_message_is_found_in_few_looks_among_many_chunks():
-    partition = manager()
-    for first in range(0, 80_000, 4):
-        numbers = np.array([first, first + 2], np.int64).view(Looked)
-        partition.fetched(Chunk(FLIGHTS, numbers, [str(first), str(first + 2)]), 0.0)
-    Looked.looks = 0
-    for offset in (0, 2, 39_998, 79_996, 79_998):
-        assert partition.message(offset) == str(offset)
-    assert Looked.looks <= 5 * 20  # log2 of 20,000 is 14.3
 
 
 @pytest.mark.parametrize("completed", range(14))
@@ -338,38 +233,6 @@ def test_every_message_from_the_first_unresolved_chunk_on_is_found_and_no_other(
         else:
             with pytest.raises(KeyError):
                 partition.message(offset)
-
-
-def test_what_was_to_be_stored_before_a_restart_is_not_taken_for_stored_after_it():
-    partition = manager()
-    partition.fetched(chunk(0, 1), 0.0)
-    partition.next_chunk(0, 10)
-    partition.ack(offsets(0, 1))
-    progress = partition.progress()
-    partition.restart(Position(0), is_stored=False)
-    partition.stored(progress)
-    assert partition.committed == 0
-
-
-def test_the_chunks_foreseen_are_those_that_are_handed_out_whole_next():
-    partition = manager()
-    for numbers in ((0, 1, 2), (3, 4), (5,)):
-        partition.fetched(chunk(*numbers), 0.0)
-    foreseen = partition.upcoming(10)
-    assert [each.offsets.tolist() for each in foreseen] == [[0, 1, 2], [3, 4], [5]]
-    for each in foreseen:
-        assert partition.next_chunk(0, 10).messages is each.messages
-    assert partition.upcoming(10) == []
-
-
-def test_nothing_is_foreseen_of_a_window_that_is_full_of_bytes():
-    partition = manager(max_pending_bytes=25)
-    partition.fetched(chunk(0, 1, 2), 0.0)
-    partition.fetched(chunk(3, 4), 0.0)
-    assert len(partition.upcoming(10)) == 2
-    partition.next_chunk(0, 2)
-    assert partition.is_full
-    assert partition.upcoming(10) == []
 
 
 def test_no_chunk_is_foreseen_that_the_window_or_the_limit_would_part():

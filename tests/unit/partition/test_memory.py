@@ -2,9 +2,9 @@
 
 import pytest
 
-from partition.errors import CorruptRecord, KafkaUnavailable, OffsetOutOfRange, TopicMissing
-from partition.interfaces import Fetched, Log
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.errors import CorruptRecord, OffsetOutOfRange
+from partition.interfaces import Fetched
+from partition.memory import MemoryFetcher
 from partition.records import Partition, Position
 from tests.support.faulty_kafka import FaultyLog
 
@@ -23,24 +23,6 @@ def reader(log: FaultyLog, position: Position) -> MemoryFetcher:
     fetcher.open()
     fetcher.add({A: position})
     return fetcher
-
-
-def test_later_leaders_write_under_later_epochs() -> None:
-    log = filled(2)
-    assert log.elect(A) == 1
-    log.append(A, b"2")
-    assert log.elect(A) == 2
-    assert log.elect(A) == 3
-    log.append(A, b"3")
-    (chunk,) = reader(log, Position(0)).fetch(10, 0).chunks
-    assert chunk.leader_epochs == ((0, 0), (2, 1), (3, 3))
-    assert [log.epoch_end(A, epoch) for epoch in range(5)] == [2, 3, 3, 4, None]
-
-
-def test_an_election_alone_loses_nothing() -> None:
-    log = filled(2)
-    log.elect(A)
-    assert reader(log, Position(2, 0)).fetch(10, 0) == Fetched([], {A: 2})
 
 
 @pytest.mark.parametrize(("epoch", "diverged_at"), [(0, 3), (1, 3), (9, None)])
@@ -75,34 +57,6 @@ def test_a_corrupt_record_that_was_compacted_away_is_none() -> None:
     log.corrupt(A, 2)
     log.delete_record(A, 2)
     assert reader(log, Position(0)).fetch(10, 0).chunks[0].offsets.tolist() == [0, 1, 3, 4]
-
-
-def test_a_log_that_is_away_gives_nothing_and_answers_nothing() -> None:
-    log = filled(1)
-    fetcher, catalogue = reader(log, Position(0)), MemoryCatalogue(log)
-    catalogue.open()
-    log.away = True
-    assert fetcher.fetch(10, 0) == Fetched()
-    assert not fetcher.available
-    for answer in (catalogue.topics(), catalogue.topic("t"), catalogue.log(A)):
-        assert isinstance(answer.exception(), KafkaUnavailable)
-    log.away = False
-    assert len(fetcher.fetch(10, 0).chunks) == 1
-    assert catalogue.log(A).result() == Log(0, 1, "t-1", leader_epoch=0)
-
-
-def test_every_incarnation_of_a_topic_has_its_own_id() -> None:
-    log = filled(3)
-    ids = {log.topic("t").topic_id}
-    log.recreate_topic("t", 2)
-    assert log.log_range(A) == (0, 0)
-    ids.add(log.topic("t").topic_id)
-    log.delete_topic("t")
-    with pytest.raises(TopicMissing):
-        log.topic("t")
-    log.create_topic("t")
-    ids.add(log.topic("t").topic_id)
-    assert len(ids) == 3
 
 
 def test_mirrored_positions_can_be_looked_at() -> None:

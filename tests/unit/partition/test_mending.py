@@ -3,9 +3,6 @@
 import pytest
 
 from partition.errors import (
-    CorruptRecord,
-    OffsetOutOfRange,
-    SourceLost,
     TopicMissing,
 )
 from partition.recovery import StartPolicy
@@ -75,21 +72,6 @@ def test_lost_records_are_skipped_by_policy_told_and_counted(how):
     assert bench.stored() == loss[2] + count
     one = next(bench.reader.statistics(5.0))
     assert one.lost.keys() == {loss[0]}
-
-
-def test_a_log_cut_off_below_a_first_position_is_noticed():
-    """Faults K04: before any record was read, the leader's epoch stands in the resume key."""
-    bench = Bench(start=StartPolicy("latest", on_data_loss="skip"))
-    bench.fill(ONE, 6)
-    bench.start()
-    bench.reader.close()
-    bench.log.truncate(ONE, 2)
-    bench.fill(ONE, 9)
-    bench.reader = bench.another()
-    bench.start()
-    bench.work(1, 4)
-    assert bench.reasons() == [("truncated", 6, 2)]
-    assert bench.stored() == 11
 
 
 def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up():
@@ -178,38 +160,7 @@ def test_a_topic_created_again_while_it_is_read_is_noticed_by_its_id():
     assert bench.stored() == 7
 
 
-def test_lost_records_raise_when_every_partition_has_them():
-    bench = Bench()
-    bench.fill(ONE, 3)
-    bench.fill(TWO, 3)
-    bench.start()
-    bench.drain(1.0)
-    bench.reader.close()
-    bench.log.recreate_topic("t", 2)
-    bench.reader = bench.another()
-    with pytest.raises(SourceLost):
-        bench.start()
-
-
 # Corrupt records
-
-
-def test_a_corrupt_record_quarantines_its_partition_only():
-    """Faults K10: what was read before it is committed, and the others go on."""
-    bench = Bench()
-    bench.fill(ONE, 5)
-    bench.fill(TWO, 2)
-    bench.log.corrupt(ONE, 3)
-    bench.start()
-    bench.work(1, 9)
-    assert bench.stored(ONE) == 3
-    assert bench.stored(TWO) == 2
-    assert list(bench.reader.assignment.halted) == [ONE]
-    assert bench.reader.assignment.has_reached_goals
-    bench.log.corrupt(TWO, 2)
-    bench.fill(TWO, 2)
-    with pytest.raises(CorruptRecord):
-        bench.work(10, 19)
 
 
 def test_a_corrupt_record_is_skipped_by_policy_and_told():
@@ -220,18 +171,6 @@ def test_a_corrupt_record_is_skipped_by_policy_and_told():
     bench.work(1, 9)
     assert bench.reasons() == [("corrupt", 3, 4)]
     assert bench.stored() == 5
-
-
-def test_trouble_that_passes_halts_nothing():
-    bench = Bench()
-    bench.fill(ONE, 3)
-    bench.start()
-    bench.drain(1.0)
-    bench.reader.assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
-    bench.poll(2.0)
-    assert not bench.reader.assignment.halted
-    bench.fill(ONE, 2)
-    assert bench.drain(3.0) == 2
 
 
 # Where one broker says that a topic is missing
@@ -260,16 +199,6 @@ def test_a_topic_that_only_one_answer_calls_missing_is_read_on():
     bench.reader.commit(4.0)
     assert bench.stored() == 7
     assert bench.losses == []
-
-
-def test_a_topic_that_the_catalogue_calls_missing_too_is_halted():
-    bench = Bench(sources=("t", "u"))
-    bench.log.create_topic("u", 1)
-    bench.start()
-    bench.log.delete_topic("t")
-    say_missing(bench)
-    bench.poll(1.0)
-    assert list(bench.reader.assignment.halted) == [ONE, TWO]
 
 
 def test_a_topic_that_is_another_when_it_is_asked_for_is_not_read_on_as_the_old_one():

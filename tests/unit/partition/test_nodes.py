@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from partition.errors import Fenced, OwnershipLost, StoreConflict, StoreMissing
+from partition.errors import Fenced, OwnershipLost
 from partition.interfaces import Progress
 from partition.offsets.offset_store import MAX_REQUEST_BYTES, OffsetStore
 from partition.offsets.ownership import NodeNames
@@ -19,7 +19,6 @@ from partition.offsets.requests import (
     OutcomeUnknown,
     SessionEnded,
     Write,
-    missing_parents,
     size_of,
 )
 from partition.records import Partition, Position
@@ -172,18 +171,6 @@ def test_a_zombies_write_that_landed_before_the_claim_is_what_the_claim_tells(
     assert isinstance(run(server, former.commit({A: Progress(Position(10))}))[A], Fenced)
 
 
-def test_of_two_claims_at_once_one_is_fenced(server: FaultyNodes) -> None:
-    owner(server, A)
-    one, two = process(), process()
-    first, second = Call(server, one.claim(A)), Call(server, two.claim(A))
-    first.to_the_write()
-    second.to_the_write()
-    assert first.finish().stored.epoch == 2
-    with pytest.raises(Fenced, match=r"process process-\d+, epoch 2"):
-        second.finish()
-    assert isinstance(run(server, two.commit({A: Progress(Position(9))}))[A], Fenced)
-
-
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_claim_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bool) -> None:
     owner(server, A)
@@ -195,47 +182,6 @@ def test_a_claim_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: b
     call.go(OutcomeUnknown())
     assert call.finish().stored.epoch == 2
     assert run(server, nodes.commit({A: Progress(Position(6))})) == {}
-
-
-@pytest.mark.parametrize("landed", ["at once", "late", "never"])
-def test_a_first_offset_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: str) -> None:
-    """Promise 7: stored once. Storm 50: our own node, found there, is no conflict."""
-    nodes = process()
-    call = Call(server, nodes.begin(A, Position(5)))
-    write = call.to_the_write()
-    if landed == "at once":
-        call.carry_out(write)
-    call.go(OutcomeUnknown())
-    call.go(call.carry_out())
-    if landed == "late":
-        call.carry_out(write)
-    call.finish()
-    assert run(server, nodes.commit({A: Progress(Position(6))})) == {}
-    with pytest.raises(StoreConflict):
-        run(server, process().begin(A, Position(0)))
-
-
-def test_two_partitions_of_a_topic_may_be_begun_at_once(server: FaultyNodes) -> None:
-    """Promise 8: the list of what was begun loses neither."""
-    one, two = process(), process()
-    first = Call(server, one.begin(A, Position(1)))
-    second = Call(server, two.begin(B, Position(2)))
-    first.to_the_write()
-    second.to_the_write()
-    first.finish()
-    second.finish()
-    for partition in (A, B):
-        server.delete(NAMES.path(partition))
-        with pytest.raises(StoreMissing):
-            run(server, process().claim(partition))
-
-
-def test_a_partition_begun_while_it_is_claimed_is_not_missing(server: FaultyNodes) -> None:
-    call = Call(server, process().claim(A))
-    answer = call.carry_out()
-    owner(server, A)  # between the reading of the node and that of its topic's
-    call.go(answer)
-    assert call.finish().stored.offset == 5
 
 
 def test_nothing_is_sent_once_the_session_has_ended(server: FaultyNodes) -> None:
@@ -311,15 +257,6 @@ def test_claim_stays_interrupted_after_its_session_ended(server: FaultyNodes) ->
     assert (claim.uninterrupted, claim.stored.offset) == (False, 9)
 
 
-def test_parents_are_made_unless_the_write_makes_them(server: FaultyNodes) -> None:
-    call = Call(server, process().begin(A, Position(1)))
-    write = call.to_the_write()
-    assert missing_parents(write.operations) == ["/headrace/shop"]
-    call.finish()
-    write = Call(server, process().begin(B, Position(1))).to_the_write()
-    assert missing_parents(write.operations) == []
-
-
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_plan_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bool) -> None:
     """Promise 9: it is found by its writer, or sent again as it was.
@@ -336,75 +273,6 @@ def test_a_plan_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bo
     assert (progress(server, A), progress(server, B)) == (plan(5, 9), plan(5, 7))
     assert run(server, nodes.commit({A: plan(5, 9, 12)})) == {}
     assert progress(server, A) == plan(5, 9, 12)
-
-
-def test_a_plan_that_lands_late_is_not_stored_over_the_next(server: FaultyNodes) -> None:
-    """Promise 9: what may be done yet is done for its own version only.
-
-    Promise 14: what was planned last is what is open.
-    """
-    nodes = owner(server, A)
-    call = Call(server, nodes.commit({A: plan(5, 9)}))
-    late = call.to_the_write()
-    call.go(OutcomeUnknown())
-    assert call.finish() == {}
-    assert run(server, nodes.commit({A: plan(5, 12)})) == {}
-    assert isinstance(call.carry_out(late), NodeChanged)
-    assert progress(server, A) == plan(5, 12)
-
-
-def test_a_late_plan_of_a_zombie_is_stored_never(server: FaultyNodes) -> None:
-    """Promise 9: paused before its write, and a successor has claimed what was open then."""
-    zombie, successor = owner(server, A), process()
-    run(server, zombie.commit({A: plan(5, 9)}))
-    call = Call(server, zombie.commit({A: plan(5, 9, 20)}))
-    late = call.to_the_write()
-    assert run(server, successor.claim(A)).stored.transactions == opened_transactions(5, 9)
-    before = dict(server.nodes)
-    assert isinstance(call.carry_out(late), NodeChanged)
-    call.go(OutcomeUnknown())
-    assert isinstance(call.finish()[A], Fenced)
-    assert server.nodes == before
-
-
-def test_a_plan_of_the_former_owner_that_landed_is_what_the_claim_tells(
-    server: FaultyNodes,
-) -> None:
-    """Promise 9: it was stored under the epoch before, so it is the new owner's to replay."""
-    former, successor = owner(server, A), process()
-    claiming = Call(server, successor.claim(A))
-    claiming.to_the_write()
-    assert run(server, former.commit({A: plan(5, 9)})) == {}
-    claim = claiming.finish()
-    assert (claim.stored.transactions, claim.stored.epoch) == (opened_transactions(5, 9), 2)
-    assert progress(server, A) == plan(5, 9)
-
-
-def test_no_plan_is_sent_once_the_session_has_ended(server: FaultyNodes) -> None:
-    """Promise 9: nor one that was under way; what landed is what the next claim tells."""
-    nodes = owner(server, A)
-    run(server, nodes.commit({A: plan(5, 9)}))
-    call = Call(server, nodes.commit({A: plan(5, 9, 20)}))
-    call.to_the_write()
-    nodes.session_ended()
-    call.go(SessionEnded())
-    assert isinstance(call.result[A], OwnershipLost)
-    claim = run(server, nodes.claim(A))
-    assert claim.uninterrupted
-    assert claim.stored.transactions == opened_transactions(5, 9)
-
-
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_first_position_is_begun_with_its_transactions(server: FaultyNodes, landed: bool) -> None:
-    """Promise 7: in the same write, also when its reply is lost."""
-    nodes, first = process(), plan(5, 9)
-    call = Call(server, nodes.begin(A, first.position, 2, first.transactions))
-    write = call.to_the_write()
-    if landed:
-        call.carry_out(write)
-    call.go(OutcomeUnknown())
-    call.finish()
-    assert progress(server, A) == first
 
 
 def test_a_plan_that_does_not_go_on_from_its_position_is_not_sent(server: FaultyNodes) -> None:

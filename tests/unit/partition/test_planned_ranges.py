@@ -2,7 +2,7 @@
 
 import pytest
 
-from partition.errors import CorruptRecord, OffsetOutOfRange, ReplayDiffers, SourceLost
+from partition.errors import CorruptRecord, OffsetOutOfRange, ReplayDiffers
 from partition.records import Range, Transactions
 from partition.recovery import StartPolicy
 from tests.worlds.gating import GatedBench
@@ -107,21 +107,6 @@ def test_a_range_is_stored_as_planned_then_sealed_and_then_its_offset_moves():
     assert bench.reader.assignment.has_reached_goals
 
 
-def test_after_a_crash_what_was_planned_and_sealed_comes_again_in_later_attempts():
-    bench = RangeBench()
-    bench.open(10)
-    bench.plan(6, 9)
-    bench.read(1, 6)
-    bench.commit()
-    bench.again()
-    first, second = bench.line.ungrouped
-    assert (first.attempt, first.range) == (2, Range(0, 6, 6, DIGEST, 0))
-    assert (second.attempt, second.range) == (2, Range(6, 9))
-    assert not bench.line.is_recorded(1)
-    bench.commit()
-    assert bench.line.is_recorded(1)
-
-
 def lose(bench):
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
@@ -149,20 +134,6 @@ def test_ranges_that_nobody_has_read_are_planned_anew_behind_a_loss(is_running):
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_loss_halts_ranges_that_nobody_has_read_if_policy_says_so(is_running):
-    bench = RangeBench()
-    bench.open(10)
-    bench.plan(6)
-    lose(bench)
-    if is_running:
-        bench.trouble(OffsetOutOfRange(ONE, 0))
-    else:
-        bench.again()
-    assert isinstance(bench.reader.assignment[ONE].error, SourceLost)
-    assert bench.stored() == 0
-
-
-@pytest.mark.parametrize("is_running", [True, False])
 def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_running):
     bench = RangeBench(start=SKIP_LOSS)
     bench.open(10)
@@ -178,42 +149,6 @@ def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_
     assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert "offsets 0 to 6 (6 records)" in bench.reader.assignment.halted[ONE]
     assert bench.stored() == 0
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-def test_an_opaque_one_that_no_sink_has_is_planned_anew(is_running):
-    bench = RangeBench("opaque", start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6)
-    bench.read(1, 6)
-    bench.commit()
-    lose(bench)
-    if is_running:
-        bench.groups.drop(0)
-        bench.trouble(OffsetOutOfRange(ONE, 0))
-    else:
-        bench.again()
-    assert bench.loss_of(ONE) is None
-    assert bench.line.planned_to == 15
-    bench.plan(20)
-    [found] = bench.node.transactions.open
-    assert (found.txid, found.range) == (1, Range(15, 20))
-    assert found.attempt > 1
-
-
-def test_what_is_read_is_committed_before_the_partition_is_mended():
-    bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6)
-    bench.read(1, 6)
-    lose(bench)
-    bench.trouble(OffsetOutOfRange(ONE, 6))
-    assert bench.losses == []
-    bench.done(1)
-    bench.poll()
-    assert bench.reasons() == [("expired", 6, 15)]
-    assert bench.node.transactions == Transactions("transactional", 1)
-    assert bench.line.planned_to == 15
 
 
 def test_nothing_is_stored_of_a_line_while_its_offset_is_about_to_jump():
@@ -234,47 +169,6 @@ def test_nothing_is_stored_of_a_line_while_its_offset_is_about_to_jump():
     assert bench.line is not before
     assert not before.is_ready(1)
     assert bench.node.transactions == Transactions("transactional")
-
-
-def test_what_is_read_while_the_cluster_cannot_be_asked_is_committed_first():
-    bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6)
-    bench.log.away = True
-    bench.trouble(OffsetOutOfRange(ONE, 0))
-    bench.read(1, 6)
-    bench.commit()
-    assert not bench.line.is_ready(1)
-    bench.log.away = False
-    lose(bench)
-    bench.poll(60.0)
-    assert bench.losses == []
-    bench.done(1)
-    bench.poll(60.0)
-    assert bench.reasons() == [("expired", 6, 15)]
-
-
-def test_trouble_that_passes_leaves_the_ranges_as_they_are():
-    bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6, 9)
-    before = bench.line
-    bench.trouble(OffsetOutOfRange(ONE, 0))
-    assert bench.line is before
-    assert bench.losses == []
-    assert not bench.reader.assignment[ONE].manager.is_moving
-    bench.read(1, 6)
-    bench.done(1)
-    assert bench.stored() == 6
-
-
-def test_trouble_that_does_not_pass_halts_the_partition():
-    bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6)
-    for _turn in range(4):
-        bench.trouble(OffsetOutOfRange(ONE, 0))
-    assert isinstance(bench.reader.assignment[ONE].error, OffsetOutOfRange)
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -345,20 +239,3 @@ def test_of_an_open_range_no_corrupt_record_is_skipped_as_its_place_is_not_known
     assert isinstance(bench.reader.assignment[ONE].error, CorruptRecord)
     assert bench.losses == []
     assert bench.stored() == 0
-
-
-def test_a_topic_made_anew_is_read_from_its_start_once_what_was_read_is_committed():
-    bench = RangeBench(start=SKIP_LOSS, assignment={"discover_interval_seconds": 1.0})
-    bench.open(10)
-    bench.plan(6)
-    bench.read(1, 6)
-    bench.log.recreate_topic("t", 2)
-    bench.fill(ONE, 3)
-    bench.poll(2.0)
-    assert not any(loss.partition == ONE for loss in bench.losses)
-    bench.done(1)
-    bench.poll(4.0)
-    [loss] = [loss for loss in bench.losses if loss.partition == ONE]
-    assert (loss.reason, loss.position.offset) == ("recreated", 6)
-    assert bench.line.planned_to == 0
-    assert bench.line.begin(3).txid == 2

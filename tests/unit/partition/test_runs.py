@@ -10,22 +10,6 @@ def runs(epochs: list[int | None]) -> tuple[tuple[int, int], ...]:
     return epoch_runs(list(enumerate(epochs)), offsets, lambda message: message[1])
 
 
-def test_a_run_under_one_leader_asks_two_messages() -> None:
-    asked = []
-
-    def epoch(message: int) -> int:
-        asked.append(message)
-        return 7
-
-    assert epoch_runs(list(range(1000)), np.arange(1000), epoch) == ((0, 7),)
-    assert asked == [0, 999]
-
-
-def test_unknown_epochs_give_nothing() -> None:
-    assert runs([None, None]) == ()
-    assert runs([None, 3]) == ()
-
-
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=50).map(sorted))
 def test_each_run_begins_where_the_epoch_changes(epochs: list[int]) -> None:
     expected = [

@@ -2,17 +2,11 @@
 
 from concurrent.futures import Future
 
-import pytest
-
 from partition.errors import (
-    CorruptRecord,
-    Fenced,
-    OffsetOutOfRange,
     OwnershipLost,
 )
-from partition.manager import InFlightLimits
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
+from tests.worlds.reading import ONE, SKIP_LOSS, Bench
 
 
 def test_a_session_that_ends_takes_no_partition_if_nobody_came_in_between():
@@ -91,23 +85,6 @@ def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_un
     assert len(bench.emit()) == 3
 
 
-def test_a_partition_that_is_not_ours_for_the_moment_is_paused():
-    """Promise 10: what is fetched and may not be emitted is bounded."""
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
-    bench.start()
-    bench.fill(ONE, 400)
-    bench.nodes.away = True
-    bench.store.end_session()
-    for now in range(1, 50):
-        bench.poll(float(now), times=1)
-        bench.reader.fetch(float(now), 0.0)
-    one = next(bench.reader.statistics(50.0))
-    assert one.ledger.waiting <= 8
-    bench.nodes.away = False
-    bench.work(50, 150)
-    assert bench.stored() == 400
-
-
 def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
     """Promise 2: no frontier of before is stored until the partition starts anew."""
     bench = Bench(start=SKIP_LOSS)
@@ -137,25 +114,6 @@ def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
     assert bench.stored() == 30
 
 
-def test_a_halted_partition_s_last_frontier_is_stored_after_a_session_s_end_too():
-    """Promise 16: a drain does not wait in vain for a commit that is refused each time."""
-    bench = Bench()
-    bench.fill(ONE, 5)
-    bench.fill(TWO, 1)
-    bench.log.corrupt(ONE, 3)
-    bench.start()
-    for now in range(1, 9):
-        bench.ack(bench.emit(float(now)))
-        bench.poll(float(now))
-    assert list(bench.reader.assignment.halted) == [ONE]
-    bench.store.end_session()
-    for now in range(20, 25):
-        bench.poll(float(now))
-        bench.reader.commit(float(now), force=True)
-    assert bench.stored() == 3
-    assert bench.reader.offsets.is_done
-
-
 def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
     """Promise 16."""
     bench = Bench()
@@ -170,39 +128,6 @@ def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
     bench.reader.commit(1.0, force=True)
     assert bench.reader.offsets.is_done
     assert bench.stored() == 5
-
-
-def test_trouble_that_passed_is_forgotten_once_the_place_was_read():
-    bench = Bench()
-    bench.fill(ONE, 3)
-    bench.start()
-    bench.drain(1.0)
-    for now in range(2, 12):
-        bench.reader.assignment.fail(ONE, OffsetOutOfRange(ONE, 3))
-        bench.work(now, now + 1)
-        bench.emit(float(now))
-    assert not bench.reader.assignment.halted
-
-
-def test_a_drain_opens_nothing_new():
-    """Promise 16."""
-    bench = Bench()
-    bench.fill(ONE, 1)
-    bench.reader.open()
-    for _ in range(5):
-        bench.reader.poll(0.0, opens=False)
-    assert bench.events == []
-
-
-def test_of_many_errors_one_that_says_what_is_wrong_is_raised():
-    bench = Bench()
-    bench.fill(TWO, 3)
-    bench.start()
-    bench.reader.assignment.refuse(ONE, Fenced(ONE, "another"))
-    bench.log.corrupt(TWO, 3)
-    bench.fill(TWO, 1)
-    with pytest.raises(CorruptRecord):
-        bench.work(1, 9)
 
 
 def test_a_partition_that_was_taken_while_the_session_was_over_is_halted():

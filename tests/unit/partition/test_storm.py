@@ -78,15 +78,6 @@ def test_a_core_node_says_where_to_read_on_and_where_that_was_found():
     }
 
 
-def test_offset_0_is_an_offset_in_every_layout():
-    """Storm 5: 0 is a stored offset, not a missing one."""
-    assert offsets("core", {"/s/partition_0": core(0)}) == {P0: 0}
-    current = {"/s/coordinator/currtx": 2}
-    assert offsets("trident", {**current, "/s/user/partition_0/1": batch(0, 0)}) == {P0: 0}
-    assert offsets("trident-client", {**current, "/s/user/t@0/1": client(0, 0)}) == {P0: 1}
-    assert offsets("trident-client", {**current, "/s/user/t@0/2": client(0, 4)}) == {P0: 0}
-
-
 def test_a_wildcard_s_topics_are_read_from_a_folder_each():
     nodes = {
         "/s/a/partition_0": core(3, topic="a"),
@@ -102,20 +93,6 @@ def test_a_wildcard_s_topics_are_read_from_a_folder_each():
     }
     trident = {"/s/coordinator/currtx": 9, "/s/user/a/partition_1/8": batch(1, 5, 1, "a")}
     assert offsets("trident", trident, topics=("a", "b")) == {Partition("a", 1): 5}
-
-
-def test_keys_come_in_any_order_and_further_ones_are_passed_over():
-    data = {"extra": [1], **dict(reversed(core(9).items())), "more": {"offset": -1}}
-    assert offsets("core", {"/s/partition_0": data}) == {P0: 9}
-    assert offsets("core", {"/s/partition_0": {"topology": {"id": ""}, "offset": 9}}) == {P0: 9}
-
-
-@pytest.mark.parametrize("name", ["wc 1", "größe-1", "a/b", '"', "\u2028", "x" * 5000, "\\u0000"])
-def test_a_topology_s_id_may_have_any_characters(name):
-    node = core(4) | {"topology": {"id": name, "name": None}}
-    assert offsets("core", {"/s/partition_0": node}) == {P0: 4}
-    as_utf8 = json.dumps(node, ensure_ascii=False).encode()
-    assert offsets("core", {"/größe 1/partition_0": as_utf8}, "/größe 1/") == {P0: 4}
 
 
 @pytest.mark.parametrize(
@@ -213,11 +190,6 @@ def test_what_may_mean_two_things_is_an_error():
 @pytest.mark.parametrize("name", ["partition_", "partition_x", "partition_01", "partition_-1"])
 def test_a_partition_s_number_is_not_guessed(name):
     assert fault("core", {f"/s/{name}": core(1)}).path == f"/s/{name}"
-
-
-def test_a_topic_may_be_named_like_a_partition():
-    nodes = {"/s/partition_0": core(5, topic="partition_0")}
-    assert offsets("core", nodes, topics=("partition_0",)) == {Partition("partition_0", 0): 5}
 
 
 def test_trident_goes_on_after_the_highest_committed_transaction():
@@ -337,11 +309,6 @@ def test_a_transaction_s_number_is_not_guessed(name):
     nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/3": batch(1, 2)}
     error = fault("trident", {**nodes, f"/s/user/partition_0/{name}": batch(3, 4)})
     assert error.path == f"/s/user/partition_0/{name}"
-
-
-def test_a_batch_without_an_instance_id_is_read():
-    nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/3": {"offset": 4, "nextOffset": 4}}
-    assert offsets("trident", nodes) == {P0: 4}
 
 
 def test_a_node_that_goes_while_it_is_read_tells_that_storm_still_runs():

@@ -22,18 +22,6 @@ def test_what_is_open_goes_on_from_the_offset_without_a_hole() -> None:
     assert TWO.first == 900
 
 
-def test_where_nothing_is_open_any_offset_fits() -> None:
-    nothing = Transactions("opaque", 41)
-    assert nothing.checked(0) is nothing
-    assert nothing.checked(900) is nothing
-    assert nothing.first is None
-
-
-def test_a_range_may_have_gaps_but_no_more_records_than_offsets() -> None:
-    sparse = replace(TWO, open=(replace(one(42, 900, 1300), range=Range(900, 1300, 1, DIGEST)),))
-    assert sparse.checked(900) is sparse
-
-
 @pytest.mark.parametrize(
     ("found", "says"),
     [
@@ -58,16 +46,6 @@ def test_a_hole_an_overlap_and_another_beginning_are_refused(
     """Promise 14: what does not follow is neither stored nor gone by."""
     with pytest.raises(ValueError, match=says):
         found.checked(900)
-
-
-def test_a_range_may_be_planned_or_hold_no_record_at_all() -> None:
-    planned = OpenTransaction(42, 1, Range(900, 1300))
-    empty = OpenTransaction(43, 1, Range(1300, 1301, 0, DIGEST))
-    both = Transactions("transactional", 41, (planned, empty))
-    assert both.checked(900) is both
-    assert (planned.range.is_sealed, empty.range.is_sealed) == (False, True)
-    assert str(planned.range) == "offsets 900 to 1300"
-    assert str(empty.range) == "offsets 1300 to 1301 (0 records)"
 
 
 def test_ranges_are_promised_once_the_lowest_is_sealed() -> None:

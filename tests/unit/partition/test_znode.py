@@ -1,7 +1,6 @@
 """The stored form of offsets and topics: read back, refused, and storm-kafka's own."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,21 +10,16 @@ from partition.interfaces import StoredOffset
 from partition.offsets.znode import (
     MAX_BYTES,
     OffsetNode,
-    TopicNode,
     Writer,
     decode,
     decode_topic,
     encode,
-    encode_topic,
-    node_path,
-    topic_path,
 )
 from partition.records import (
     OpenTransaction,
     Partition,
     Position,
     Range,
-    TransactionKind,
     Transactions,
 )
 
@@ -56,11 +50,6 @@ def with_transactions(transactions: Any, offset: int = 900) -> bytes:
     fields = json.loads(encode(PLACE, open_node(None, offset)))
     fields["headrace"]["transactions"] = transactions
     return json.dumps(fields).encode()
-
-
-def test_a_node_lies_where_storm_kafka_puts_it() -> None:
-    assert node_path("/headrace", "shop", PLACE) == PATH
-    assert node_path("/headrace/", "shop", PLACE) == PATH
 
 
 def test_a_node_is_read_back_as_it_was_written() -> None:
@@ -121,44 +110,8 @@ def test_open_transactions_stand_beside_the_offset() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_open_transactions_are_read_back_as_they_were_written(kind: TransactionKind) -> None:
-    for each in (Transactions(kind), Transactions(kind, 41), replace(TWO, kind=kind)):
-        node = open_node(each)
-        assert decode(PATH, encode(PLACE, node)) == node
-
-
-@pytest.mark.parametrize("absent", [None, "left out"])
-def test_a_node_without_transactions_has_none(absent: str | None) -> None:
-    """So every node that an earlier version wrote is read as before."""
-    data = encode(PLACE, open_node(None))
-    assert b"transactions" not in data
-    if absent is None:
-        data = with_transactions(None)
-    assert decode(PATH, data) == open_node(None)
-
-
-def test_storm_and_earlier_versions_read_the_offset_of_a_node_with_transactions() -> None:
-    """They go on from the first record that is not committed in every sink."""
-    fields = json.loads(encode(PLACE, open_node(TWO)))
-    assert fields["topology"]["id"] == "shop-1"
-    assert fields["offset"] == fields["headrace"]["transactions"]["open"][0]["first"]
-
-
 ENTRY = {"txid": 42, "attempt": 1, "first": 900, "end": 1300, "count": 400, "digest": DIGEST}
-PLANNED = {"txid": 42, "attempt": 1, "first": 900, "end": 1300}
 KIND = {"kind": "transactional", "committed": 41}
-
-
-def test_of_a_range_that_is_only_planned_no_count_and_no_digest_stand_in_the_node() -> None:
-    planned = OpenTransaction(42, 1, Range(900, 1300))
-    sealed = OpenTransaction(43, 1, Range(1300, 1400, 0, DIGEST))
-    node = open_node(Transactions("transactional", 41, (planned, sealed)))
-    data = encode(PLACE, node)
-    first, second = json.loads(data)["headrace"]["transactions"]["open"]
-    assert first == PLANNED
-    assert (second["count"], second["digest"]) == (0, DIGEST)
-    assert decode(PATH, data) == node
 
 
 @pytest.mark.parametrize(
@@ -224,14 +177,6 @@ def test_transactions_that_do_not_fit_are_corrupt_and_never_absent(found: Any, s
     assert len(str(caught.value)) < 500
 
 
-def test_an_offset_moved_by_hand_below_or_above_what_is_open_is_corrupt() -> None:
-    """Promise 14: whoever moves it must say what becomes of them."""
-    fields = json.loads(encode(PLACE, open_node(TWO)))
-    for offset in (899, 901, 1300):
-        with pytest.raises(StoreCorrupt, match=f"it was to begin at {offset}"):
-            decode(PATH, json.dumps(fields | {"offset": offset}).encode())
-
-
 def test_nothing_is_written_that_could_not_be_read_back() -> None:
     with pytest.raises(ValueError, match="it was to begin at 901"):
         encode(PLACE, open_node(TWO, offset=901))
@@ -243,33 +188,9 @@ def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
     assert json.loads(written) == json.loads(STORM) | {"broker": {"host": "", "port": 0}}
 
 
-def test_what_an_earlier_version_wrote_is_read_as_epoch_0() -> None:
-    found = decode(PATH, STORM[:-1] + b',"headrace":{"writer":"w","sequence":3}}')
-    assert (found.writer, found.stored.epoch, found.incarnation) == (Writer("w", 3), 0, None)
-
-
 def test_what_storm_wrote_is_read() -> None:
     node = decode(PATH, STORM)
     assert node == OffsetNode(StoredOffset(Position(15266940), "wc-3-1400000000", "wc"))
-
-
-def test_offset_zero_is_an_offset() -> None:
-    """Promise 8: absent is not zero."""
-    assert decode(PATH, b'{"topology":{"id":"a"},"offset":0}').stored == StoredOffset(
-        Position(0), "a"
-    )
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"offset":3,"topology":{"name":null,"id":"a"}}',
-        b'{"topology":{"id":"a"},"offset":3,"broker":null,"topic":7,"more":[1.5]}',
-        b' { "topology" : { "id" : "a" } , "offset" : 3 } ',
-    ],
-)
-def test_only_the_topologys_id_and_the_offset_are_needed(data: bytes) -> None:
-    assert decode(PATH, data).stored == StoredOffset(Position(3), "a")
 
 
 @pytest.mark.parametrize(
@@ -317,13 +238,6 @@ def test_anything_else_is_corrupt_and_never_absent(data: bytes) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_every_truncation_of_a_node_is_corrupt() -> None:
-    node = encode(PLACE, open_node(TWO))
-    for length in range(len(node)):
-        with pytest.raises(StoreCorrupt):
-            decode(PATH, node[:length])
-
-
 @pytest.mark.parametrize("more", ['"offset":3', '"offset":"of another form"'])
 def test_what_a_later_version_wrote_is_refused_and_says_so(more: str) -> None:
     """O06: what it means is not guessed, and so not overwritten by a claim."""
@@ -335,33 +249,7 @@ def test_what_a_later_version_wrote_is_refused_and_says_so(more: str) -> None:
     assert found.value.path == PATH
 
 
-def test_what_stands_beside_ours_in_this_version_is_passed_over() -> None:
-    ours = b'"headrace":{"version":1,"writer":"w","sequence":1,"x":1}'
-    assert decode(PATH, b'{"topology":{"id":"a"},"offset":3,' + ours + b"}").stored.offset == 3
-
-
 TOPIC_PATH = "/headrace/shop/orders"
-
-
-def test_a_topics_node_lies_above_its_partitions() -> None:
-    assert topic_path("/headrace/", "shop", "orders") == TOPIC_PATH
-
-
-def test_the_partitions_that_were_begun_are_read_back() -> None:
-    data = encode_topic(TopicNode(frozenset({2, 0, 10})))
-    assert json.loads(data) == {"headrace": {"begun": [0, 2, 10]}}
-    assert decode_topic(TOPIC_PATH, data).begun == {0, 2, 10}
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"headrace":{}}', b'{"other":[1]}'])
-def test_a_node_that_names_none_has_none(data: bytes) -> None:
-    assert decode_topic(TOPIC_PATH, data).begun == frozenset()
-
-
-def test_what_others_keep_there_is_kept() -> None:
-    node = decode_topic(TOPIC_PATH, b'{"owner":{"team":"shop"},"headrace":{"begun":[1]}}')
-    again = encode_topic(TopicNode(node.begun | {2}, node.first, node.others))
-    assert json.loads(again) == {"owner": {"team": "shop"}, "headrace": {"begun": [1, 2]}}
 
 
 @pytest.mark.parametrize(
@@ -380,11 +268,6 @@ def test_anything_else_is_corrupt_and_not_empty(data: bytes) -> None:
     """Promise 8: an unreadable list never looks like an empty one."""
     with pytest.raises(StoreCorrupt, match=TOPIC_PATH):
         decode_topic(TOPIC_PATH, data)
-
-
-def test_how_many_partitions_there_were_at_first_is_kept():
-    node = TopicNode(frozenset({0}), 4)
-    assert decode_topic("/t", encode_topic(node)) == node
 
 
 def test_a_list_that_a_later_version_wrote_is_refused_and_says_so():

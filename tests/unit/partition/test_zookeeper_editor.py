@@ -9,7 +9,6 @@ from partition.offsets.requests import (
     OutcomeUnknown,
     Pause,
     SessionEnded,
-    SetNode,
     Write,
 )
 from partition.zookeeper.zookeeper_store import ZooKeeperEditor, changing
@@ -60,32 +59,6 @@ def test_what_stands_there_as_it_is_wanted_is_not_written():
     run(changing(PATH, once), nodes)
     assert run(changing(PATH, once), nodes) == b"x"
     assert nodes.writes == 1
-
-
-@pytest.mark.parametrize("there", [None, b"a"])
-def test_somebody_who_is_quicker_is_not_overwritten(there):
-    nodes = FaultyNodes()
-    if there is not None:
-        nodes.put(PATH, there)
-    left = [b"b", b"c"]
-
-    def before(request):
-        if isinstance(request, Write) and left:
-            nodes.put(PATH, left.pop(0))
-
-    assert run(changing(PATH, appended), nodes, before) == b"cx"
-    assert nodes.nodes[PATH][0] == b"cx"
-
-
-def test_a_node_deleted_in_between_is_made_anew():
-    nodes = FaultyNodes()
-    nodes.put(PATH, b"a")
-
-    def before(request):
-        if isinstance(request, Write) and isinstance(request.operations[0], SetNode):
-            nodes.delete(PATH)
-
-    assert run(changing(PATH, appended), nodes, before) == b"x"
 
 
 def test_a_lost_reply_is_read_back_and_the_change_is_made_once():

@@ -13,27 +13,11 @@ DIGEST = ZooKeeperSecurity("digest", "orders", CANARY, "creator")
 SASL = ZooKeeperSecurity("sasl", "orders", CANARY, "creator")
 
 
-def test_without_security_kazoo_is_told_nothing():
-    assert ZooKeeperSecurity().kazoo_options() == {}
-
-
 def test_digest_is_shown_as_name_and_password():
     assert DIGEST.kazoo_options() == {
         "auth_data": [("digest", f"orders:{CANARY}")],
         "default_acl": CREATOR_ALL_ACL,
     }
-
-
-def test_sasl_is_digest_md5():
-    assert SASL.kazoo_options() == {
-        "sasl_options": {"mechanism": "DIGEST-MD5", "username": "orders", "password": CANARY},
-        "default_acl": CREATOR_ALL_ACL,
-    }
-
-
-def test_options_are_new_each_time_because_kazoo_writes_into_them():
-    SASL.kazoo_options()["sasl_options"]["service"] = "other"
-    assert "service" not in SASL.kazoo_options()["sasl_options"]
 
 
 def test_with_tls_certificates_and_host_names_are_always_checked(tmp_path):

@@ -42,55 +42,6 @@ def test_the_place_behind_a_record_is_stored_before_it_is_emitted():
     assert turn(bench) == [0, 1, 2]
 
 
-def test_a_commit_follows_the_other_while_records_wait_and_not_after_the_interval():
-    bench = ahead(commit_interval_seconds=60.0, fetch_records=10, chunk_records=10)
-    bench.start()
-    bench.fill(ONE, 100)
-    record_ids = []
-    for _ in range(40):
-        record_ids += turn(bench)
-        bench.ack(record_ids[-10:])
-    assert record_ids == list(range(100))
-    assert len(bench.store.commits) <= 12
-
-
-def test_a_rate_limit_stores_a_second_ahead_and_not_every_record_by_itself():
-    bench = ahead(5000, commit_interval_seconds=60.0, records_per_second={"t": 100.0})
-    bench.start()
-    bench.fill(ONE, 3000)
-    emitted = 0
-    for turns in range(1000):
-        record_ids = turn(bench, turns / 100)
-        emitted += len(record_ids)
-        bench.ack(record_ids)
-        assert bench.stored() - emitted <= 100
-    assert emitted == pytest.approx(1000, abs=30)
-    assert len(bench.store.commits) <= 25
-
-
-def test_a_source_that_is_held_back_stores_nothing_more_and_goes_on_when_it_is_let_go():
-    bench = ahead(fetch_records=10, chunk_records=5, commit_interval_seconds=60.0)
-    bench.start()
-    bench.fill(ONE, 100)
-    record_ids = [record_id for _ in range(6) for record_id in turn(bench)]
-    bench.reader.hold_back(frozenset({"t"}))
-    assert [record_id for now in range(5) for record_id in turn(bench, 100.0 * now)] == []
-    assert bench.stored() - len(record_ids) <= 10
-    bench.reader.hold_back(frozenset())
-    record_ids += [record_id for _ in range(60) for record_id in turn(bench)]
-    assert record_ids == list(range(100))
-
-
-def test_one_that_is_held_back_from_the_start_stores_nothing_ahead():
-    bench = ahead()
-    bench.start()
-    bench.fill(ONE, 100)
-    bench.reader.hold_back(frozenset({"t"}))
-    for now in range(5):
-        turn(bench, 100.0 * now)
-    assert bench.stored() == 0
-
-
 def test_what_is_stored_when_the_run_ends_waits_for_no_rate_limit():
     bench = ahead(records_per_second={"t": 10.0})
     bench.start()
@@ -121,18 +72,6 @@ def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lo
     assert second == list(range(stored, 20))
 
 
-def test_a_record_that_failed_is_not_tried_again():
-    bench = ahead()
-    bench.start()
-    bench.fill(ONE, 1)
-    assert [record_id for _ in range(4) for record_id in turn(bench)] == [0]
-    assert not bench.reader.fail(0, 0.0, after_seconds=1.0)
-    assert bench.reader.manager(0).attempts(0) == 1
-    assert bench.message(0).value() == b"0"
-    bench.ack([0])
-    assert turn(bench, 100.0) == []
-
-
 @pytest.mark.parametrize("turns", range(1, 6))
 def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns):
     """Promise 16: a drain loses nothing, not even at most once."""
@@ -150,33 +89,6 @@ def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns)
         bench.reader.commit(0.0, force=True)
     assert record_ids == list(range(bench.stored()))
     assert 0 < bench.stored() < 20
-
-
-def test_with_the_store_away_nothing_is_emitted_and_what_is_fetched_stays_bounded():
-    """Promise 15: the service waits, and goes on by itself."""
-    bench = ahead(fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 100)
-    bench.nodes.away = True
-    assert [record_id for now in range(20) for record_id in turn(bench, float(now))] == []
-    one = next(bench.reader.statistics(0.0))
-    assert one.ledger.waiting < 20
-    bench.nodes.away = False
-    record_ids = [record_id for now in range(20, 80) for record_id in turn(bench, float(now))]
-    assert record_ids == list(range(100))
-
-
-def test_the_end_of_a_commit_is_noticed_within_a_millisecond():
-    bench = ahead(fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 100)
-    bench.store.holding = True
-    for _ in range(3):
-        turn(bench, 1.0)
-    bench.slept.clear()
-    assert bench.reader.next_chunk(1.0) is None
-    assert not bench.reader.fetch(1.0, 0.02)
-    assert bench.slept == [pytest.approx(0.001)]
 
 
 def test_who_was_fenced_off_emits_nothing_more():

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from partition.consumer import ConsumerPolicy
-from partition.manager import InFlightLimits
 from partition.records import Partition
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
@@ -59,43 +57,6 @@ def test_retries_of_a_source_that_is_held_back_come_unless_it_is_silent():
     assert bench.emit(RETRY_SECONDS) == [record_id + 1]
 
 
-def test_what_is_fetched_of_a_source_that_is_held_back_stays_bounded():
-    """Promise 10: it is paused while others have room, and read on once half is emitted."""
-    bench = bench_of_two(fetch_records=10, chunk_records=4)
-    bench.reader.hold_back(frozenset({"t"}))
-    bench.fill(ONE, 100)
-    for _ in range(5):
-        bench.fill(OTHER, 20)
-        assert emitted(bench, 0.0) == {"t": 0, "u": 20}
-        bench.poll(times=1)
-    waiting = {part.partition: part.ledger.waiting for part in bench.reader.statistics(0.0)}
-    assert 10 <= waiting[ONE] < 20
-    assert bench.events.count(f"paused {ONE}") == 1
-    assert f"resumed {ONE}" not in bench.events
-    bench.reader.hold_back(frozenset())
-    total = 0
-    for _ in range(30):
-        total += emitted(bench, 0.0)["t"]
-        bench.poll(times=1)
-    assert total == 100
-
-
-def test_when_every_source_is_held_back_nothing_is_fetched_or_paused():
-    """A pause would cost what the client has prefetched."""
-    bench = Bench(fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 100)
-    bench.fill(TWO, 100)
-    bench.reader.hold_back(frozenset({"t"}))
-    while bench.reader.fetch(0.0, 0.0):
-        pass
-    bench.slept.clear()
-    assert not bench.reader.fetch(0.0, 0.02)
-    assert bench.slept == [0.02]
-    assert "paused" not in " ".join(bench.events)
-    assert all(part.ledger.waiting < 20 for part in bench.reader.statistics(0.0))
-
-
 def test_a_rate_limit_holds_over_all_partitions_of_its_source():
     bench = bench_of_two(records_per_second={"t": 100.0})
     bench.fill(ONE, 300)
@@ -130,47 +91,6 @@ def test_retries_do_not_count_for_the_rate():
     assert bench.emit(RETRY_SECONDS + 1) == [record_ids[0] + 2]
 
 
-def test_waiting_for_a_rate_limit_ends_when_more_may_pass():
-    bench = Bench(records_per_second={"t": 100.0}, fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 100)
-    bench.ack(bench.emit(0.0))
-    bench.slept.clear()
-    assert bench.reader.next_chunk(0.0) is None
-    assert not bench.reader.fetch(0.0, 1.0)
-    assert bench.slept == [pytest.approx(0.01)]
-
-
-def test_what_is_fetched_under_a_rate_limit_stays_bounded_and_all_of_it_comes():
-    bench = bench_of_two(records_per_second={"t": 100.0}, fetch_records=10)
-    bench.fill(ONE, 200)
-    total = 0
-    for turn in range(250):
-        bench.fill(OTHER, 1)
-        counts = emitted(bench, turn / 100)
-        assert counts["u"] == 1
-        total += counts["t"]
-        bench.poll(turn / 100, times=1)
-        assert all(part.ledger.waiting < 20 for part in bench.reader.statistics(0.0))
-    assert total == 200
-    assert bench.events.count(f"paused {ONE}") <= 25
-
-
-def test_a_full_window_stands_beside_a_rate_limit():
-    """Promise 10."""
-    bench = Bench(
-        assignment={"limits": InFlightLimits(max_pending=5)}, records_per_second={"t": 1000.0}
-    )
-    bench.start()
-    bench.fill(ONE, 50)
-    assert len(bench.emit(0.0)) == 5
-    assert bench.reader.is_full
-
-
 def test_a_rate_limit_of_no_source_is_refused():
     with pytest.raises(ValueError, match=r"limits 'x'; allowed are \['t'\]"):
         Bench(records_per_second={"x": 1.0})
-
-
-def test_without_limits_the_policy_has_none():
-    assert ConsumerPolicy().records_per_second == {}

@@ -1,8 +1,6 @@
 """The reader exactly once: what is planned is stored, then emitted; what is committed, resolved."""
 
-from partition.delivery import AtLeastOnce
 from partition.errors import Fenced
-from partition.manager import InFlightLimits
 from partition.records import Transactions
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, TWO
@@ -73,46 +71,6 @@ def test_the_store_has_offset_and_transactions_in_one_write():
     assert stored(bench) == (7, Transactions("transactional", 2))
 
 
-def test_the_end_of_a_transaction_waits_for_the_interval():
-    bench = fetched()
-    gate = bench.modes[ONE]
-    plan(bench, 4)
-    commit(bench)
-    bench.emit(1.0)
-    gate.done()
-    bench.reader.resolve_below(0, 4)
-    bench.reader.commit(2.0)
-    assert stored(bench)[0] == 0
-    assert not bench.reader.offsets.is_done
-    bench.reader.commit(61.0)
-    assert stored(bench)[0] == 4
-    assert bench.reader.offsets.is_done
-
-
-def test_all_is_committed_once_every_gate_has_stored_what_it_must():
-    bench = fetched()
-    plan(bench, 4)
-    assert not bench.reader.offsets.is_done
-    bench.reader.commit(1.0)
-    assert bench.reader.offsets.is_done
-
-
-def test_one_write_is_under_way_at_a_time_and_the_next_takes_what_has_come_since():
-    bench = fetched()
-    bench.store.holding = True
-    plan(bench, 4)
-    bench.reader.commit(1.0)
-    plan(bench, 8)
-    bench.reader.commit(1.0)
-    assert len(bench.store.commits) == 1
-    bench.store.open_commits[0].set_result({})
-    bench.store.holding = False
-    bench.reader.commit(1.0)
-    assert bench.modes[ONE].open_to == 4
-    bench.reader.commit(1.0)
-    assert bench.modes[ONE].open_to == 8
-
-
 def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     """Promise 9."""
     bench = fetched()
@@ -168,34 +126,6 @@ def fetch_all(bench, now=0.0):
         pass
 
 
-def test_nothing_is_fetched_beyond_enough_while_a_plan_is_on_its_way_and_nothing_is_paused():
-    """Promise 10. A pause would cost what the client has prefetched."""
-    bench = started(fetch_records=10, plan_records=20)
-    bench.fill(ONE, 1000)
-    fetch_all(bench)
-    assert 40 <= waiting(bench) < 60
-    plan(bench, 20)
-    bench.store.holding = True
-    bench.reader.commit(1.0)
-    fetch_all(bench)
-    assert 40 <= waiting(bench) < 60
-    assert "paused" not in " ".join(bench.events)
-
-
-def test_where_every_gate_is_shut_nothing_is_fetched_beyond_enough_and_nothing_is_paused():
-    bench = started(fetch_records=10, plan_records=20)
-    bench.fill(ONE, 1000)
-    bench.fill(TWO, 1000)
-    for gate in bench.modes.values():
-        gate.is_shut = True
-    fetch_all(bench)
-    assert 40 <= waiting(bench) + waiting(bench, TWO) < 60
-    assert "paused" not in " ".join(bench.events)
-    bench.slept.clear()
-    assert not bench.reader.fetch(0.0, 0.02)
-    assert bench.slept == [0.02]
-
-
 def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
     bench = started(fetch_records=10, plan_records=20)
     bench.fill(ONE, 1000)
@@ -215,43 +145,3 @@ def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
         pass
     bench.poll(1.0)
     assert bench.events.count(f"resumed {ONE}") == 1
-
-
-def test_large_records_are_bounded_by_their_bytes():
-    """Promise 10."""
-    window = InFlightLimits(max_pending_bytes=1000)
-    bench = started(fetch_records=10, plan_records=2000, assignment={"limits": window})
-    for _ in range(200):
-        bench.log.append(ONE, b"x" * 100, timestamp_ms=90_000)
-    fetch_all(bench)
-    assert waiting(bench) <= 20
-
-
-def test_records_are_waited_for_only_shortly_while_a_commit_lets_some_be_emitted():
-    bench = fetched(plan_records=5)
-    bench.store.holding = True
-    plan(bench, 10)
-    bench.reader.commit(1.0)
-    assert bench.reader.next_chunk(1.0) is None
-    bench.slept.clear()
-    bench.reader.fetch(1.0, 5.0)
-    assert max(bench.slept) < 0.01
-
-
-def test_the_chunks_that_wait_for_their_plan_are_foreseen():
-    bench = fetched()
-    assert bench.reader.foresees
-    (chunk,) = bench.reader.upcoming()
-    plan(bench, 10)
-    bench.reader.commit(1.0)
-    bench.reader.commit(1.0)
-    emitted, _owners = bench.reader.next_chunk(1.0)
-    assert emitted.messages is chunk.messages
-
-
-def test_at_least_once_nothing_is_stored_that_must_be_emitted():
-    bench = GatedBench(assignment={"delivery": AtLeastOnce})
-    bench.start()
-    bench.fill(ONE, 10)
-    bench.reader.fetch(0.0, 0.0)
-    assert not bench.reader.owes_emission

@@ -1,11 +1,10 @@
 """Orders and dead letters when partitions come and go, and when the run ends."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from headrace import Bolt, Record, Reject, Topology, all_tasks, bolt
+from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.errors import Fenced

@@ -111,23 +111,6 @@ def test_a_beat_that_took_long_leaves_as_long_for_claims_and_commits():
     assert len(register.asked) == 2
 
 
-def test_nothing_is_wanted_before_there_is_a_plan():
-    replica, register, reader = membership()
-    replica.poll(1.0)
-    register.answer(view(0, plan=False))
-    replica.poll(1.1)
-    assert reader.wanted == []
-
-
-def test_a_plan_that_is_older_than_one_that_was_followed_changes_nothing():
-    replica, register, reader = membership()
-    for now, number in ((1.0, 7), (2.0, 6)):
-        replica.poll(now)
-        register.answer(view(number, a_1=[ONE]))
-        replica.poll(now + 0.1)
-    assert len(reader.wanted) == 1
-
-
 def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
     """Promise 9: that a session has ended is only told at the next connection."""
     replica, register, reader = membership()
@@ -241,25 +224,3 @@ def test_a_joined_topic_that_grows_by_itself_ends_the_run_at_the_next_beat():
     with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
         replica.poll(1.0)
     assert len(register.asked) == 1
-
-
-def test_joined_topics_may_grow_together():
-    replica, register, reader = joining(("orders", 2), ("payments", 2))
-    replica.poll(0.0)
-    register.answer(view(1))
-    replica.poll(0.1)
-    reader.known |= {Partition("orders", 2), Partition("payments", 2)}
-    replica.poll(1.0)
-    assert len(register.asked) == 2
-
-
-def test_what_is_found_is_reported_without_waiting_for_the_next_beat():
-    replica, register, reader = joining()
-    reader.known = None
-    replica.poll(0.0)
-    register.answer(view(0, plan=False))
-    replica.poll(0.01)
-    assert len(register.asked) == 1
-    reader.known = ALL
-    replica.poll(0.02)
-    assert [report.partitions for report, _ in register.asked] == [None, ALL]

@@ -62,13 +62,6 @@ def test_one_replica_starts_without_waiting_for_a_beat(group):
     assert replica.reader.assignment.holds == set(PLACES)
 
 
-def test_one_that_starts_again_under_its_name_does_not_wait_for_its_last_session(group):
-    before = group.start("a")
-    until(lambda: before.reader.assignment.holds == set(PLACES), before)  # and then it stands still
-    group.send()
-    until(lambda: len(group.rows.rows) == len(PLACES), group.start("a"))
-
-
 def test_one_that_starts_beside_another_waits_until_it_is_given_something(group):
     first = group.start("a")
     until(lambda: first.reader.assignment.holds == set(PLACES), first)

@@ -1,13 +1,11 @@
 """The reader: first positions, commits, full partitions. Fakes stand in for Kafka and ZooKeeper."""
 
-import random
 import time
 from concurrent.futures import Future
 
-import numpy as np
 import pytest
 
-from partition.errors import Fenced, KafkaUnavailable, StoreUnavailable, TopicMissing
+from partition.errors import KafkaUnavailable, StoreUnavailable
 from partition.interfaces import LogEnd, Progress
 from partition.manager import InFlightLimits
 from partition.records import Position
@@ -46,16 +44,6 @@ def test_under_latest_records_written_between_a_crash_and_the_restart_are_read()
     assert len(bench.emit()) == 2
 
 
-def test_a_stored_position_is_taken_up_and_not_stored_again(bench):
-    bench.fill(ONE, 5)
-    bench.start()
-    bench.ack(bench.emit()[:3])
-    bench.reader.commit(0.0)
-    bench.restart()
-    assert bench.events == [f"reads {ONE} 3", f"reads {TWO} 0"]
-    assert bench.emit() == [3, 4]
-
-
 def test_without_an_answer_of_the_store_nothing_is_read(bench):
     """Promise 8: a store that does not answer never looks like one that has no offset."""
     bench.fill(ONE, 1)
@@ -80,66 +68,6 @@ def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     assert len(bench.emit()) == 1
 
 
-def test_two_first_starts_at_once_do_not_both_win(bench):
-    """Promise 9: who comes second takes the partition over, and the first is refused."""
-    bench.fill(ONE, 3)
-    bench.fill(TWO, 1)
-    bench.start()
-    first, record_ids = bench.reader, bench.emit()
-    bench.reader = bench.another()
-    bench.start()
-    first.ack(np.array(record_ids, np.int64))
-    first.commit(1.0)
-    first.commit(2.0)
-    first.commit(3.0)
-    with pytest.raises(Fenced):
-        first.poll(3.0)
-    assert bench.stored() == 0
-    assert bench.drain(4.0) == 4
-    assert bench.stored() == 3
-
-
-def test_a_missing_topic_ends_the_start():
-    bench = Bench(sources=["other"])
-    bench.reader.open()
-    with pytest.raises(TopicMissing):
-        bench.poll()
-
-
-def test_with_the_store_away_reading_goes_on_and_commits_come_later(bench):
-    """Promise 15: with ZooKeeper away the reader works on inside its window."""
-    bench.start()
-    bench.nodes.away = True
-    for now in range(1, 6):
-        bench.fill(ONE, 10)
-        bench.ack(bench.emit())
-        bench.reader.commit(float(now))
-    assert not bench.reader.offsets.is_done
-    assert len(bench.store.commits) == 1
-    assert next(bench.reader.statistics(0.0)).ledger.last_completed_offset == 50
-    bench.nodes.away = False
-    bench.reader.commit(10.0)
-    bench.reader.commit(20.0)
-    assert bench.stored() == 50
-    assert bench.reader.offsets.is_done
-
-
-def test_one_commit_is_on_its_way_at_a_time(bench):
-    bench.start()
-    bench.store.holding = True
-    bench.fill(ONE, 2)
-    bench.ack(bench.emit())
-    bench.reader.commit(1.0)
-    bench.fill(ONE, 2)
-    bench.ack(bench.emit())
-    for now in (5.0, 6.0, 7.0):
-        bench.reader.commit(now, force=True)
-    assert bench.store.commits == [{ONE: 2}]
-    bench.store.open_commits[0].set_result({})
-    bench.reader.commit(8.0)
-    assert bench.store.commits == [{ONE: 2}, {ONE: 4}]
-
-
 def test_there_is_at_most_one_commit_per_interval_unless_forced(bench):
     bench.start()
     for step in range(100):
@@ -151,20 +79,6 @@ def test_there_is_at_most_one_commit_per_interval_unless_forced(bench):
     bench.reader.commit(19.95, force=True)
     assert len(bench.store.commits) == before + 1
     assert bench.stored() == 100
-
-
-def test_all_partitions_that_moved_are_committed_at_once_and_others_are_left_out(bench):
-    bench.start()
-    bench.fill(ONE, 1)
-    bench.fill(TWO, 2)
-    bench.ack(bench.emit())
-    bench.reader.commit(1.0)
-    bench.reader.commit(5.0)
-    bench.fill(TWO, 1)
-    bench.ack(bench.emit())
-    bench.reader.commit(9.0)
-    bench.reader.commit(15.0)
-    assert bench.store.commits == [{ONE: 1, TWO: 2}, {TWO: 3}]
 
 
 def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(bench):
@@ -225,22 +139,6 @@ def test_a_full_partition_is_paused_and_the_others_go_on():
     assert f"paused {TWO}" not in bench.events[bench.events.index(f"paused {ONE}") :]
 
 
-def test_a_paused_partition_is_resumed_once_its_window_opens():
-    """Promise 10: what was held back is emitted, all of it and once."""
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
-    bench.start()
-    bench.fill(ONE, 40)
-    seen: list[int] = []
-    while record_ids := bench.emit():
-        assert len(record_ids) <= 10
-        seen += record_ids
-        bench.ack(record_ids)
-        bench.reader.commit(0.0)  # half of the window at once, not after the interval
-        bench.reader.commit(0.0)
-    assert seen == list(range(40))
-    assert bench.events.count(f"paused {ONE}") == bench.events.count(f"resumed {ONE}") > 0
-
-
 def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
     """Promise 15: what a crash would repeat is bounded too; it goes on by itself."""
     bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
@@ -260,34 +158,6 @@ def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
         emitted += bench.drain(float(now))
     assert emitted == 25
     assert bench.stored() == 25
-
-
-def test_retries_pass_a_full_window():
-    """Promise 10: retries are exempt from the limit, or a full window would stay full."""
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=3)}, fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 10)
-    record_ids = bench.emit()
-    bench.reader.fail(record_ids[0], 0.0)
-    assert bench.reader.next_chunk(RETRY_SECONDS - 0.001) is None
-    retried = bench.reader.next_chunk(RETRY_SECONDS)
-    assert retried is not None
-    assert retried[1].tolist() == record_ids[:1]
-    assert bench.reader.manager(0).attempts(record_ids[0]) == 2
-    assert not bench.reader.fail(record_ids[0], RETRY_SECONDS)
-
-
-def test_acks_of_several_partitions_in_any_order_reach_their_own(bench):
-    bench.start()
-    bench.fill(ONE, 50)
-    bench.fill(TWO, 50)
-    record_ids = bench.emit()
-    random.Random(3).shuffle(record_ids)
-    bench.ack(record_ids[:60])
-    bench.ack(record_ids[60:])
-    assert [part.ledger.last_completed_offset for part in bench.reader.statistics(0.0)] == [50, 50]
-    assert all(part.ledger.pending == 0 for part in bench.reader.statistics(0.0))
-    assert bench.reader.assignment.has_reached_goals
 
 
 def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
@@ -352,15 +222,6 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
     assert not bench.reader.foresees
     bench.reader.assignment.trust(time.monotonic() + 60.0)
     assert len(bench.emit()) == 3
-
-
-def test_keys_use_the_window_up():
-    """Promise 10: what they hold is memory, too."""
-    bench = Bench(fetch_records=1, assignment={"limits": InFlightLimits(max_pending_bytes=100)})
-    for _ in range(5):
-        bench.log.append(ONE, b"v", key=b"k" * 40)
-    bench.start()
-    assert len(bench.emit()) == 2
 
 
 def test_ends_that_take_long_to_be_told_are_asked_for_more_rarely(monkeypatch):

@@ -1,6 +1,5 @@
 """The rotation: whose records are emitted next, and which are foreseen. The reader drives it."""
 
-from partition.delivery import CommitBeforeEmit
 from partition.manager import InFlightLimits
 from tests.worlds.reading import ONE, TWO, Bench
 
@@ -18,16 +17,6 @@ def test_partitions_take_turns():
     assert turns == [ONE, TWO] * 3
 
 
-def test_a_partition_that_has_nothing_is_passed_over():
-    bench = Bench(chunk_records=2, fetch_records=100)
-    bench.start()
-    bench.fill(TWO, 4)
-    bench.reader.fetch(0.0, 0.0)
-    chunks = [bench.reader.next_chunk(0.0)[0] for _ in range(2)]
-    assert [chunk.partition for chunk in chunks] == [TWO, TWO]
-    assert bench.reader.next_chunk(0.0) is None
-
-
 def test_it_is_stuck_once_every_partition_that_has_records_waiting_is_full():
     bench = Bench(assignment={"limits": InFlightLimits(max_pending=5)}, fetch_records=10)
     bench.start()
@@ -40,25 +29,6 @@ def test_it_is_stuck_once_every_partition_that_has_records_waiting_is_full():
     assert not bench.reader.is_full
     bench.reader.next_chunk(0.0)
     assert bench.reader.is_full
-
-
-def test_nothing_is_foreseen_of_records_whose_place_must_be_stored_first():
-    bench = Bench(assignment={"delivery": CommitBeforeEmit})
-    bench.start()
-    bench.fill(ONE, 50)
-    bench.reader.fetch(0.0, 0.0)
-    assert bench.reader.upcoming() == []
-
-
-def test_the_partition_whose_turn_it_is_comes_first():
-    bench = Bench(fetch_records=100)
-    bench.start()
-    for place in (ONE, TWO):
-        bench.fill(place, 3)
-        bench.reader.fetch(0.0, 0.0)
-    first, second = bench.reader.upcoming()
-    assert bench.reader.next_chunk(0.0)[0].messages is first.messages
-    assert [chunk.partition for chunk in bench.reader.upcoming()] == [second.partition]
 
 
 def test_little_waits_until_two_fetches_or_three_chunks_wait():
@@ -75,12 +45,3 @@ def test_little_waits_until_two_fetches_or_three_chunks_wait():
         bench.fill(ONE, 1)
         bench.reader.fetch(0.0, 0.0)
     assert not bench.reader.waits_little
-
-
-def test_what_waits_behind_a_full_window_does_not_count():
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=5)}, fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 25)
-    bench.reader.fetch(0.0, 0.0)
-    assert bench.reader.next_chunk(0.0) is not None
-    assert bench.reader.waits_little

@@ -74,24 +74,6 @@ def test_a_late_failure_of_an_old_attempt_leaves_the_live_one_alone(phase):
     assert commit(line).end == 10
 
 
-@pytest.mark.parametrize("num_open", [1, 2, 3])
-def test_attempts_grow_over_restarts_for_every_open_transaction(num_open):
-    """Storm 41: the last one's too; and a word about a stale attempt has no effect."""
-    ranges = [Range(10 * i, 10 * (i + 1)) for i in range(num_open)]
-    stands = tuple(OpenTransaction(txid, 1, each) for txid, each in enumerate(ranges, 1))
-    for restart in range(1, 4):
-        goes_on = Resumed(Position(0), Transactions("transactional", 0, stands))
-        line = transactions(num_open, goes_on=goes_on)
-        now = opened(line)
-        assert [each.attempt for each in now] == [1 + restart] * num_open
-        store(line, Transactions("transactional", 0, stands))
-        for stale in stands:
-            assert not line.is_recorded(stale.txid)
-            assert not read(line, stale.txid, stale.attempt)
-        assert opened(line) == now
-        stands = now
-
-
 def test_transactions_of_one_number_are_told_apart_by_line_and_attempt():
     """Storm 43: what one partition hears of its txid changes no other's, nor another attempt."""
     orders, flights = transactions(topic="orders"), transactions(topic="flights")

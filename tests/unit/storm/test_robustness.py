@@ -3,14 +3,13 @@
 The entries are numbered as in docs/storm.md.
 """
 
-import random
 import threading
 
 import pytest
 
 from headrace import Record, Retry, bolt
 from partition.manager import InFlightLimits
-from partition.retry import RetryPolicy, RetryQueue
+from partition.retry import RetryPolicy
 from tests.worlds.reading import ONE, Bench
 from tests.worlds.running import HeldSink, Works
 
@@ -23,18 +22,6 @@ def text(record: Record) -> str:
 @bolt
 async def later(value: str) -> str:
     return value
-
-
-def test_without_an_ack_nothing_grows():
-    """Storm 47: a partition is held at its window's end, and one more fetch, however much comes."""
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=5)
-    bench.start()
-    for now in range(20):
-        bench.fill(ONE, 100)
-        bench.emit(float(now))
-    ledger = next(bench.reader.statistics(20.0)).ledger
-    assert (ledger.emitted_count, ledger.waiting) == (10, 5)
-    assert next(bench.reader.statistics(20.0)).pending_bytes < 100
 
 
 @pytest.mark.parametrize("tries", [6, 60])
@@ -67,22 +54,6 @@ def test_a_poison_record_is_fetched_once_however_often_it_is_tried(tries, monkey
     bench.work(int(now), int(now) + 5)
     assert fetched == list(range(3000))
     assert bench.stored() == 3000
-
-
-def test_a_record_that_keeps_failing_is_tried_ever_more_seldom():
-    """Storm 49: by default there is a pause, it grows to its longest and stays, and it varies."""
-    policy = RetryPolicy(limit=10_000)
-    longest = policy.max_seconds
-    for failures in (1, 58, 64, 1024, 10_000):
-        assert policy.delay_seconds(failures, random.Random(failures)) >= 0.5
-    delays = {policy.delay_seconds(10_000, random.Random(seed)) for seed in range(50)}
-    assert len(delays) > 40
-    assert longest / 2 <= min(delays) <= max(delays) <= longest
-    queue = RetryQueue(policy, random.Random(1))
-    for failures in range(100):
-        assert queue.failed(7, now=0.0)
-        assert queue.take_due(0.4, 1) == [], failures
-        assert queue.take_due(longest, 1) == [7], failures
 
 
 def test_answers_from_many_threads_are_all_counted_and_by_one_thread():

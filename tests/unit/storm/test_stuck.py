@@ -12,7 +12,7 @@ from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemorySink
 from partition.manager import InFlightLimits
 from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
-from tests.worlds.running import PLACE, Door, HeldSink, Works
+from tests.worlds.running import PLACE, HeldSink, Works
 
 
 @bolt
@@ -86,15 +86,6 @@ def test_a_full_window_of_failed_records_empties_itself():
         assert works.sink.rows == ["a", "b"]
 
 
-def test_a_record_that_gives_no_row_completes():
-    """Storm 22: filtered, without a value, or with no child: its offset is committed."""
-    with Works(text, letters_of) as works:
-        works.send(b"skip", None, b"none", b"a", None)
-        works.finish()
-        assert works.sink.rows == ["a"]
-        assert works.letters_sink.letters == []
-
-
 def test_answers_that_come_at_once_are_neither_lost_nor_late():
     """Storm 23: bolts, sinks and dead letters that answer before the tree's init."""
     with Works(text, at_once, letters_of, sinks=[HeldSink("x"), HeldSink("y")]) as works:
@@ -104,18 +95,6 @@ def test_answers_that_come_at_once_are_neither_lost_nor_late():
         assert [len(sink.rows) for sink in works.sinks] == [800, 800]
         assert len(works.letters_sink.letters) == 200
         assert (statistics.ignored, statistics.expired, statistics.failed) == (0, 0, 0)
-
-
-def test_what_is_in_flight_ends_without_any_time_out():
-    """Storm 26: whatever becomes of a record is told, so a full window needs no time-out."""
-    with Works(text, at_once, letters_of, window=InFlightLimits(2), timeout_seconds=1e9) as works:
-        works.send(*[b"a", b"skip", b"bad", b"none", b"again", b"bc"] * 5)
-        while works.stored < 30:
-            works.turn(5)
-            works.now += RETRY_SECONDS
-            assert works.now < 200.0
-        assert sorted(works.sink.rows) == ["a"] * 5 + ["b"] * 5 + ["c"] * 5
-        assert len(works.letters_sink.letters) == 10
 
 
 @bolt
@@ -163,18 +142,6 @@ def test_backpressure_is_no_flag_that_could_be_left_behind():
         assert works.ledger.fetched_to < 10
         assert works.nodes.nodes == before
         works.sink.gate.set()
-        works.finish()
-
-
-def test_a_slow_call_delays_no_other_records_ack():
-    """Storm 29: what waits on a service holds its own record alone."""
-    door = Door()
-    with Works(door.as_bolt(), workers=2) as works:
-        works.send(b"slow", *[b"a"] * 20)
-        works.until(lambda: works.ledger.pending == 1)
-        assert works.sink.rows == ["a"] * 20
-        assert works.stored == 0
-        door.open()
         works.finish()
 
 

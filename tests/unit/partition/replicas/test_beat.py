@@ -15,13 +15,12 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.records import Partition
-from partition.replicas.heartbeat import Heartbeats, Report, decode_member, decode_plan
+from partition.replicas.heartbeat import Heartbeats, Report, decode_member
 from partition.replicas.plan import Member
 from tests.support.faulty_store import FaultyNodes
 
 ALL = frozenset(Partition("t", number) for number in range(4))
 AT = "/headrace/shop/@replicas/"
-PLAN = "/headrace/shop/@plan"
 
 
 class Replica:
@@ -92,34 +91,6 @@ def unknown_at(replica: Replica, chosen: int, *, done: bool) -> Any:
 
 
 @pytest.mark.parametrize("done", [False, True])
-@pytest.mark.parametrize("chosen", range(4))
-def test_a_first_beat_whose_reply_is_lost_anywhere(
-    server: FaultyNodes, chosen: int, done: bool
-) -> None:
-    """The parent, the node, the plan: each is read back."""
-    a = Replica(server, "a", "p-a")
-    a.beat(unknown_at(a, chosen, done=done))
-    view = a.beat()
-    assert view.leads
-    assert (view.plan.number, view.plan.of("a")) == (1, ALL)
-    assert a.node.process == "p-a"
-    writes = sum(isinstance(each, Write) for each in a.requests)
-    assert writes == 3 + (not done and chosen < 3)
-
-
-@pytest.mark.parametrize("done", [False, True])
-def test_a_replacing_whose_reply_is_lost(server: FaultyNodes, done: bool) -> None:
-    former, latter = Replica(server, "a", "p-1"), Replica(server, "a", "p-2")
-    former.beat()
-    assert latter.beat(unknown_at(latter, 0, done=done)).leads
-    assert latter.node.process == "p-2"
-    with pytest.raises(ReplicaReplaced, match="p-2, runs as replica 'a'"):
-        former.beat()
-    former.end_session()
-    assert latter.node.process == "p-2"
-
-
-@pytest.mark.parametrize("done", [False, True])
 def test_a_report_whose_reply_is_lost_is_there_before_anything_is_read(
     server: FaultyNodes, done: bool
 ) -> None:
@@ -132,15 +103,6 @@ def test_a_report_whose_reply_is_lost_is_there_before_anything_is_read(
     last_write = max(at for at, each in enumerate(a.requests) if isinstance(each, Write))
     others = [at for at, each in enumerate(a.requests) if not isinstance(each, Write | Pause)]
     assert {a.requests[at].path for at in others if at < last_write} == {AT + "a"}
-
-
-@pytest.mark.parametrize("done", [False, True])
-def test_a_plan_whose_reply_is_lost_is_what_is_read_back(server: FaultyNodes, done: bool) -> None:
-    a = Replica(server, "a", "p-a")
-    plan = a.beat(unknown_at(a, 2, done=done)).plan
-    assert (plan is not None) == done
-    assert (PLAN in server.nodes) == done
-    assert a.beat().plan.number == 1
 
 
 def test_lost_replies_of_readings_are_asked_for_again(server: FaultyNodes) -> None:
@@ -230,13 +192,3 @@ def test_a_plan_too_large_for_a_node_is_refused_by_name(
     monkeypatch.setattr("partition.replicas.heartbeat.MAX_BYTES", 50)
     with pytest.raises(StoreError, match="@plan would be"):
         Replica(server, "a", "p-a").beat()
-
-
-def test_a_plan_is_not_written_twice_by_leaders_that_follow_each_other(server: FaultyNodes) -> None:
-    a, b = Replica(server, "a", "p-a"), Replica(server, "b", "p-b")
-    a.beat()
-    b.beat()
-    a.end_session()
-    assert b.beat().plan.number == 2
-    stored = decode_plan(PLAN, server.nodes[PLAN][0])
-    assert (stored.leader, stored.of("b")) == ("b", ALL)

@@ -42,19 +42,6 @@ def test_without_members_there_is_no_plan():
     assert next_plan(None, [], ALL, Control()) is None
 
 
-def test_a_plan_knows_what_a_member_may_hold():
-    plan = owned(a=[ONE, TWO], b=[THREE])
-    assert plan.of("a") == {ONE, TWO}
-    assert plan.of("c") == frozenset()
-
-
-def test_the_first_plan_grants_every_partition_at_once():
-    plan = next_plan(None, [member("a"), member("b")], ALL, Control())
-    assert (plan.number, plan.leader, plan.leaving) == (1, "a", {})
-    assert plan.owners.keys() == set(ALL)
-    assert len(plan.of("a")) == len(plan.of("b")) == 2
-
-
 def test_a_plan_that_changes_nothing_is_not_made():
     members = [member("b", [THREE, FOUR], seen=1), member("a", [ONE, TWO], seen=1)]
     assert next_plan(owned(a=[ONE, TWO], b=[THREE, FOUR]), members, ALL, Control()) is None
@@ -87,58 +74,11 @@ def test_what_is_revoked_is_granted_when_it_was_seen_and_released(holds, seen, g
     assert (plan or was).of("a") == {ONE, TWO}
 
 
-def test_a_plan_that_revokes_more_leaves_what_was_leaving_its_number():
-    was = owned(2, {FOUR: Leaving("a", 2)}, a=[ONE, TWO, THREE])
-    members = [member("a", ALL, seen=1), member("b"), member("c")]
-    plan = next_plan(was, members, ALL, Control())
-    assert plan.number == 3
-    assert plan.leaving[FOUR] == Leaving("a", 2)
-    assert plan.leaving[THREE] == Leaving("a", 3)
-
-
-def test_what_a_gone_member_had_is_granted_at_once():
-    was = owned(2, {FOUR: Leaving("a", 2)}, a=[TWO, THREE], b=[ONE])
-    plan = next_plan(was, [member("b", [ONE], seen=2)], ALL, Control())
-    assert plan.of("b") == set(ALL)
-    assert plan.leaving == {}
-
-
-def test_a_process_started_anew_under_a_name_keeps_the_names_partitions():
-    was = owned(1, a=[ONE, TWO], b=[THREE, FOUR])
-    anew = member("a", joined=10_000, process="other")
-    assert next_plan(was, [member("b", [THREE, FOUR], seen=1), anew], ALL, Control()) is None
-
-
 def test_a_process_started_anew_blocks_what_an_older_plan_gave_its_name():
     """It has read nothing yet, and may read the plan before."""
     was = owned(2, {FOUR: Leaving("a", 2)}, a=[ONE, TWO], b=[THREE])
     members = [member("a", process="other"), member("b", [THREE], seen=2)]
     assert next_plan(was, members, ALL, Control()) is None
-
-
-def test_a_partition_that_is_to_go_back_is_released_before_it_is_granted_again():
-    was = owned(2, {FOUR: Leaving("a", 2)}, a=[ONE, TWO, THREE])
-    assert next_plan(was, [member("a", ALL, seen=2)], ALL, Control()) is None
-    plan = next_plan(was, [member("a", ALL[:3], seen=2)], ALL, Control())
-    assert plan.of("a") == set(ALL)
-
-
-def test_new_partitions_are_granted_at_once_and_move_none():
-    members = [member("a", [ONE], seen=1), member("b", [TWO], seen=1)]
-    plan = next_plan(owned(a=[ONE], b=[TWO]), members, ALL, Control())
-    assert plan.leaving == {}
-    assert plan.of("a") >= {ONE}
-    assert plan.of("b") >= {TWO}
-    assert len(plan.of("a")) == len(plan.of("b")) == 2
-
-
-def test_a_partition_that_is_no_more_leaves_and_is_forgotten():
-    was = owned(a=[ONE, TWO])
-    plan = next_plan(was, [member("a", [ONE, TWO], seen=1)], [ONE], Control())
-    assert plan.owners == {ONE: "a"}
-    assert plan.leaving == {TWO: Leaving("a", 2)}
-    after = next_plan(plan, [member("a", [ONE], seen=2)], [ONE], Control())
-    assert after.leaving == {}
 
 
 # What operators ask for
@@ -150,14 +90,6 @@ def test_a_drained_member_gives_all_to_the_others():
     plan = next_plan(was, members, ALL, drained("a"))
     assert plan.of("a") == frozenset()
     assert plan.leaving == {ONE: Leaving("a", 2), TWO: Leaving("a", 2)}
-
-
-def test_if_all_are_drained_all_is_revoked_and_nothing_granted():
-    members = [member("a", [ONE], seen=1)]
-    plan = next_plan(owned(a=[ONE]), members, ALL, drained("a"))
-    assert (plan.owners, plan.leaving) == ({}, {ONE: Leaving("a", 2)})
-    after = next_plan(plan, [member("a", seen=2)], ALL, drained("a"))
-    assert (after.owners, after.leaving) == ({}, {})
 
 
 def test_a_rebalance_is_heeded_once():
@@ -176,58 +108,6 @@ def test_a_rebalance_is_heeded_once():
 
 # What goes together
 
-ORDERS, PAYMENTS = ([Partition(topic, n) for n in range(2)] for topic in ("orders", "payments"))
-TOGETHER = Copartitions(lambda _topic: 0)
-
-
-def test_what_goes_together_is_granted_once_all_of_it_is_released():
-    everything = [*ORDERS, *PAYMENTS]
-    plan = next_plan(None, [member("a")], everything, Control(), TOGETHER)
-    members = [member("a", everything, seen=1), member("b")]
-    plan = next_plan(plan, members, everything, Control(), TOGETHER)
-    assert plan.of("a") == {ORDERS[0], PAYMENTS[0]}
-    assert plan.leaving.keys() == {ORDERS[1], PAYMENTS[1]}
-    members = [member("a", [ORDERS[0], PAYMENTS[0], PAYMENTS[1]], seen=2), member("b", seen=2)]
-    plan = next_plan(plan, members, everything, Control(), TOGETHER)
-    assert plan.of("b") == frozenset()
-    assert plan.leaving.keys() == {PAYMENTS[1]}
-    members = [member("a", [ORDERS[0], PAYMENTS[0]], seen=3), member("b", seen=3)]
-    plan = next_plan(plan, members, everything, Control(), TOGETHER)
-    assert plan.of("b") == {ORDERS[1], PAYMENTS[1]}
-
-
-def test_a_plan_that_parts_what_goes_together_is_mended_step_by_step():
-    """As a topology without the join has left it; nobody gets a half while another has one."""
-    members = [member("a", [ORDERS[0]], seen=1), member("b", [PAYMENTS[0]], seen=1)]
-    halves = [ORDERS[0], PAYMENTS[0]]
-    plan = next_plan(owned(a=halves[:1], b=halves[1:]), members, halves, Control(), TOGETHER)
-    assert (plan.owners, plan.leaving.keys()) == ({}, set(halves))
-    members = [member("a", seen=2), member("b", [PAYMENTS[0]], seen=2)]
-    plan = next_plan(plan, members, halves, Control(), TOGETHER)
-    assert (plan.owners, plan.leaving.keys()) == ({}, {PAYMENTS[0]})
-    members = [member("a", seen=3), member("b", seen=3)]
-    plan = next_plan(plan, members, halves, Control(), TOGETHER)
-    assert len({plan.owners[each] for each in halves}) == 1
-
-
-def test_of_a_member_that_dies_all_that_goes_together_moves_at_once():
-    plan = next_plan(
-        owned(a=ORDERS, b=PAYMENTS),
-        [member("b", PAYMENTS, seen=1)],
-        [*ORDERS, *PAYMENTS],
-        Control(),
-        TOGETHER,
-    )
-    assert plan.of("b") == {*ORDERS, *PAYMENTS}
-
-
-def test_a_partition_that_is_new_goes_to_whom_its_partner_is():
-    members = [member("a", [ORDERS[0]], seen=1), member("b", [ORDERS[1]], seen=1)]
-    was = owned(a=ORDERS[:1], b=ORDERS[1:])
-    plan = next_plan(was, members, [*ORDERS, *PAYMENTS], Control(), TOGETHER)
-    assert plan.of("a") == {ORDERS[0], PAYMENTS[0]}
-    assert plan.of("b") == {ORDERS[1], PAYMENTS[1]}
-
 
 # One for all
 
@@ -239,16 +119,6 @@ def test_if_one_has_all_the_leader_gets_all():
     assert plan.of("a") == set(ALL)
 
 
-def test_who_has_all_goes_on_though_another_leads():
-    members = [member("a"), member("b", ALL, seen=1)]
-    assert next_plan(owned(b=ALL), members, ALL, Control(), ONE_HAS_ALL) is None
-
-
-def test_who_stands_by_gets_all_once_the_other_is_gone():
-    plan = next_plan(owned(a=ALL), [member("b")], ALL, Control(), ONE_HAS_ALL)
-    assert plan.of("b") == set(ALL)
-
-
 # Surprises
 
 
@@ -257,17 +127,3 @@ def test_if_the_plan_was_lost_members_keep_what_they_hold_and_numbers_go_on():
     plan = next_plan(None, members, ALL, Control())
     assert plan.number == 18
     assert plan.owners == {ONE: "b", TWO: "b", THREE: "a", FOUR: "a"}
-
-
-def test_what_two_say_to_hold_is_granted_when_the_other_has_released_it():
-    members = [member("a", [ONE]), member("b", [ONE])]
-    plan = next_plan(None, members, [ONE], Control())
-    assert (plan.owners, plan.leaving) == ({}, {ONE: Leaving("b", 1)})
-    members = [member("a", [ONE], seen=1), member("b", seen=1)]
-    assert next_plan(plan, members, [ONE], Control()).owners == {ONE: "a"}
-
-
-def test_who_was_away_and_still_holds_what_another_got_does_not_get_it_back():
-    was = owned(3, b=[ONE])
-    members = [member("a", [ONE], seen=2), member("b", seen=3)]
-    assert next_plan(was, members, [ONE], Control()) is None
