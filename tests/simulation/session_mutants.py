@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partition.assigned_partition import State
+from partition.assigned_partition import PartitionState
 from partition.assignment import Assignment
 from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost
@@ -42,8 +42,8 @@ def refuse_forgets_what_is_under_way() -> Patches:
         original(assignment, partition, error)
         if was_under_way and isinstance(error, OwnershipLost):
             held.retry_at = held.trouble = None
-            if held.state is State.RECOVERING:
-                held.state = State.READING
+            if held.state is PartitionState.RECOVERING:
+                held.state = PartitionState.READING
 
     return [around(Assignment, "refuse", refuse)]
 
