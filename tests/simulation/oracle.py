@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from partition.assigned_partition import PartitionState
 from partition.errors import Fenced, PartitionError
 from partition.records import Chunk, Partition
 from partition.recovery import Loss
@@ -355,7 +356,8 @@ class Oracle:
         """For the store, for its claim (10), or for what is read next: never for nothing (15)."""
         if not flight.unresolved:
             self.unstored.resolved(life, held.partition)
-        goes_on = held.chain or held.trouble or held.is_mending
+        is_due = held.retry_at is not None or held.state is PartitionState.RECOVERING
+        goes_on = held.chain or held.trouble or is_due
         goes_on = goes_on or held.error or held.is_leaving or life.fetcher.reads(held.partition)
         if life.alive and not goes_on:
             raise Violation(15, f"{life.name} neither reads nor mends {held.partition}")
