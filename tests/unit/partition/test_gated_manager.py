@@ -76,38 +76,6 @@ def test_a_committed_transaction_takes_payloads_and_retries_with_it():
     assert given is None or not len(given)
 
 
-def test_a_partition_is_full_when_nothing_can_be_planned_and_nothing_that_is_planned_waits():
-    partition = manager()
-    partition.fetched(chunk(0, 1, 2, 3), 0.0)
-    partition.delivery.plan(2)
-    partition.delivery.is_shut = True
-    assert partition.is_full
-    assert not partition.accepts_more
-    store(partition)
-    assert not partition.is_full
-    emit(partition)
-    assert partition.is_full
-    partition.delivery.is_shut = False
-    assert not partition.is_full
-    assert partition.accepts_more
-
-
-def test_chunks_are_foreseen_before_they_are_planned_but_those_that_are_cut():
-    partition = manager()
-    chunks = [chunk(0, 1), chunk(2, 3), chunk(4, 5)]
-    for each in chunks:
-        partition.fetched(each, 0.0)
-    assert [each.messages for each in partition.upcoming(10)] == [c.messages for c in chunks]
-    partition.delivery.plan(3)
-    store(partition)
-    partition.delivery.is_shut = True
-    foreseen = [id(each.messages) for each in partition.upcoming(10)]
-    assert foreseen == [id(chunks[0].messages), id(chunks[2].messages)]
-    assert emit(partition) == [0, 1]
-    assert emit(partition) == [2]
-    assert [id(each.messages) for each in partition.upcoming(10)] == [id(chunks[2].messages)]
-
-
 def test_a_log_that_goes_on_elsewhere_has_a_new_mode_and_the_numbers_go_on():
     partition = manager()
     partition.fetched(chunk(0, 1), 0.0)

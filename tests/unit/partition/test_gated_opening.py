@@ -121,37 +121,6 @@ def test_a_log_that_lacks_what_is_to_be_replayed_halts_whatever_policy_says(how)
     assert not any(loss.partition == ONE for loss in bench.losses)
 
 
-def test_a_loss_with_nothing_open_goes_by_policy_and_keeps_the_transactions():
-    """Promise 12."""
-    bench = GatedBench(start=SKIP_LOSS)
-    bench.fill(ONE, 10)
-    bench.start()
-    bench.reader.fetch(0.0, 0.0)
-    bench.modes[ONE].plan(4)
-    bench.reader.commit(0.0, force=True)
-    bench.reader.commit(0.0, force=True)
-    bench.emit()
-    bench.modes[ONE].done()
-    assert bench.reader.resolve_below(0, 4) == 4
-    bench.reader.commit(1.0, force=True)
-    bench.reader.close()
-    bench.log.delete_before(ONE, 7)
-    bench.reader = bench.another()
-    bench.start()
-    assert bench.reasons() == [("expired", 4, 7)]
-    assert bench.store.load(ONE).transactions == Transactions("transactional", 1)
-    assert bench.modes[ONE].resumed.position.offset == 7
-    assert bench.modes[ONE].resumed.transactions.committed == 1
-
-
-def test_a_replay_is_not_skipped_because_it_is_far_behind():
-    bench = GatedBench(start=StartPolicy(max_offset_behind=2))
-    bench.plan_and_stop(4)
-    bench.start()
-    assert "reads t[0] 0" in bench.events
-    assert bench.losses == []
-
-
 def test_an_offset_of_another_topology_s_is_left_and_the_sinks_numbers_go_on():
     bench = GatedBench()
     bench.plan_and_stop(4)

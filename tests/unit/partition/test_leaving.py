@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from partition.errors import Fenced, StoreCorrupt
+from partition.errors import Fenced
 from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, TWO, Bench
 
@@ -165,25 +165,6 @@ def test_answers_of_a_partition_that_is_gone_are_ignored():
     assert bench.stored(ONE) == 0
 
 
-def test_a_loss_is_told_once_also_after_a_revocation():
-    """Promise 9: it was never told if the session was lost first."""
-    bench = Shared()
-    bench.want(ONE)
-    bench.take()
-    place = place_of(bench, ONE)
-    other = FaultyStore(bench.nodes)
-    other.open()
-    other.claim(ONE).result(0)
-    bench.nodes.away = True
-    bench.reader.assignment.suspend()
-    bench.reader.poll(1.0)
-    assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [])
-    bench.nodes.away = False
-    for now in range(2, 6):
-        bench.reader.poll(float(now))
-    assert (bench.told, bench.lost) == ([f"+{ONE}", f"-{ONE}"], [place])
-
-
 def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_plan():
     """Promise 9: else two replicas that read plans at different times would take turns."""
     bench = Shared()
@@ -224,21 +205,6 @@ def test_a_partition_that_is_wanted_again_while_it_leaves_is_released_first():
     assert bench.told == [f"+{ONE}", f"-{ONE}", f"+{ONE}"]
 
 
-def test_what_is_suspended_emits_nothing_until_it_is_claimed_again():
-    """Promise 9: our session may have ended though nobody has said so yet."""
-    bench = Shared()
-    bench.want(ONE)
-    bench.nodes.away = True
-    bench.reader.assignment.suspend()
-    bench.reader.poll(1.0)
-    assert bench.take(1.0) == []
-    bench.nodes.away = False
-    for _ in range(5):
-        bench.reader.poll(2.0)
-    assert len(bench.take(2.0)) == 1
-    assert bench.told == [f"+{ONE}", f"-{ONE}", f"+{ONE}"]
-
-
 def test_a_pause_emits_nothing_new_and_ends():
     bench = Shared()
     bench.want(ONE)
@@ -264,14 +230,3 @@ def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_n
     bench.want(ONE, planned_at=3.0, now=3.0)
     assert bench.reader.assignment.holds == {ONE}
     assert bench.epoch() == epoch + 1
-
-
-def test_who_shares_goes_on_though_all_it_has_is_halted():
-    bench = Shared()
-    bench.want(ONE)
-    bench.reader.assignment.refuse(
-        ONE, index=place_of(bench, ONE), error=StoreCorrupt("/one", "no", "JSON")
-    )
-    bench.reader.poll(0.0)
-    bench.want(ONE, TWO, planned_at=1.0)
-    assert bench.reader.assignment.holds == {ONE, TWO}

@@ -13,23 +13,6 @@ def found(offset, log, **facts):
     return loss_of(ORDERS, Position(offset, 2, "id"), log, **facts)
 
 
-@pytest.mark.parametrize("offset", [10, 50, 100])
-def test_an_offset_the_log_holds_is_no_loss(offset):
-    assert found(offset, Log(10, 100, "id")) is None
-
-
-def test_an_expired_offset_goes_on_at_the_logs_start_and_counts_what_is_gone():
-    """Promise 12: the number of records lost is told."""
-    loss = found(4, Log(10, 100, "id"))
-    assert (loss.reason, loss.lost, loss.resume) == ("expired", 6, Position(10, None, "id"))
-
-
-def test_a_log_that_ends_before_the_offset_was_cut_off():
-    """Storm 6, Storm 18: a log that was cut off is told from one that has expired."""
-    loss = found(120, Log(10, 100, "id"))
-    assert (loss.reason, loss.lost, loss.resume.offset) == ("truncated", 20, 100)
-
-
 def test_a_log_cut_off_and_written_anew_goes_on_where_it_diverged():
     """Faults K04: the new records between the cut and the offset are not skipped."""
     loss = found(100, Log(0, 160, "id"), diverged_at=60)

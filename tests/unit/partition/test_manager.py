@@ -50,29 +50,6 @@ def stored(partition):
     partition.stored(partition.progress())
 
 
-def test_records_that_are_resolved_and_not_stored_use_the_window_up():
-    """Promise 15: with the store away a partition runs on to the window's end, and waits."""
-    partition = manager(max_pending=10)
-    emitted = []
-    for start in range(0, 40, 4):
-        partition.fetched(chunk(*range(start, start + 4)), 0.0)
-    while (given := partition.next_chunk(0, 3)) is not None:
-        emitted += given.offsets.tolist()
-        partition.ack(given.offsets)
-    assert emitted == list(range(10))
-    assert (
-        partition.last_completed_offset,
-        partition.committed,
-        partition.delivery.in_flight(),
-    ) == (10, 0, 10)
-    assert partition.is_full
-    progress = partition.progress()
-    assert partition.next_chunk(0, 3) is None
-    partition.stored(progress)
-    assert len(partition.next_chunk(0, 100)) == 2
-    assert partition.delivery.in_flight() == 2
-
-
 def test_the_window_is_bounded_in_bytes_and_one_larger_record_passes_alone():
     partition = manager(max_pending_bytes=50)
     partition.fetched(chunk(0, size=100), 0.0)
@@ -120,19 +97,6 @@ def test_a_fail_of_a_record_not_in_flight_changes_nothing():
     assert partition.fail(0, now=0)
     assert partition.next_due() is None
     assert partition.statistics(0.0).ledger.ignored == 1
-
-
-def test_committed_never_moves_back():
-    """Promise 2."""
-    partition = manager(5)
-    partition.fetched(chunk(5, 6), 0.0)
-    partition.next_chunk(0, 10)
-    partition.ack(offsets(5))
-    earlier = partition.progress()
-    partition.ack(offsets(6))
-    stored(partition)
-    partition.stored(earlier)
-    assert partition.committed == 7
 
 
 def led(*runs, start=0, size=10):
@@ -233,17 +197,3 @@ def test_every_message_from_the_first_unresolved_chunk_on_is_found_and_no_other(
         else:
             with pytest.raises(KeyError):
                 partition.message(offset)
-
-
-def test_no_chunk_is_foreseen_that_the_window_or_the_limit_would_part():
-    partition = manager(max_pending=4)
-    for numbers in ((0, 1, 2), (3, 4), (5,)):
-        partition.fetched(chunk(*numbers), 0.0)
-    assert [len(each) for each in partition.upcoming(10)] == [3]
-    assert partition.upcoming(2) == []
-    partition.next_chunk(0, 2)
-    assert partition.upcoming(10) == []  # of the first one record is left, of the next one fits
-    partition.next_chunk(0, 10)
-    partition.next_chunk(0, 10)
-    assert partition.upcoming(10) == []
-    assert partition.is_full

@@ -1,8 +1,6 @@
 """What the log in memory can be made to do; that it reads as Kafka does is in tests/contract."""
 
-import pytest
-
-from partition.errors import CorruptRecord, OffsetOutOfRange
+from partition.errors import CorruptRecord
 from partition.interfaces import Fetched
 from partition.memory import MemoryFetcher
 from partition.records import Partition, Position
@@ -25,20 +23,6 @@ def reader(log: FaultyLog, position: Position) -> MemoryFetcher:
     return fetcher
 
 
-@pytest.mark.parametrize(("epoch", "diverged_at"), [(0, 3), (1, 3), (9, None)])
-def test_a_log_cut_twice_differs_from_the_lower_cut_on(epoch: int, diverged_at: int | None) -> None:
-    log = filled(8)
-    log.truncate(A, 6)
-    log.append(A, b"x")
-    log.truncate(A, 3)
-    for _ in range(9):
-        log.append(A, b"y")
-    told = reader(log, Position(7, epoch)).fetch(10, 0).failures[A]
-    assert isinstance(told, OffsetOutOfRange)
-    assert told.diverged_at == diverged_at
-    assert len(reader(log, Position(3, epoch)).fetch(10, 0).chunks) == (epoch < 9)
-
-
 def test_a_corrupt_record_is_told_until_the_position_is_past_it() -> None:
     log = filled(5)
     log.corrupt(A, 2)
@@ -50,13 +34,6 @@ def test_a_corrupt_record_is_told_until_the_position_is_past_it() -> None:
     fetcher.remove([A])
     fetcher.add({A: Position(3)})
     assert fetcher.fetch(10, 0).chunks[0].offsets.tolist() == [3, 4]
-
-
-def test_a_corrupt_record_that_was_compacted_away_is_none() -> None:
-    log = filled(5)
-    log.corrupt(A, 2)
-    log.delete_record(A, 2)
-    assert reader(log, Position(0)).fetch(10, 0).chunks[0].offsets.tolist() == [0, 1, 3, 4]
 
 
 def test_mirrored_positions_can_be_looked_at() -> None:

@@ -58,22 +58,6 @@ def test_lost_records_halt_the_partition_and_move_no_offset(how):
     assert bench.drain(4.0) == 2
 
 
-@pytest.mark.parametrize("how", LOSSES)
-def test_lost_records_are_skipped_by_policy_told_and_counted(how):
-    """Promise 12: resolved once, counted and logged with the number of records lost."""
-    bench = Bench(start=SKIP_LOSS)
-    lose(bench, how)
-    bench.reader = bench.another()
-    bench.start()
-    bench.work(3, 6)
-    loss, count = LOSSES[how]
-    assert [each for each in bench.reasons() if each[1]] == [loss]
-    assert not bench.reader.assignment.halted
-    assert bench.stored() == loss[2] + count
-    one = next(bench.reader.statistics(5.0))
-    assert one.lost.keys() == {loss[0]}
-
-
 def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up():
     """Promise 12: a log that ends before our offset was cut off, or its leader lags behind."""
     bench = Bench()
@@ -179,26 +163,6 @@ def test_a_corrupt_record_is_skipped_by_policy_and_told():
 def say_missing(bench):
     for place in (ONE, TWO):
         bench.reader.assignment.fail(place, TopicMissing("t"))
-
-
-def test_a_topic_that_only_one_answer_calls_missing_is_read_on():
-    """Faults K05: a broker may not have heard of it yet, and what is in flight holds nothing up."""
-    bench = Bench()
-    bench.fill(ONE, 4)
-    bench.start()
-    owners = bench.emit()
-    say_missing(bench)
-    bench.fill(ONE, 3)
-    bench.poll(1.0)
-    assert not bench.reader.assignment.halted
-    more = bench.emit(2.0)
-    assert len(more) == 3
-    bench.ack(owners)
-    bench.ack(more)
-    bench.reader.commit(3.0)
-    bench.reader.commit(4.0)
-    assert bench.stored() == 7
-    assert bench.losses == []
 
 
 def test_a_topic_that_is_another_when_it_is_asked_for_is_not_read_on_as_the_old_one():

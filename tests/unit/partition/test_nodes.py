@@ -158,19 +158,6 @@ def test_a_late_write_of_a_zombie_is_done_never(server: FaultyNodes) -> None:
     assert server.nodes == before
 
 
-def test_a_zombies_write_that_landed_before_the_claim_is_what_the_claim_tells(
-    server: FaultyNodes,
-) -> None:
-    """Promise 9: the former owner's commit in between is no other claim."""
-    former, successor = owner(server, A), process()
-    claiming = Call(server, successor.claim(A))
-    claiming.to_the_write()
-    assert run(server, former.commit({A: Progress(Position(9))})) == {}
-    claim = claiming.finish()
-    assert (claim.stored.offset, claim.stored.epoch) == (9, 2)
-    assert isinstance(run(server, former.commit({A: Progress(Position(10))}))[A], Fenced)
-
-
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_claim_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bool) -> None:
     owner(server, A)
@@ -182,22 +169,6 @@ def test_a_claim_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: b
     call.go(OutcomeUnknown())
     assert call.finish().stored.epoch == 2
     assert run(server, nodes.commit({A: Progress(Position(6))})) == {}
-
-
-def test_nothing_is_sent_once_the_session_has_ended(server: FaultyNodes) -> None:
-    """Promise 9: the generator under way ends before anything else is sent."""
-    nodes = owner(server, A, B)
-    call = Call(server, nodes.commit({A: Progress(Position(6)), B: Progress(Position(6))}))
-    call.to_the_write()
-    nodes.session_ended()
-    call.go(SessionEnded())
-    assert call.done
-    assert {type(error) for error in call.result.values()} == {OwnershipLost}
-    moving = Call(server, nodes.begin(Partition("new", 0), Position(1)))
-    moving.to_the_write()
-    nodes.session_ended()
-    with pytest.raises(OwnershipLost):
-        moving.go(SessionEnded())
 
 
 def test_claim_ends_with_its_session(server: FaultyNodes) -> None:
@@ -225,22 +196,6 @@ def test_what_is_left_of_a_commit_is_not_sent_in_a_later_session(server: FaultyN
     assert call.done
     assert set(call.result) == set(partitions)
     assert server.nodes == before
-
-
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_write_that_a_session_took_with_it_interrupts_nothing(
-    server: FaultyNodes, landed: bool
-) -> None:
-    nodes = owner(server, A)
-    call = Call(server, nodes.commit({A: Progress(Position(6))}))
-    write = call.to_the_write()
-    if landed:
-        call.carry_out(write)
-    nodes.session_ended()
-    call.go(SessionEnded())
-    claim = run(server, nodes.claim(A))
-    assert claim.uninterrupted
-    assert claim.stored.offset == (6 if landed else 5)
 
 
 def test_claim_stays_interrupted_after_its_session_ended(server: FaultyNodes) -> None:

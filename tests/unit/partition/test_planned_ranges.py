@@ -2,9 +2,8 @@
 
 import pytest
 
-from partition.errors import CorruptRecord, OffsetOutOfRange, ReplayDiffers
+from partition.errors import OffsetOutOfRange, ReplayDiffers
 from partition.records import Range, Transactions
-from partition.recovery import StartPolicy
 from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, SKIP_LOSS
 from transactions.groups import GroupMember, TransactionGroups
@@ -151,26 +150,6 @@ def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_
     assert bench.stored() == 0
 
 
-def test_nothing_is_stored_of_a_line_while_its_offset_is_about_to_jump():
-    """What was read meanwhile could else be committed, and its number be given out again."""
-    bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6)
-    lose(bench)
-    bench.hold_notices = True
-    bench.trouble(OffsetOutOfRange(ONE, 0))
-    bench.read(1, 6)
-    bench.commit()
-    assert not bench.line.is_ready(1)
-    before = bench.line
-    bench.notices[0].set_result(None)
-    bench.poll()
-    bench.commit()
-    assert bench.line is not before
-    assert not before.is_ready(1)
-    assert bench.node.transactions == Transactions("transactional")
-
-
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 def test_ranges_that_no_sink_has_are_planned_anew_where_their_log_was_cut_off_within_them(
@@ -206,15 +185,6 @@ def test_ranges_that_no_sink_has_are_planned_anew_where_their_log_was_cut_off_wi
     assert bench.stored() == 8
 
 
-def test_troubles_with_good_ends_in_between_never_add_up():
-    bench = RangeBench()
-    bench.open(10)
-    for _turn in range(9):
-        bench.trouble(OffsetOutOfRange(ONE, 0))
-        bench.reader.assignment.log_end(bench.reader.partition(0), 10, is_read=False)
-    assert bench.reader.assignment.halted == {}
-
-
 def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
     bench = RangeBench()
     bench.open(10)
@@ -228,14 +198,3 @@ def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
     bench.line.take(1)
     bench.reader.assignment.passed(0, bench.line.done(1))
     assert held.in_vain == (-1, 0)
-
-
-def test_of_an_open_range_no_corrupt_record_is_skipped_as_its_place_is_not_known():
-    bench = RangeBench(start=StartPolicy(on_corrupt_record="skip"))
-    bench.open(10)
-    bench.plan(6)
-    for _turn in range(4):
-        bench.trouble(CorruptRecord(ONE, 0))
-    assert isinstance(bench.reader.assignment[ONE].error, CorruptRecord)
-    assert bench.losses == []
-    assert bench.stored() == 0

@@ -44,23 +44,6 @@ def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_
     assert len(bench.reader.next_chunk(0.0)[0]) == 5
 
 
-def test_a_session_that_ends_while_a_partition_is_mended_leaves_nothing_stuck():
-    """Promise 15: what waits is emitted once the partition is ours again, then it is mended."""
-    bench = Bench(start=SKIP_LOSS, fetch_records=4)
-    bench.fill(ONE, 4)
-    bench.start()
-    bench.reader.fetch(0.0, 0.0)
-    bench.fill(ONE, 6)
-    bench.log.delete_before(ONE, 8)
-    bench.reader.fetch(0.0, 0.0)
-    bench.poll()
-    assert bench.losses == []  # four records wait, so the loss is not looked into yet
-    bench.store.end_session()
-    bench.work(1, 9)
-    assert bench.reasons() == [("expired", 4, 8)]
-    assert bench.stored() == 10
-
-
 def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_unclaimed():
     """Promise 9."""
     bench = Bench()

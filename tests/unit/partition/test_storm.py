@@ -155,14 +155,6 @@ def test_a_transactions_number_that_is_minus_nought_is_refused():
     assert fault("trident-client", nodes).path == "/s/user/t@0/4"
 
 
-def test_one_unreadable_node_does_not_hide_the_others():
-    found = read_offsets(
-        Nodes({"/s/partition_0": b"?", "/s/partition_1": core(5, 1)}), "core", "/s", ["t"]
-    )
-    assert isinstance(found[P0], StormUnreadable)
-    assert found[P1].offset == 5
-
-
 @pytest.mark.parametrize("node", [core(1, number=1), core(1, topic="other")])
 def test_a_node_of_another_partition_is_an_error(node):
     error = fault("core", {"/s/partition_0": node})
@@ -209,26 +201,6 @@ def test_trident_goes_on_after_the_highest_committed_transaction():
             30, "/s/user/partition_0/11", 7, "after transaction 11; to be committed next: 12"
         )
     }
-
-
-def test_trident_client_goes_on_after_the_last_offset_of_the_highest_committed_transaction():
-    """Storm 10: storm-kafka-client stores the last offset of a batch, not the next one."""
-    nodes = {
-        "/s/coordinator/currtx": 12,
-        "/s/user/t@0/11": client(20, 29),
-        "/s/user/t@0/12": client(30, 39),
-        "/s/user/u@0/11": b"another topic's",
-        "/s/user/t@1/8": client(5, 5),
-    }
-    assert offsets("trident-client", nodes) == {P0: 30, P1: 6}
-
-
-def test_without_a_committed_transaction_the_lowest_one_s_begin_is_taken():
-    nodes = {"/s/coordinator/currtx": 5}
-    begun = {"/s/user/partition_0/5": batch(7, 9), "/s/user/partition_0/6": batch(9, 11)}
-    assert offsets("trident", nodes | begun) == {P0: 7}
-    begun = {"/s/user/t@0/10": client(9, 20), "/s/user/t@0/5": client(7, 8)}
-    assert offsets("trident-client", nodes | begun) == {P0: 7}
 
 
 @pytest.mark.parametrize("current", [1, 5])

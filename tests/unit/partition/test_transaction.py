@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.records import OpenTransaction, Position, Range, Resumed, Transactions
+from partition.records import OpenTransaction, Range, Transactions
 
 DIGEST = "00112233445566778899aabbccddeeff"
 
@@ -22,32 +22,6 @@ def test_what_is_open_goes_on_from_the_offset_without_a_hole() -> None:
     assert TWO.first == 900
 
 
-@pytest.mark.parametrize(
-    ("found", "says"),
-    [
-        (replace(TWO, committed=-1), "txid -1"),
-        (replace(TWO, committed=40), "txid 42 where 41 was to come"),
-        (replace(TWO, committed=42), "txid 42 where 43 was to come"),
-        (replace(TWO, open=TWO.open[::-1]), "txid 43 where 42 was to come"),
-        (replace(TWO, open=(TWO.open[0], one(44, 1300, 1301))), "txid 44 where 43 was to come"),
-        (replace(TWO, open=(TWO.open[0], one(42, 1300, 1301))), "txid 42 where 43 was to come"),
-        (replace(TWO, open=(one(42, 899, 1300),)), "covers 899 to 1300; it was to begin at 900"),
-        (replace(TWO, open=(one(42, 901, 1300),)), "covers 901 to 1300; it was to begin at 900"),
-        (replace(TWO, open=(TWO.open[0], one(43, 1301, 1400))), "43 covers 1301 to 1400"),
-        (replace(TWO, open=(TWO.open[0], one(43, 1299, 1400))), "43 covers 1299 to 1400"),
-        (replace(TWO, open=(one(42, 900, 900),)), "and not be empty"),
-        (replace(TWO, open=(one(42, 900, 899),)), "and not be empty"),
-        (replace(TWO, open=(one(42, 900, 1300, attempt=0),)), "txid 42 has attempt 0"),
-    ],
-)
-def test_a_hole_an_overlap_and_another_beginning_are_refused(
-    found: Transactions, says: str
-) -> None:
-    """Promise 14: what does not follow is neither stored nor gone by."""
-    with pytest.raises(ValueError, match=says):
-        found.checked(900)
-
-
 def test_ranges_are_promised_once_the_lowest_is_sealed() -> None:
     """Before that nobody can have committed any of them, since they are committed in order."""
     planned = OpenTransaction(42, 1, Range(900, 1300))
@@ -55,14 +29,6 @@ def test_ranges_are_promised_once_the_lowest_is_sealed() -> None:
     assert not Transactions("opaque", 41, (planned, one(43, 1300, 1301))).is_promised
     later = replace(planned, txid=43, range=Range(1300, 1400))
     assert Transactions("opaque", 41, (one(42, 900, 1300), later)).is_promised
-
-
-def test_what_is_planned_anew_keeps_its_txids_and_its_attempts_grow() -> None:
-    known = Resumed(Position(900), TWO, skips={"a": 41}, attempts={44: 3}, least_attempt=2)
-    anew = known.anew()
-    assert anew.transactions == Transactions("transactional", 41)
-    assert anew.attempts == {42: 1, 43: 7, 44: 3}
-    assert (anew.skips, anew.least_attempt) == ({"a": 41}, 2)
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,6 @@ def with_transactions(transactions: Any, offset: int = 900) -> bytes:
     return json.dumps(fields).encode()
 
 
-def test_a_node_is_read_back_as_it_was_written() -> None:
-    for position in (Position(17), Position(17, 0), Position(17, 3, "kf3UUGa7QW2JdZjQPBpGJw")):
-        node = OffsetNode(StoredOffset(position, "shop-1", "shop", 9), Writer("abc", 4), "abc-1")
-        assert decode(PATH, encode(PLACE, node)) == node
-
-
 def test_a_node_has_storm_kafkas_fields_and_our_own() -> None:
     stored = StoredOffset(Position(17, 3, "kf3"), "shop-1", "shop", 9)
     node = OffsetNode(stored, Writer("abc", 4), "abc-1")
@@ -186,11 +180,6 @@ def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
     node = OffsetNode(StoredOffset(Position(15266940), "wc-3-1400000000", "wc"))
     written = encode(Partition("t", 0), node)
     assert json.loads(written) == json.loads(STORM) | {"broker": {"host": "", "port": 0}}
-
-
-def test_what_storm_wrote_is_read() -> None:
-    node = decode(PATH, STORM)
-    assert node == OffsetNode(StoredOffset(Position(15266940), "wc-3-1400000000", "wc"))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,10 @@ import random
 import pytest
 
 from partition.delivery import CommitBeforeEmit
-from partition.errors import Fenced
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
 from partition.records import Position
-from tests.support.faulty_store import FaultyStore
-from tests.worlds.reading import ONE, TWO, Bench
+from tests.worlds.reading import ONE, Bench
 
 
 def ahead(window=200, **policy):
@@ -40,22 +38,6 @@ def test_the_place_behind_a_record_is_stored_before_it_is_emitted():
     bench.store.open_commits[0].set_result({})
     assert turn(bench) == []
     assert turn(bench) == [0, 1, 2]
-
-
-def test_what_is_stored_when_the_run_ends_waits_for_no_rate_limit():
-    bench = ahead(records_per_second={"t": 10.0})
-    bench.start()
-    bench.fill(ONE, 100)
-    record_ids = [record_id for _ in range(5) for record_id in turn(bench)]
-    bench.reader.hold_back(frozenset({"t"}))
-    assert bench.reader.owes_emission
-    for _ in range(3):
-        bench.reader.poll(0.0, opens=False)
-        emission = bench.reader.next_chunk(0.0)
-        record_ids += [] if emission is None else emission[1].tolist()
-        bench.reader.commit(0.0, force=True)
-    assert record_ids == list(range(bench.stored()))
-    assert 2 < len(record_ids) < 20
 
 
 def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lost():
@@ -89,21 +71,6 @@ def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns)
         bench.reader.commit(0.0, force=True)
     assert record_ids == list(range(bench.stored()))
     assert 0 < bench.stored() < 20
-
-
-def test_who_was_fenced_off_emits_nothing_more():
-    """Promise 9."""
-    bench = ahead()
-    bench.start()
-    bench.fill(ONE, 3)
-    bench.fill(TWO, 1)
-    successor = FaultyStore(bench.nodes)
-    successor.open()
-    successor.claim(ONE).result()
-    assert successor.commit({ONE: Progress(Position(1))}).result() == {}
-    record_ids = [record_id for _ in range(10) for record_id in turn(bench)]
-    assert record_ids == [1 << 48]
-    assert isinstance(bench.reader.assignment[ONE].error, Fenced)
 
 
 @pytest.mark.parametrize("seed", range(30))

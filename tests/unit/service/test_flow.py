@@ -78,19 +78,6 @@ def test_a_rate_limit_of_a_pattern_holds_over_all_its_topics_that_no_source_name
     assert emitted(bench, 0.0) == {"t": 50, "u": 2}
 
 
-def test_retries_do_not_count_for_the_rate():
-    bench = Bench(records_per_second={"t": 1.0})
-    bench.start()
-    bench.fill(ONE, 5)
-    record_ids = bench.emit()
-    assert len(record_ids) == 1
-    bench.reader.fail(record_ids[0], 0.0)
-    assert bench.emit(RETRY_SECONDS) == [*record_ids, record_ids[0] + 1]
-    bench.ack([record_ids[0] + 1])
-    assert bench.emit(RETRY_SECONDS) == []
-    assert bench.emit(RETRY_SECONDS + 1) == [record_ids[0] + 2]
-
-
 def test_a_rate_limit_of_no_source_is_refused():
     with pytest.raises(ValueError, match=r"limits 'x'; allowed are \['t'\]"):
         Bench(records_per_second={"x": 1.0})

@@ -1,8 +1,7 @@
 """The reader exactly once: what is planned is stored, then emitted; what is committed, resolved."""
 
 from partition.errors import Fenced
-from partition.records import Transactions
-from tests.worlds.gating import GatedBench, transactions_of
+from tests.worlds.gating import GatedBench
 from tests.worlds.reading import ONE, TWO
 
 
@@ -54,23 +53,6 @@ def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
     assert len(bench.reader.next_chunk(1.0)[0]) == 7
 
 
-def test_the_store_has_offset_and_transactions_in_one_write():
-    bench = fetched()
-    gate = bench.modes[ONE]
-    plan(bench, 4, 7)
-    commit(bench)
-    assert stored(bench) == (0, transactions_of(4, 7))
-    bench.emit(1.0)
-    gate.done()
-    assert bench.reader.resolve_below(0, 4) == 4
-    commit(bench, force=True)
-    assert stored(bench) == (4, transactions_of(7, first=4, committed=1))
-    gate.done()
-    bench.reader.resolve_below(0, 7)
-    commit(bench, force=True)
-    assert stored(bench) == (7, Transactions("transactional", 2))
-
-
 def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     """Promise 9."""
     bench = fetched()
@@ -87,19 +69,6 @@ def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     assert gate.open_to == 0
     assert mine.next_chunk(1.0) is None
     assert 0 not in dict(mine.assignment.owned())
-
-
-def test_a_drain_emits_what_is_planned_whatever_holds_its_source_back():
-    bench = fetched()
-    plan(bench, 4)
-    bench.reader.hold_back(frozenset({"t"}))
-    assert bench.reader.owes_emission
-    commit(bench)
-    assert bench.reader.next_chunk(1.0) is None
-    bench.reader.poll(1.0, opens=False)
-    assert len(bench.reader.next_chunk(1.0)[0]) == 4
-    assert not bench.reader.owes_emission
-    assert bench.reader.next_chunk(1.0) is None
 
 
 def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():

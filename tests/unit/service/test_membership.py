@@ -89,17 +89,6 @@ def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
     assert register.asked[1][0].holds == {ONE, TWO}
 
 
-def test_beats_are_sent_one_at_a_time_and_no_more_often_than_is_configured():
-    replica, register, _ = membership(beat_seconds=0.5)
-    replica.poll(1.0)
-    replica.poll(1.4)  # the first is not answered
-    register.answer(view(1))
-    replica.poll(1.41)
-    assert len(register.asked) == 1
-    replica.poll(1.9)
-    assert len(register.asked) == 2
-
-
 def test_a_beat_that_took_long_leaves_as_long_for_claims_and_commits():
     replica, register, _ = membership(beat_seconds=0.5)
     replica.poll(1.0)
@@ -213,14 +202,3 @@ def test_joined_topics_of_other_counts_are_refused_before_the_first_report():
     with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
         replica.poll(0.0)
     assert register.asked == []
-
-
-def test_a_joined_topic_that_grows_by_itself_ends_the_run_at_the_next_beat():
-    replica, register, reader = joining(("orders", 2), ("payments", 2))
-    replica.poll(0.0)
-    register.answer(view(1))
-    replica.poll(0.1)
-    reader.known |= {Partition("orders", 2)}
-    with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
-        replica.poll(1.0)
-    assert len(register.asked) == 1

@@ -1,12 +1,10 @@
 """The reader: first positions, commits, full partitions. Fakes stand in for Kafka and ZooKeeper."""
 
 import time
-from concurrent.futures import Future
 
 import pytest
 
-from partition.errors import KafkaUnavailable, StoreUnavailable
-from partition.interfaces import LogEnd, Progress
+from partition.interfaces import Progress
 from partition.manager import InFlightLimits
 from partition.records import Position
 from partition.recovery import StartPolicy
@@ -44,16 +42,6 @@ def test_under_latest_records_written_between_a_crash_and_the_restart_are_read()
     assert len(bench.emit()) == 2
 
 
-def test_without_an_answer_of_the_store_nothing_is_read(bench):
-    """Promise 8: a store that does not answer never looks like one that has no offset."""
-    bench.fill(ONE, 1)
-    bench.nodes.away = True
-    with pytest.raises(StoreUnavailable):
-        bench.reader.open()
-    assert bench.events == []
-    assert bench.nodes.nodes == {}
-
-
 def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     """Promises 8 and 15."""
     bench.fill(ONE, 1)
@@ -66,19 +54,6 @@ def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     bench.poll()
     assert bench.reader.assignment.is_settled
     assert len(bench.emit()) == 1
-
-
-def test_there_is_at_most_one_commit_per_interval_unless_forced(bench):
-    bench.start()
-    for step in range(100):
-        bench.fill(ONE, 1)
-        bench.ack(bench.emit())
-        bench.reader.commit(10.0 + step / 10)
-    assert 9 <= len(bench.store.commits) <= 11
-    before = len(bench.store.commits)
-    bench.reader.commit(19.95, force=True)
-    assert len(bench.store.commits) == before + 1
-    assert bench.stored() == 100
 
 
 def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(bench):
@@ -118,25 +93,6 @@ def test_nothing_is_committed_past_a_record_that_failed_or_is_pending(bench):
     bench.ack([record_ids[1]])
     bench.reader.commit(5.0)
     assert bench.stored() == 3
-
-
-def test_a_full_partition_is_paused_and_the_others_go_on():
-    """Promise 10: a stuck record stops its partition at the window's end, never the others."""
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
-    bench.start()
-    bench.fill(ONE, 40)
-    stuck = bench.emit()
-    assert len(stuck) == 10
-    assert f"paused {ONE}" in bench.events
-    assert bench.reader.is_full
-    for _ in range(5):
-        bench.fill(TWO, 10)
-        others = bench.emit()
-        assert len(others) == 10
-        bench.ack(others)
-        bench.reader.commit(0.0)
-        bench.reader.commit(0.0)
-    assert f"paused {TWO}" not in bench.events[bench.events.index(f"paused {ONE}") :]
 
 
 def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
@@ -222,32 +178,3 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
     assert not bench.reader.foresees
     bench.reader.assignment.trust(time.monotonic() + 60.0)
     assert len(bench.emit()) == 3
-
-
-def test_ends_that_take_long_to_be_told_are_asked_for_more_rarely(monkeypatch):
-    """Other questions wait behind such a one."""
-    asked = []
-
-    def ends(_partitions):
-        asked.append(Future())
-        return asked[-1]
-
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=2)})
-    bench.fill(ONE, 5)
-    bench.start()
-    monkeypatch.setattr(bench.reader._ways.catalogue, "ends", ends)
-    bench.emit(3.0)
-    bench.poll(3.0)
-    assert len(asked) == 1
-    bench.poll(13.0)
-    asked[0].set_exception(KafkaUnavailable("for the ends", "no answer"))
-    bench.poll(13.0)
-    bench.poll(50.0)
-    assert len(asked) == 1
-    bench.poll(53.0)
-    assert len(asked) == 2
-    asked[1].set_result({ONE: LogEnd(900)})
-    bench.poll(53.0)
-    assert next(bench.reader.statistics(53.0)).lag == 900
-    bench.poll(56.0)
-    assert len(asked) == 3

@@ -79,22 +79,6 @@ def test_a_late_ack_never_counts_for_another_partition():
         assert {f"second {n}" for n in range(6)} <= set(sink.rows)
 
 
-def test_a_late_ack_of_a_retired_partition_is_ignored():
-    """It ended the process with a KeyError once nothing was known of the partition any more."""
-    sink = Away()
-    with shared(sinks=[sink]) as works:
-        works.want(0, 1)
-        works.send(b"a", b"b")
-        works.turn(4)
-        give_up(works, 1)
-        works.advance(OUTAGE_SECONDS, step=10.0)
-        works.send(b"c", partition=1)
-        sink.allow(2)
-        works.until(lambda: works.stored_of(1) == 1)
-        assert sink.rows == ["a", "b", "c"]
-        assert works.stored == 0
-
-
 class Gated:
     """A bolt whose first call waits for a gate; one call at a time."""
 

@@ -1,6 +1,5 @@
 """The rotation: whose records are emitted next, and which are foreseen. The reader drives it."""
 
-from partition.manager import InFlightLimits
 from tests.worlds.reading import ONE, TWO, Bench
 
 
@@ -15,20 +14,6 @@ def test_partitions_take_turns():
     while (emission := bench.reader.next_chunk(0.0)) is not None:
         turns.append(emission[0].partition)
     assert turns == [ONE, TWO] * 3
-
-
-def test_it_is_stuck_once_every_partition_that_has_records_waiting_is_full():
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=5)}, fetch_records=10)
-    bench.start()
-    assert not bench.reader.is_full
-    for place in (ONE, TWO):
-        bench.fill(place, 10)
-    while bench.reader.fetch(0.0, 0.0):
-        pass
-    bench.reader.next_chunk(0.0)
-    assert not bench.reader.is_full
-    bench.reader.next_chunk(0.0)
-    assert bench.reader.is_full
 
 
 def test_little_waits_until_two_fetches_or_three_chunks_wait():

@@ -34,12 +34,6 @@ def test_an_offset_inside_the_log_is_imported_with_the_topic_s_id(offset):
     assert row.position == Position(offset, None, "id")
 
 
-def test_offset_0_of_an_empty_log_is_imported():
-    """Storm 5: 0 is an offset like any other."""
-    row = judged(0, Log(0, 0))
-    assert (row.outcome, row.position.offset, row.lag) == ("to_import", 0, 0)
-
-
 def test_an_offset_above_the_log_s_end_is_refused_and_nothing_lets_it_through():
     """Storm 6: an offset above the end belongs to another log; it is not moved to this one's."""
     for allow_loss in (False, True):
@@ -57,11 +51,6 @@ def test_an_offset_below_the_log_s_start_is_refused_unless_that_is_asked_for():
     row = judged(7, allow_loss=True)
     assert (row.outcome, row.position.offset) == ("to_import", 7)
     assert "on_data_loss decides" in row.note
-
-
-def test_an_equal_stored_offset_is_left_as_it_is_wherever_the_log_is_by_now():
-    assert judged(15, stored=stored(15)).outcome == "stored_already"
-    assert judged(5, stored=stored(5)).outcome == "stored_already"
 
 
 @pytest.mark.parametrize("there", [14, 16, 0])

@@ -4,8 +4,6 @@ The entries are numbered as in docs/storm.md.
 """
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from partition.interfaces import StoredOffset
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
@@ -40,21 +38,6 @@ def commit(line):
 
 def opened(line):
     return line.to_store().open
-
-
-@given(st.integers(1, 4), st.lists(st.booleans(), max_size=40))
-def test_whenever_there_is_room_again_transactions_go_on_without_a_hole(max_active, steps):
-    """Storm 39: their txids and their ranges follow one another, in whatever order room comes."""
-    line = transactions(max_active)
-    begun, committed = [], []
-    for begins in steps:
-        if begins and line.may_begin:
-            begun.append(line.begin(line.planned_to + 10).txid)
-        elif opened(line):
-            covers = commit(line)
-            committed.append((covers.first, covers.end))
-    assert begun == list(range(1, len(begun) + 1))
-    assert committed == [(10 * i, 10 * (i + 1)) for i in range(len(committed))]
 
 
 @pytest.mark.parametrize("phase", ["planned", "stored", "processed"])

@@ -8,30 +8,10 @@ from concurrent.futures import Future
 from partition.records import Partition
 from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
-from tests.worlds.running import Door, Works
 
 
 def offsets(bench: Bench, record_ids: list[int]) -> list[int]:
     return [bench.message(record_id).offset() for record_id in record_ids]
-
-
-def test_partitions_of_one_number_are_told_apart_by_their_topic():
-    """Storm 25: an ack reaches the partition of its own topic, and both commit."""
-    bench = Bench(sources=["t", "u"])
-    bench.log.create_topic("u")
-    other = Partition("u", 0)
-    bench.fill(ONE, 3)
-    bench.fill(other, 3)
-    bench.start()
-    record_ids = bench.emit()
-    assert len(set(record_ids)) == 6
-    of_other = [o for o in record_ids if bench.message(o).topic() == "u"]
-    bench.ack(of_other)
-    bench.drain(1.0)
-    assert (bench.stored(ONE), bench.stored(other)) == (0, 3)
-    bench.ack([o for o in record_ids if o not in of_other])
-    bench.drain(2.0)
-    assert bench.stored(ONE) == 3
 
 
 def test_a_new_leader_repeats_nothing_and_forgets_nothing():
@@ -100,18 +80,3 @@ def test_one_failure_repeats_one_record():
     assert bench.emit(20.0) == []
     assert bench.drain(30.0) == 0
     assert bench.stored() == 100
-
-
-def test_an_answer_to_a_try_that_has_timed_out_changes_nothing():
-    """Storm 31: the record's next try is the one that counts, and there is one row."""
-    door = Door()
-    with Works(door.as_bolt(), workers=2, timeout_seconds=4.0) as works:
-        works.send(b"a")
-        works.until(lambda: door.calls == ["a"])
-        works.advance(8.0)
-        works.finish()
-        door.open()
-        works.until(lambda: door.answered == 2)
-        works.turn(3)
-        assert works.sink.rows == ["a"]
-        assert works.letters_sink.letters == []

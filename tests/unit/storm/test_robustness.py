@@ -3,25 +3,13 @@
 The entries are numbered as in docs/storm.md.
 """
 
-import threading
-
 import pytest
 
 from headrace import Record, Retry, bolt
 from partition.manager import InFlightLimits
 from partition.retry import RetryPolicy
 from tests.worlds.reading import ONE, Bench
-from tests.worlds.running import HeldSink, Works
-
-
-@bolt
-def text(record: Record) -> str:
-    return (record.value or b"").decode()
-
-
-@bolt
-async def later(value: str) -> str:
-    return value
+from tests.worlds.running import Works
 
 
 @pytest.mark.parametrize("tries", [6, 60])
@@ -54,26 +42,6 @@ def test_a_poison_record_is_fetched_once_however_often_it_is_tried(tries, monkey
     bench.work(int(now), int(now) + 5)
     assert fetched == list(range(3000))
     assert bench.stored() == 3000
-
-
-def test_answers_from_many_threads_are_all_counted_and_by_one_thread():
-    """Storm 51: writers and async bolts hand over; only the owner touches the acker."""
-    sinks = [HeldSink(f"sink {number}") for number in range(4)]
-    with Works(text, later, sinks=sinks, workers=1, batch_rows=3, fetch_records=50) as works:
-        touched: set[str] = set()
-        ack = works.pipeline.trees.ack
-
-        def noting(*arguments, **options):
-            touched.add(threading.current_thread().name)
-            ack(*arguments, **options)
-
-        works.pipeline.trees.ack = noting
-        works.send(*[b"x"] * 2000)
-        works.finish()
-        statistics = works.pipeline.statistics().acker
-        assert [len(sink.rows) for sink in sinks] == [2000] * 4
-        assert (statistics.acked, statistics.ignored, statistics.in_flight) == (2000, 0, 0)
-        assert touched == {threading.current_thread().name}
 
 
 def test_a_bolt_is_called_with_records_and_with_nothing_else():

@@ -1,7 +1,6 @@
 """Ways in which Storm stood still. The entries are numbered as in docs/storm.md."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -52,26 +51,6 @@ def test_a_record_that_is_compacted_away_while_it_waits_for_its_retry_freezes_no
     bench.ack([owners[gone[0]]])
     assert bench.drain(2.0) == 0
     assert bench.stored() == 3
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(0, 2**31))
-def test_gaps_between_offsets_stop_no_commit(kinds, seed):
-    """Storm 20: wherever offsets are used up without a record, the frontier gets to the end."""
-    bench = Bench()
-    for is_record in kinds:
-        if is_record:
-            bench.fill(ONE, 1)
-        else:
-            bench.log.append_gap(ONE)
-    bench.start()
-    owners = bench.emit()
-    random.Random(seed).shuffle(owners)
-    for owner in owners:
-        bench.ack([owner])
-        bench.emit()
-    bench.drain(1.0)
-    bench.drain(2.0)
-    assert bench.stored() == len(kinds)
 
 
 def test_a_full_window_of_failed_records_empties_itself():
@@ -129,20 +108,6 @@ def test_no_topology_has_a_cycle(uses):
     steps = list(topology.steps())
     assert len(steps) == len(uses)
     assert len({id(step) for step in steps}) == len(steps)
-
-
-def test_backpressure_is_no_flag_that_could_be_left_behind():
-    """Storm 27: a sink that is slow stops reading, and reading goes on as soon as it writes."""
-    with Works(text, batch_rows=1, fetch_records=1) as works:
-        works.sink.gate.clear()
-        works.send(*[b"a"] * 50)
-        works.until(lambda: works.pipeline.backpressure.silent_sources == {"t"})
-        before = dict(works.nodes.nodes)
-        works.turn(5)
-        assert works.ledger.fetched_to < 10
-        assert works.nodes.nodes == before
-        works.sink.gate.set()
-        works.finish()
 
 
 def test_fetching_waits_a_moment_at_most_and_not_at_all_when_an_answer_is_there(monkeypatch):

@@ -164,18 +164,6 @@ def test_a_predecessors_late_report_is_written_over(server: FaultyNodes) -> None
     assert (latter.node.process, latter.node.holds) == ("p-2", frozenset())
 
 
-def test_a_beat_with_nothing_new_writes_nothing(server: FaultyNodes) -> None:
-    a, b = Replica(server, "a", "p-a"), Replica(server, "b", "p-b")
-    for _ in range(3):
-        a.beat()
-        b.beat()
-    before = server.writes
-    for _ in range(5):
-        a.beat()
-        b.beat()
-    assert server.writes == before
-
-
 def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: FaultyNodes) -> None:
     replicas = [Replica(server, f"r{number}", f"p{number}") for number in range(20)]
     for replica in replicas:

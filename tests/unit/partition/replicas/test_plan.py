@@ -1,7 +1,5 @@
 """Who may hold which partition, plan after plan."""
 
-import pytest
-
 from partition.records import Partition
 from partition.replicas.plan import (
     Control,
@@ -42,36 +40,11 @@ def test_without_members_there_is_no_plan():
     assert next_plan(None, [], ALL, Control()) is None
 
 
-def test_a_plan_that_changes_nothing_is_not_made():
-    members = [member("b", [THREE, FOUR], seen=1), member("a", [ONE, TWO], seen=1)]
-    assert next_plan(owned(a=[ONE, TWO], b=[THREE, FOUR]), members, ALL, Control()) is None
-
-
 def test_what_a_new_member_is_to_get_is_revoked_first():
     members = [member("a", ALL, seen=1), member("b")]
     plan = next_plan(owned(a=ALL), members, ALL, Control())
     assert plan.owners == {ONE: "a", TWO: "a"}
     assert plan.leaving == {THREE: Leaving("a", 2), FOUR: Leaving("a", 2)}
-
-
-@pytest.mark.parametrize(
-    ("holds", "seen", "granted"),
-    [
-        (ALL, 1, []),  # it has not read that it must release
-        (ALL, 2, []),  # it drains
-        ([ONE, TWO], 1, []),  # it may open yet what the plan before gave it
-        ([ONE, TWO, FOUR], 2, [THREE]),  # it released one of them
-        ([ONE, TWO], 2, [THREE, FOUR]),
-        ([ONE, TWO], 3, [THREE, FOUR]),  # it skipped a plan
-    ],
-)
-def test_what_is_revoked_is_granted_when_it_was_seen_and_released(holds, seen, granted):
-    leaving = {THREE: Leaving("a", 2), FOUR: Leaving("a", 2)}
-    was = owned(2, leaving, a=[ONE, TWO])
-    plan = next_plan(was, [member("a", holds, seen=seen), member("b", seen=2)], ALL, Control())
-    assert (plan or was).of("b") == set(granted)
-    assert (plan or was).leaving.keys() == {THREE, FOUR} - set(granted)
-    assert (plan or was).of("a") == {ONE, TWO}
 
 
 def test_a_process_started_anew_blocks_what_an_older_plan_gave_its_name():
@@ -82,14 +55,6 @@ def test_a_process_started_anew_blocks_what_an_older_plan_gave_its_name():
 
 
 # What operators ask for
-
-
-def test_a_drained_member_gives_all_to_the_others():
-    members = [member("a", [ONE, TWO], seen=1), member("b", [THREE, FOUR], seen=1)]
-    was = owned(a=[ONE, TWO], b=[THREE, FOUR])
-    plan = next_plan(was, members, ALL, drained("a"))
-    assert plan.of("a") == frozenset()
-    assert plan.leaving == {ONE: Leaving("a", 2), TWO: Leaving("a", 2)}
 
 
 def test_a_rebalance_is_heeded_once():
