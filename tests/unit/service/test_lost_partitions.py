@@ -71,7 +71,6 @@ def test_late_failure_of_a_lost_partition_holds_no_key():
         assert not kit._bench.pipeline.runners.held
 
 
-<<<<<<< HEAD
 def end_session(store: MemoryStore) -> None:
     store.session_ended()
     store.session += 1
@@ -103,24 +102,6 @@ def test_calls_behind_a_held_key_never_begin_after_the_drain(blocking):
 
 
 def test_drain_waits_for_calls_beside_a_held_key():
-=======
-def test_of_a_partition_that_was_taken_over_nothing_that_waits_is_begun():
-    """Whoever has it now does that."""
-    notes = Notes()
-    with topology_test(ordered(notes.bolt), retries=RETRIES) as kit:
-        kit.send(b"bad", key=b"k").send(b"x", key=b"k").send(b"y", key=b"k", partition=1)
-        assert notes.calls == [(0, 0)]
-        take_over(kit, 0)
-        kit.advance(1)
-        assert notes.calls == [(0, 0), (1, 0)]
-        kit.advance(600)
-        assert notes.calls == [(0, 0), (1, 0)]
-        assert kit.rejected == []
-        assert kit._bench.pipeline.is_idle
-
-
-def test_a_drain_waits_for_what_runs_beside_a_held_key():
->>>>>>> d1c1a8f (Tests: drop partition tests of private parts that others assert)
     """Promise 16, and what is blocked is counted before it is listed."""
     goes_on = threading.Event()
 
