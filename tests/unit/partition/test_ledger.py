@@ -2,8 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from partition.ledger import Ledger
 
@@ -134,3 +141,103 @@ def test_all_that_was_emitted_below_an_offset_resolves_at_once_whatever_became_o
     assert ledger.resolve_below(7) == 0
     assert ledger.resolve_below(100) == 1
     assert (ledger.last_completed_offset, ledger.waiting) == (12, 1)
+
+
+GAPS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 1000]), min_size=1, max_size=30)
+
+
+class LedgerAndModel(RuleBasedStateMachine):
+    """The model keeps each record's state by its offset, and the end of what was fetched."""
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = Ledger(3)
+        self.states = {}
+        self.end = 3
+        self.last_completed_offset = 3
+        self.ignored = 0
+
+    def unresolved(self):
+        return [offset for offset, state in self.states.items() if state != "resolved"]
+
+    @rule(gaps=GAPS)
+    def fetch(self, gaps):
+        offsets = []
+        for gap in gaps:
+            offsets.append(self.end + gap)
+            self.end += gap + 1
+        self.ledger.fetched(np.array(offsets, np.int64))
+        self.states.update(dict.fromkeys(offsets, "waiting"))
+
+    @rule(gap=st.integers(0, 50))
+    def reach_the_end_of_the_log(self, gap):
+        self.end += gap
+        self.ledger.pass_gap(self.end)
+
+    @rule(before=st.integers(1, 5))
+    def hear_of_an_end_that_is_passed_already(self, before):
+        self.ledger.pass_gap(self.end - before)
+
+    @rule(limit=st.integers(0, 20))
+    def emit(self, limit):
+        waiting = [offset for offset, state in self.states.items() if state == "waiting"]
+        assert self.ledger.emit(limit).tolist() == waiting[:limit]
+        self.states.update(dict.fromkeys(waiting[:limit], "emitted"))
+
+    @rule(data=st.data(), strangers=st.lists(st.integers(-5, 40), max_size=3))
+    def resolve_some_once_or_again_and_some_that_never_were(self, data, strangers):
+        emitted = [offset for offset, state in self.states.items() if state != "waiting"]
+        known = data.draw(st.lists(st.sampled_from(emitted), max_size=20)) if emitted else []
+        strange = [o for o in strangers if o not in self.states]
+        asked = sorted({*known, *strange})
+        resolved = [o for o in asked if self.states.get(o, "resolved") != "resolved"]
+        assert self.ledger.resolve(np.array(asked, np.int64)) == len(resolved)
+        self.states.update(dict.fromkeys(resolved, "resolved"))
+        self.ignored += len(asked) - len(resolved)
+
+    @rule(end=st.integers(0, 80))
+    def resolve_all_below(self, end):
+        below = [o for o in self.unresolved() if o < end and self.states[o] != "waiting"]
+        assert self.ledger.resolve_below(end) == len(below)
+        self.states.update(dict.fromkeys(below, "resolved"))
+
+    @rule(offset=st.integers(0, 60))
+    def fail(self, offset):
+        fails = self.states.get(offset) == "emitted"
+        assert self.ledger.fail(offset) is fails
+        if fails:
+            self.states[offset] = "failed"
+        self.ignored += not fails
+
+    @rule(offset=st.integers(0, 60))
+    def retry(self, offset):
+        again = self.states.get(offset) == "failed"
+        assert self.ledger.retry(offset) is again
+        if again:
+            self.states[offset] = "emitted"
+        self.ignored += not again
+
+    @invariant()
+    def agrees(self):
+        seen = self.ledger.statistics()
+        unresolved = self.unresolved()
+        assert seen.last_completed_offset == min(unresolved, default=self.end)
+        assert seen.last_completed_offset >= self.last_completed_offset
+        self.last_completed_offset = seen.last_completed_offset
+        states = list(self.states.values())
+        assert seen.pending == len(unresolved)
+        assert (seen.waiting, seen.failed) == (states.count("waiting"), states.count("failed"))
+        assert seen.fetched_to == self.end
+        assert seen.ignored == self.ignored
+        emitted = [o for o, state in self.states.items() if state != "waiting"]
+        assert seen.emitted_count == sum(offset >= seen.last_completed_offset for offset in emitted)
+
+
+def test_whatever_happens_the_ledger_agrees_with_a_dictionary():
+    """Promises 1, 2, 10 and 11: the frontier is the lowest unresolved offset, gaps or not.
+
+    It never moves back, and what counts for the window is all that was emitted from it on.
+    """
+    run_state_machine_as_test(
+        LedgerAndModel, settings=settings(max_examples=60, stateful_step_count=40)
+    )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partition.delivery import AtLeastOnce
-from partition.manager import InFlightLimits, PartitionManager
+from partition.delivery import AtLeastOnce, CommitBeforeEmit
+from partition.manager import Allowance, InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position
 from partition.retry import RetryPolicy
 
@@ -25,8 +25,9 @@ def manager(position=0, *, limit=2, **window):
     )
 
 
-def chunk(*offsets, size=10):
-    return Chunk(FLIGHTS, np.array(offsets, np.int64), [b"x" * size for _ in offsets])
+def chunk(*offsets, size=10, epochs=()):
+    messages = [b"x" * size for _ in offsets]
+    return Chunk(FLIGHTS, np.array(offsets, np.int64), messages, epochs)
 
 
 def offsets(*numbers):
@@ -197,3 +198,68 @@ def test_every_message_from_the_first_unresolved_chunk_on_is_found_and_no_other(
         else:
             with pytest.raises(KeyError):
                 partition.message(offset)
+
+
+def ahead_manager(position=0, ahead=100, **window):
+    partition = PartitionManager(
+        FLIGHTS,
+        Position(position, leader_epoch=7, topic_id="id"),
+        InFlightLimits(**window),
+        RetryPolicy(limit=5),
+        random.Random(1),
+        CommitBeforeEmit,
+    )
+    allow_ahead(partition, ahead)
+    return partition
+
+
+def allow_ahead(partition, count):
+    """Let so many records be stored before they are emitted; emit none."""
+    assert partition.next_chunk(0.0, 0, Allowance(ahead=count)) is None
+
+
+def store(partition):
+    progress = partition.progress()
+    partition.stored(progress)
+    return progress.position
+
+
+def emit(partition, limit=100, ahead=100):
+    given = partition.next_chunk(0.0, limit, Allowance(ahead=ahead))
+    return [] if given is None else given.offsets.tolist()
+
+
+def test_no_more_is_stored_ahead_of_what_is_emitted_than_is_allowed():
+    partition = ahead_manager(ahead=4)
+    partition.fetched(chunk(*range(20)), 0.0)
+    assert store(partition).offset == 4
+    assert emit(partition, 2, ahead=4) == [0, 1]
+    assert store(partition).offset == 6
+    assert emit(partition, 2, ahead=0) == [2, 3]
+    assert partition.progress() is None
+    assert emit(partition, ahead=0) == [4, 5]
+    assert not partition.is_urgent
+    allow_ahead(partition, 1)
+    assert partition.is_urgent
+    assert store(partition).offset == 7
+
+
+def test_a_commit_from_before_a_restart_lets_nothing_be_emitted():
+    partition = ahead_manager(4)
+    partition.fetched(chunk(4, 5, 6), 0.0)
+    progress = partition.progress()
+    partition.restart(Position(0))
+    partition.fetched(chunk(*range(10)), 0.0)
+    partition.stored(progress)
+    assert partition.committed == 0
+    assert emit(partition) == []
+    assert store(partition).offset == 10
+    assert len(emit(partition)) == 10
+
+
+def test_nothing_is_foreseen_since_a_call_ahead_of_the_stored_offset_may_come_twice():
+    partition = ahead_manager()
+    partition.fetched(chunk(0, 1), 0.0)
+    store(partition)
+    assert partition.upcoming(100) == []
+    assert emit(partition) == [0, 1]
