@@ -77,7 +77,7 @@ class AssignedPartition:
         self.topic = topic  # as it was when the partition was found
         self.index = index
         self.is_wanted = True
-        self.given_up_at: float | None = None  # only a later plan may open it again
+        self.given_up_at = -math.inf  # only a later plan may open it again
         self.lost: Counter[str] = Counter()
         self.reads = 0  # how often the fetcher has begun to read it
         self.free()
@@ -100,6 +100,16 @@ class AssignedPartition:
         # Where its log ended when it was opened; None: that was before our position, so who is
         # right is known when the fetcher comes to an end or tells of trouble, or others hear of it.
         self.goal: int | None = None
+
+    def begin(self) -> None:
+        """Open or recover it from the next turn on."""
+        is_open = self.manager is not None
+        self.state = PartitionState.RECOVERING if is_open else PartitionState.OPENING
+        self.retry_at = 0.0
+
+    @property
+    def is_beginning(self) -> bool:
+        return self.state in {PartitionState.OPENING, PartitionState.RECOVERING}
 
     @property
     def loss(self) -> StoreError | TransactionError | None:

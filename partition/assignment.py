@@ -148,7 +148,9 @@ class Assignment:
         self.moves = Moves()
         self.ends = False  # the run ends: nothing new is opened
         self.is_paused = False  # by an operator: nothing new is emitted, fetched or planned
-        self.trusted_until = math.inf  # see `trust`
+        # Our session lives until then (monotonic seconds). A process may stand still anywhere, also
+        # between two looks at its session, so this is compared with the clock before each chunk.
+        self.trusted_until = math.inf
         self._fetcher = fetcher
         self._ways = ways
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
@@ -160,7 +162,7 @@ class Assignment:
         self._changes: list[PartitionChange] = []
         self._is_released = False
         self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
-        self._planned_at = math.inf if policy.shared else -math.inf
+        self._planned_at = math.inf
         self._session = 0
         self._now = 0.0
 
@@ -181,10 +183,9 @@ class Assignment:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the topics were told, and every partition that is wanted is open or halted."""
-        is_planned = not self._policy.shared or self._planned_at < math.inf
+        """Whether the topics are known, and every partition that is wanted is open or halted."""
         return (
-            is_planned
+            (self._wanted is None or self._planned_at < math.inf)
             and self._discovery.is_settled
             and all(
                 each.manager is not None or each.error is not None or not each.is_wanted
@@ -272,17 +273,6 @@ class Assignment:
         for each in self:
             self.refuse(each.partition, OwnershipLost(each.partition))
 
-    def trust(self, until: float) -> None:
-        """Emit nothing after that moment (monotonic seconds): our session may have ended then.
-
-        A process may stand still anywhere, also between two looks at its session, so this is
-        compared with the clock before each chunk.
-        """
-        self.trusted_until = until
-
-    def pause(self, *, is_paused: bool) -> None:
-        self.is_paused = is_paused
-
     # The turn
 
     def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:
@@ -363,14 +353,11 @@ class Assignment:
         if index is not None and assigned.index != index:
             return
         if not isinstance(error, OwnershipLost):
-            self._halt(assigned, error)
+            self.halt(partition, error)
         elif assigned.is_owned:
             if assigned.chain is not None:  # it begins anew once the partition is ours again
                 assigned.retry_at = 0.0
             self._reclaim(assigned)
-
-    def halt(self, partition: Partition, error: PartitionError) -> None:
-        self._halt(self._by_name[partition], error)
 
     # Transitions
 
@@ -388,18 +375,14 @@ class Assignment:
             assigned = self._by_name.get(partition)
             if assigned is None:
                 self._open_if_free(self._add(partition, topic))
-            elif assigned.state is PartitionState.HALTED and isinstance(
-                assigned.error, TopicMissing
-            ):
-                assigned.error = None
-                assigned.retry_at = 0.0
-                is_open = assigned.manager is not None
-                assigned.state = PartitionState.RECOVERING if is_open else PartitionState.OPENING
+            elif assigned.state is PartitionState.HALTED:
+                if isinstance(assigned.error, TopicMissing):
+                    assigned.error = None
+                    assigned.begin()
             elif assigned.state is PartitionState.READING and assigned.manager is not None:
                 was = assigned.manager.fetch_position.topic_id
                 if assigned.chain is None and was and topic.topic_id and was != topic.topic_id:
-                    assigned.state = PartitionState.RECOVERING
-                    assigned.retry_at = 0.0
+                    assigned.begin()
 
     def _add(self, partition: Partition, topic: Topic) -> AssignedPartition:
         free = self._departures.free_indexes
@@ -412,17 +395,12 @@ class Assignment:
 
     def _open_if_free(self, assigned: AssignedPartition) -> None:
         """Open a partition that is wanted, unless it is open, or was given up after that plan."""
-        given_up_at = assigned.given_up_at
         is_free = assigned.state is PartitionState.FREE
-        if is_free and (given_up_at is None or given_up_at < self._planned_at):
-            assigned.state = PartitionState.OPENING
-            assigned.retry_at = 0.0
+        if is_free and assigned.given_up_at < self._planned_at:
+            assigned.begin()
 
     def _go_on(self, assigned: AssignedPartition, now: float) -> None:
-        if assigned.chain is None and assigned.state in {
-            PartitionState.OPENING,
-            PartitionState.RECOVERING,
-        }:
+        if assigned.chain is None and assigned.is_beginning:
             self._begin(assigned, now)
         if assigned.chain is not None:
             self._step(assigned, assigned.chain, now)
@@ -465,7 +443,7 @@ class Assignment:
             if assigned.manager is not None:  # else opening it claims it
                 self._reclaim(assigned)
         except PartitionError as error:
-            self._halt(assigned, error)
+            self.halt(assigned.partition, error)
         else:
             if ended is not None:
                 assigned.chain = None
@@ -523,11 +501,12 @@ class Assignment:
             self._fetcher.remove([assigned.partition])
             assigned.is_read = False
 
-    def _halt(self, assigned: AssignedPartition, error: PartitionError) -> None:
+    def halt(self, partition: Partition, error: PartitionError) -> None:
         """Read nothing more of a partition. If it is lost for good, emit nothing more either.
 
-        Where the partitions are shared, one that another has taken is the plan's business.
+        Where partitions are shared, one that another has taken is given up.
         """
+        assigned = self._by_name[partition]
         if isinstance(error, Fenced):
             self.moves = replace(self.moves, fenced=self.moves.fenced + 1)
         if self._policy.shared and isinstance(error, Fenced):

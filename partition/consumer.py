@@ -177,7 +177,7 @@ class Consumer:
         return self.assignment.at(index)
 
     def manager(self, index: int) -> PartitionManager[Any]:
-        """Return the records of a partition. Raises KeyError if it is not open."""
+        """Return the manager of a partition. Raises KeyError if it is not open."""
         manager = self.assignment.at(index).manager
         if manager is None:
             raise KeyError(index)
@@ -252,8 +252,8 @@ class Consumer:
     def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
         """Return the next records to emit, with their ids; partitions take turns, a chunk each.
 
-        None, whatever waits, once the partitions may be another's (`Assignment.trust`): also
-        after a `fetch` that waited, until the next `poll`.
+        None, whatever waits, once the partitions may be another's (`Assignment.trusted_until`):
+        also after a `fetch` that waited, until the next `poll`.
         """
         if self._has_waited or not self._is_trusted:
             return None
@@ -262,7 +262,7 @@ class Consumer:
             manager = assigned.manager
             if manager is None or not assigned.is_owned:
                 continue
-            due = manager.next_due()
+            due = manager.retries.due
             if (due is None or due > now) and not manager.waiting:
                 continue
             allowance = self.flow.allowance(assigned, now)
@@ -347,9 +347,9 @@ class Consumer:
         self.flow.resume()
 
     def processed(self, record_ids: RecordIds) -> None:
-        """Mark records as done, but for the transactions they are in."""
+        """Mark records as done except for their transactions."""
         for manager, offsets in self._by_manager(record_ids):
-            manager.processed(offsets)
+            manager.ledger.processed(offsets)
 
     def resolve_below(self, index: int, end: int) -> int:
         """Resolve what was emitted of a partition below `end`; return how many records.
@@ -371,8 +371,8 @@ class Consumer:
     ) -> bool:
         """Schedule a retry; False when the record's retries are used up.
 
-        `policy` is that of the step that failed; None: the pipeline's. Of a partition that is
-        lost nothing is scheduled: whoever has it now tries the record.
+        `policy` is that of the step that failed; None: the pipeline's. Nothing is scheduled of a
+        partition that is lost: its next owner has the record.
         """
         assigned = self.assignment.at(partition_index_of(record_id))
         if assigned.manager is None or assigned.loss is not None:
@@ -380,17 +380,14 @@ class Consumer:
         return assigned.manager.fail(offset_of(record_id), now, after_seconds, policy)
 
     def comes_again(self, record_id: int) -> bool:
-        """Whether a record is not done, and is, or may yet be, emitted again.
-
-        False for what is no record of ours, and for those of a partition that is lost.
-        """
+        """Whether a record of ours is not done, and its partition is not lost."""
         index = partition_index_of(record_id)
         if not 0 <= index < len(self.assignment):
             return False
         assigned = self.assignment.at(index)
         if assigned.manager is None or assigned.loss is not None:
             return False
-        return assigned.manager.comes_again(offset_of(record_id))
+        return assigned.manager.ledger.comes_again(offset_of(record_id))
 
     def _by_manager(
         self, record_ids: RecordIds

@@ -43,15 +43,15 @@ class Ledger:
         self._head = 0  # first record that is not resolved
         self._cursor = 0  # first record that waits
         self._tail = 0  # past the last record
-        self._fetched_to = position
-        self._unresolved = 0
+        self.fetched_to = position
+        self.pending = 0
         self._failed = 0
         self._ignored = 0
 
     @property
     def last_completed_offset(self) -> int:
         """The lowest pending offset, or `emitted_to` if none: the offset to commit."""
-        return int(self._offsets[self._head]) if self._unresolved else self._fetched_to
+        return int(self._offsets[self._head]) if self.pending else self.fetched_to
 
     @property
     def emitted_to(self) -> int:
@@ -60,7 +60,7 @@ class Ledger:
 
     def emitted_after(self, count: int) -> int:
         index = self._cursor + count
-        return int(self._offsets[index]) if index < self._tail else self._fetched_to
+        return int(self._offsets[index]) if index < self._tail else self.fetched_to
 
     def waiting_below(self, offset: int) -> int:
         waiting = self._offsets[self._cursor : self._tail]
@@ -75,20 +75,12 @@ class Ledger:
     def waiting(self) -> int:
         return self._tail - self._cursor
 
-    @property
-    def pending(self) -> int:
-        return self._unresolved
-
-    @property
-    def fetched_to(self) -> int:
-        return self._fetched_to
-
     def fetched(self, offsets: Offsets) -> None:
         """Take newly fetched records as waiting. They must lie at or after `fetched_to`."""
         if not len(offsets):
             return
-        if offsets[0] < self._fetched_to:
-            message = f"offset {offsets[0]} was fetched again; {self._fetched_to} is next"
+        if offsets[0] < self.fetched_to:
+            message = f"offset {offsets[0]} was fetched again; {self.fetched_to} is next"
             raise ValueError(message)
         end = self._tail + len(offsets)
         if end > len(self._offsets):
@@ -97,8 +89,8 @@ class Ledger:
         self._offsets[self._tail : end] = offsets
         self._states[self._tail : end] = WAITING
         self._tail = end
-        self._unresolved += len(offsets)
-        self._fetched_to = int(offsets[-1]) + 1
+        self.pending += len(offsets)
+        self.fetched_to = int(offsets[-1]) + 1
 
     def emit(self, limit: int) -> Offsets:
         """Hand out at most `limit` waiting records, lowest first; they are emitted now."""
@@ -124,7 +116,7 @@ class Ledger:
             before = int(np.count_nonzero(states))
             failed = int(np.count_nonzero(states == FAILED))
             self._states[indices] = RESOLVED
-        self._unresolved -= before
+        self.pending -= before
         self._failed -= failed
         self._ignored += len(offsets) - before
         self._advance()
@@ -137,7 +129,7 @@ class Ledger:
         before = int(np.count_nonzero(states))
         self._failed -= int(np.count_nonzero(states == FAILED))
         states[:] = RESOLVED
-        self._unresolved -= before
+        self.pending -= before
         self._advance()
         return before
 
@@ -161,15 +153,15 @@ class Ledger:
 
     def pass_gap(self, offset: int) -> None:
         """Note that only fetched records lie before `offset` (promise 11)."""
-        self._fetched_to = max(self._fetched_to, offset)
+        self.fetched_to = max(self.fetched_to, offset)
 
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
             last_completed_offset=self.last_completed_offset,
             emitted_to=self.emitted_to,
-            fetched_to=self._fetched_to,
+            fetched_to=self.fetched_to,
             emitted_count=self.emitted_count,
-            pending=self._unresolved,
+            pending=self.pending,
             waiting=self.waiting,
             failed=self._failed,
             ignored=self._ignored,
@@ -205,7 +197,7 @@ class Ledger:
         return known
 
     def _advance(self) -> None:
-        if not self._unresolved:
+        if not self.pending:
             self._head = self._cursor = self._tail
             return
         step = 4096

@@ -132,8 +132,8 @@ class PartitionManager(Generic[D]):
         """
         self._restarts += 1
         self.is_moving = False
-        self._ledger = Ledger(position.offset)
-        self._retries = RetryQueue(self._retry_policy, self._rng)
+        self.ledger = Ledger(position.offset)
+        self.retries = RetryQueue(self._retry_policy, self._rng)
         self._kept: deque[_Kept] = deque()  # each until the last completed offset has passed it
         self._num_bytes = 0  # of them
         self._emitted = 0  # how many of them are emitted as a whole
@@ -141,14 +141,14 @@ class PartitionManager(Generic[D]):
         self._epochs = LeaderEpochs(position)
         self._committed.restart(position.offset, is_stored=is_stored)
         self._transactions: Transactions | None = None  # those that are stored
-        self.delivery = self._new_delivery(self.partition, self._ledger, self._committed, resumed)
+        self.delivery = self._new_delivery(self.partition, self.ledger, self._committed, resumed)
         if self._is_stopped:
             self.delivery.stop()
 
     @property
     def last_completed_offset(self) -> int:
         """Storm's lastCompletedOffset: the lowest pending offset, or the next to emit if none."""
-        return self._ledger.last_completed_offset
+        return self.ledger.last_completed_offset
 
     @property
     def position(self) -> Position:
@@ -156,11 +156,11 @@ class PartitionManager(Generic[D]):
 
     @property
     def fetch_position(self) -> Position:
-        return self._epochs.at(self._ledger.fetched_to)
+        return self._epochs.at(self.ledger.fetched_to)
 
     @property
     def emitted_to(self) -> int:
-        return self._ledger.emitted_to
+        return self.ledger.emitted_to
 
     @property
     def committed(self) -> int:
@@ -168,7 +168,7 @@ class PartitionManager(Generic[D]):
 
     @property
     def waiting(self) -> int:
-        return self._ledger.waiting
+        return self.ledger.waiting
 
     @property
     def waiting_chunks(self) -> int:
@@ -180,14 +180,14 @@ class PartitionManager(Generic[D]):
 
         With nothing emitted there is room whatever the bytes: one larger record passes, alone.
         """
-        if self._num_bytes >= self._limits.max_pending_bytes and self._ledger.emitted_count > 0:
+        if self._num_bytes >= self._limits.max_pending_bytes and self.ledger.emitted_count > 0:
             return 0
         return max(0, self._limits.max_pending - self.delivery.in_flight())
 
     @property
     def may_emit(self) -> bool:
         """Whether a record waits that may be emitted now for the first time."""
-        return self._ledger.waiting > 0 and self.delivery.emit_limit(self.room, self._ahead) > 0
+        return self.ledger.waiting > 0 and self.delivery.emit_limit(self.room, self._ahead) > 0
 
     @property
     def accepts_more(self) -> bool:
@@ -200,7 +200,7 @@ class PartitionManager(Generic[D]):
 
     def has_enough(self, count: int) -> bool:
         """Whether `count` records wait, or as many bytes as the limit allows are kept."""
-        waiting = self._ledger.waiting
+        waiting = self.ledger.waiting
         return waiting >= count or (
             waiting > 0 and self._num_bytes >= self._limits.max_pending_bytes
         )
@@ -213,12 +213,12 @@ class PartitionManager(Generic[D]):
     @property
     def in_flight(self) -> int:
         """Records emitted and not resolved, those included that wait for their retry."""
-        return self._ledger.pending - self._ledger.waiting
+        return self.ledger.pending - self.ledger.waiting
 
     @property
     def is_idle(self) -> bool:
         """Whether no record is unresolved, nor any that others have read awaits its commit."""
-        return self._ledger.pending == 0 and not self.delivery.awaits_commit
+        return self.ledger.pending == 0 and not self.delivery.awaits_commit
 
     @property
     def has_to_store(self) -> bool:
@@ -234,18 +234,15 @@ class PartitionManager(Generic[D]):
         transactions = self.delivery.progress(self.room)[1]
         return () if transactions is None else transactions.open
 
-    def next_due(self) -> float | None:
-        return self._retries.due
-
     def fetched(self, chunk: Chunk, now: float) -> None:
         """Take fetched records, without those that a client delivered before."""
-        known = int(np.searchsorted(chunk.offsets, self._ledger.fetched_to))
+        known = int(np.searchsorted(chunk.offsets, self.ledger.fetched_to))
         if known == len(chunk):
             return
         if known:
             offsets, messages = chunk.offsets[known:], chunk.messages[known:]
             chunk = replace(chunk, offsets=offsets, messages=messages)
-        self._ledger.fetched(chunk.offsets)
+        self.ledger.fetched(chunk.offsets)
         lengths = np.fromiter(map(len, chunk.messages), np.int64, len(chunk))
         limit = self._limits.max_record_bytes
         if not lengths.all() or (limit is not None and lengths.max() > limit):
@@ -259,7 +256,7 @@ class PartitionManager(Generic[D]):
 
     def log_end(self, end: int) -> None:
         """Note the log's end: gaps before it do not block the offset (promise 11)."""
-        self._ledger.pass_gap(end)
+        self.ledger.pass_gap(end)
         self.delivery.on_log_end(end)
 
     def stop(self) -> None:
@@ -270,7 +267,7 @@ class PartitionManager(Generic[D]):
     def next_chunk(self, now: float, limit: int, allowance: Allowance = FREE) -> Chunk | None:
         """Hand out at most `limit` records: due retries, else new ones, else None."""
         self._ahead = allowance.ahead
-        due = self._retries.due
+        due = self.retries.due
         if due is not None and due <= now and allowance.retries:
             again = self._again(now, limit)
             if again is not None:
@@ -283,7 +280,7 @@ class PartitionManager(Generic[D]):
         chunk = self._kept[self._emitted].chunk
         messages, begin = chunk.messages, self._taken
         count = min(allowed, len(chunk) - begin)
-        offsets = self._ledger.emit(count)
+        offsets = self.ledger.emit(count)
         if count < len(chunk):  # else its own list: what was made of it ahead is known by that
             messages = messages[begin : begin + count]
         self._taken += count
@@ -295,8 +292,8 @@ class PartitionManager(Generic[D]):
         return Chunk(self.partition, offsets, messages, unusual=chunk.unusual)
 
     def _again(self, now: float, limit: int) -> Chunk | None:
-        due = self._retries.take_due(now, limit)
-        offsets = np.sort(np.array([o for o in due if self._ledger.retry(o)], np.int64))
+        due = self.retries.take_due(now, limit)
+        offsets = np.sort(np.array([o for o in due if self.ledger.retry(o)], np.int64))
         if not len(offsets):
             return None
         self.retried += len(offsets)
@@ -326,15 +323,15 @@ class PartitionManager(Generic[D]):
         return chunks
 
     def ack(self, offsets: Offsets) -> int:
-        before = self._ledger.last_completed_offset
-        resolved = self._ledger.resolve(offsets)
-        if self._ledger.last_completed_offset != before:
+        before = self.ledger.last_completed_offset
+        resolved = self.ledger.resolve(offsets)
+        if self.ledger.last_completed_offset != before:
             self._forget_resolved()
         return resolved
 
     def resolve_below(self, end: int) -> int:
         """Resolve what was emitted below `end`: its transaction is committed. Return how many."""
-        resolved = self._ledger.resolve_below(end)
+        resolved = self.ledger.resolve_below(end)
         self._forget_resolved()
         return resolved
 
@@ -344,25 +341,25 @@ class PartitionManager(Generic[D]):
         Raises ValueError unless it begins at the next offset to fetch, and nothing is in flight.
         """
         if (
-            self._ledger.pending
-            or covers.first != self._ledger.fetched_to
+            self.ledger.pending
+            or covers.first != self.ledger.fetched_to
             or covers.end < covers.first
         ):
-            found = f"{self._ledger.pending} records are pending, {self._ledger.fetched_to} is next"
+            found = f"{self.ledger.pending} records are pending, {self.ledger.fetched_to} is next"
             raise ValueError(f"{self.partition}: {covers} cannot be passed: {found}")
-        self._ledger.pass_gap(covers.end)
+        self.ledger.pass_gap(covers.end)
         self._committed.read += covers.count or 0
         if covers.leader_epoch is not None:
             self._epochs.fetched([(covers.first, covers.leader_epoch)])
         self._forget_resolved()
 
     def _forget_resolved(self) -> None:
-        completed = self._ledger.last_completed_offset
+        completed = self.ledger.last_completed_offset
         while self._kept and self._kept[0].chunk.offsets[-1] < completed:
             self._num_bytes -= self._kept.popleft().num_bytes
             self._emitted -= 1
-        if self._retries.failures:
-            self._retries.forget_below(completed)
+        if self.retries.failures:
+            self.retries.forget_below(completed)
         self._epochs.forget_below(completed)
 
     def fail(
@@ -377,22 +374,13 @@ class PartitionManager(Generic[D]):
         Returns False when its retries are used up: the record stays pending, and the
         caller writes its dead letter and acks it when that is durable (promise 13).
         """
-        if not self._ledger.fail(offset):
+        if not self.ledger.fail(offset):
             return True
         again = self.delivery.retries
-        if again and self._retries.failed(offset, now, after_seconds, policy):
+        if again and self.retries.failed(offset, now, after_seconds, policy):
             return True
-        self._ledger.retry(offset)
+        self.ledger.retry(offset)
         return False
-
-    def processed(self, offsets: Offsets) -> None:
-        self._ledger.processed(offsets)
-
-    def comes_again(self, offset: int) -> bool:
-        return self._ledger.comes_again(offset)
-
-    def attempts(self, offset: int) -> int:
-        return self._retries.attempts(offset)
 
     def message(self, offset: int) -> Sized:
         """Return a record in flight. Raises KeyError when it is not."""
@@ -409,7 +397,7 @@ class PartitionManager(Generic[D]):
         offset, transactions = self.delivery.progress(self.room)
         if offset <= self._committed.offset and transactions == self._transactions:
             return None
-        self._committed.submit(offset, behind=self._ledger.emitted_count)
+        self._committed.submit(offset, behind=self.ledger.emitted_count)
         return Progress(self._epochs.at(offset), transactions, self._restarts)
 
     def stored(self, progress: Progress) -> None:
@@ -425,7 +413,7 @@ class PartitionManager(Generic[D]):
         transactions = self.delivery.progress(self.room)[1]
         return PartitionStatistics(
             partition=self.partition,
-            ledger=self._ledger.statistics(),
+            ledger=self.ledger.statistics(),
             committed=self._committed.offset,
             read=self._committed.read,
             retried=self.retried,

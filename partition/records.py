@@ -32,12 +32,10 @@ class Partition(NamedTuple):
 class Chunk:
     """Records of one partition handed over at once.
 
-    `offsets` ascend strictly and may have gaps (compaction, transaction markers).
-    `messages[i]` belongs to `offsets[i]`; this room asks a message only for its
-    length, the payload's bytes. `leader_epochs` holds (first offset, leader epoch) of each
-    run of records that one leader wrote, in order; empty where it is not known. `unusual`
-    says that one of the messages may be empty or too large, so that they are looked at.
-    `other_bytes` is what their keys hold, and their headers by an estimate.
+    `offsets` ascend strictly and may have gaps (compaction, transaction markers). `len` of a
+    message is its payload's bytes. `leader_epochs` holds (first offset, leader epoch) of each run
+    of records that one leader wrote, if known. `unusual`: one of the messages may be empty or too
+    large. `other_bytes`: of keys, and of headers by an estimate.
     """
 
     partition: Partition
@@ -53,10 +51,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The resume key: an offset means a record only within one incarnation of a log.
+    """The resume key: an offset names a record only within one incarnation of a log.
 
-    A topic that was deleted and created again has another topic id (KIP-516); a log that
-    was cut off has a later leader epoch from an earlier offset on (KIP-101).
+    A topic that was deleted and created again has another id (KIP-516); a log that was cut off
+    has a later leader epoch from an earlier offset on (KIP-101).
     """
 
     offset: int  # the next to read
@@ -90,7 +88,7 @@ class LeaderEpochs:
         return Position(offset, epoch, self._start.topic_id)
 
     def fetched_before(self, offset: int) -> int | None:
-        """The leader epoch of the last record before an offset; None: none with one was fetched."""
+        """Return the leader epoch of the last fetched record before an offset, if known."""
         epoch = None
         for first, led_by in self._runs:
             if first >= offset:
@@ -124,7 +122,7 @@ def offset_of(record_id: int) -> int:
 
 
 def by_partition(record_ids: RecordIds) -> Iterator[tuple[int, RecordIds]]:
-    """The offsets of some records, ascending, by their partition index."""
+    """Yield partition indexes with their records' offsets, ascending."""
     if not len(record_ids):
         return
     indices = record_ids >> OFFSET_BITS
@@ -143,10 +141,9 @@ def _ascending(offsets: RecordIds) -> RecordIds:
 
 
 def other_bytes(messages: Sequence[Any], key: Callable[[Any], bytes | None]) -> int:
-    """Return how many bytes the messages' keys hold, and their headers by an estimate.
+    """Return the bytes of the messages' keys and, by a sample of 16, of their headers.
 
-    The client makes Python objects of the headers it is asked for, which costs as much as parsing
-    a record does: 16 messages of a chunk, spread evenly, stand for all.
+    Asking the client for headers costs as much as parsing a record.
     """
     keys = sum(map(len, filter(None, map(key, messages))))
     sample = messages[:: max(len(messages) // _SAMPLED, 1)]
@@ -165,10 +162,9 @@ def _header_bytes(message: Any) -> int:
 def epoch_runs(
     messages: Sequence[Any], offsets: Offsets, epoch: Callable[[Any], int | None]
 ) -> tuple[tuple[int, int], ...]:
-    """Return (first offset, leader epoch) of each run; epochs never fall within a log.
+    """Return (first offset, leader epoch) of each run; () where an epoch is not known.
 
-    Asks the first and the last message only, and bisects where they differ. Nothing is
-    returned where an epoch is not known.
+    Epochs never fall within a log: it asks the first and the last message, and bisects.
     """
     first, last = epoch(messages[0]), epoch(messages[-1])
     if first is None or last is None:
@@ -193,10 +189,10 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of one partition, from `first` to `end`, the next one after them.
+    """Offsets of one partition, from `first` up to `end`, which it excludes.
 
-    It is planned, or sealed. A planned one (the spark engine's, before it was read) has neither
-    a count nor a digest, and no sink can have committed it; a sealed one says what it held.
+    A planned one (the spark engine's, before it was read) has neither count nor digest, and no
+    sink can have committed it; a sealed one has both.
     """
 
     first: int
@@ -216,7 +212,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is recorded, and is not known to be committed in every sink."""
+    """A stored transaction that is not known to be committed in every sink."""
 
     txid: int
     attempt: int  # from 1; grows with each try, over restarts too
@@ -225,9 +221,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """A partition's open transactions in the order of their txids, without a hole.
+    """A partition's open transactions by txid; each begins where the one before it ends.
 
-    Each begins where the one before it ends. All up to the txid `committed` are in every sink.
+    All up to the txid `committed` are in every sink.
     """
 
     kind: TransactionKind
@@ -254,10 +250,7 @@ class Transactions:
 
     @property
     def is_promised(self) -> bool:
-        """Whether open ranges must come again as they are: the lowest of them is sealed.
-
-        One that is only planned was committed by nobody, and so none of those after it.
-        """
+        """Whether open ranges must be replayed unchanged: the lowest of them is sealed."""
         return bool(self.open) and self.open[0].range.is_sealed
 
     @property
@@ -286,15 +279,11 @@ class Resumed:
 
     position: Position  # where reading begins
     transactions: Transactions  # what is open from there on, to be replayed as it stands
-    skips: Mapping[str, int] = field(default_factory=dict)
-    """By sink: up to which open txid it has our rows already."""
-    attempts: Mapping[int, int] = field(default_factory=dict)
-    """By txid: the last attempt of those that are planned anew (opaque)."""
+    skips: Mapping[str, int] = field(default_factory=dict)  # by sink, the open txid it has already
+    attempts: Mapping[int, int] = field(default_factory=dict)  # of those planned anew (opaque)
+    # The first attempt of a transaction; the owner's epoch if opaque: what an owner before had
+    # begun may be stored nowhere any more.
     least_attempt: int = 1
-    """In which attempt a transaction begins at least.
-
-    The owner's epoch if opaque: what an owner before had begun may stand nowhere any more.
-    """
 
     def anew(self) -> "Resumed":
         known = self.transactions

@@ -26,10 +26,9 @@ class Retries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential backoff.
+    """Exponential backoff. `limit` counts retries: a record has `limit` + 1 attempts.
 
-    `limit` counts retries: a record is tried `limit` + 1 times in all. The n-th
-    retry waits `initial_seconds` * `multiplier` ** (n - 1), at most `max_seconds`, less a
+    The n-th retry waits `initial_seconds` * `multiplier` ** (n - 1), at most `max_seconds`, less a
     random part of up to `jitter` of it.
     """
 
@@ -69,10 +68,8 @@ class RetryQueue:
     def __init__(self, policy: RetryPolicy, rng: random.Random) -> None:
         self._policy = policy
         self._rng = rng
-        self.due: float | None = None
-        """When the next retry is due."""
-        self.failures: dict[int, int] = {}
-        """How often records have failed, by offset."""
+        self.due: float | None = None  # the next retry
+        self.failures: dict[int, int] = {}  # counts by offset
         self._queue: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
@@ -87,9 +84,8 @@ class RetryQueue:
     ) -> bool:
         """Schedule a retry and return True, or return False when the limit is reached.
 
-        `policy` is that of the step that failed; None: the queue's own. A record's failures
-        are counted together, whichever step they were in. `after_seconds` replaces the
-        policy's pause, not its limit.
+        `policy` is that of the step that failed; None: the queue's own. Failures of all steps
+        count together. `after_seconds` replaces the policy's delay, not its limit.
         """
         policy = self._policy if policy is None else policy
         failures = self.failures.get(offset, 0) + 1

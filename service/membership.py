@@ -126,7 +126,7 @@ class GroupMembership:
                 by=note.by if note else None,
                 why=note.why if note else None,
             )
-            self._assignment.pause(is_paused=note is not None)
+            self._assignment.is_paused = note is not None
             if note is None:
                 self._assignment.suspend()  # offsets may have been moved meanwhile: claim again
         self._want(view, now)
@@ -153,4 +153,5 @@ class GroupMembership:
             self._assignment.suspend()
         self._is_suspended = is_silent
         # Also if this process stands still before the next poll.
-        self._assignment.trust(math.inf if is_alone else heard_at + self._policy.suspend_seconds)
+        until = math.inf if is_alone else heard_at + self._policy.suspend_seconds
+        self._assignment.trusted_until = until

@@ -187,10 +187,7 @@ def encode_control(control: Control) -> bytes:
 
 
 def decode_control(path: str, data: bytes | None) -> Control:
-    """Decode the requests of operators: none if the node is missing or empty.
-
-    Raises StoreCorrupt, which names the path.
-    """
+    """Decode the requests of operators; a missing or empty node has none."""
     return _decode(path, data, Control, "what operators ask for") if data else Control()
 
 
@@ -229,8 +226,7 @@ class Report:
 class GroupView:
     """The result of a heartbeat.
 
-    If this replica `leads`, `members` is what all have reported, in the order of joining. Else
-    it is their names alone, sorted, with the other fields at their defaults.
+    If this replica `leads`, `members` are all reports, in the order of joining; else only names.
     """
 
     plan: Plan | None
@@ -240,23 +236,14 @@ class GroupView:
 
 
 class Session(Protocol):
-    """An offset store, in whose session heartbeats are sent. Any thread may call; nothing blocks.
-
-    So membership and claims end together.
-    """
+    """An offset store: membership and claims share its session, so they end together."""
 
     @property
     def last_contact(self) -> float | None:
-        """Monotonic time at which the newest answered request was sent; None: none was.
-
-        The session, and with it the membership, lived then for a whole timeout.
-        """
+        """When the newest answered request was sent (monotonic); the session lived then."""
 
     def submit(self, steps: Steps[R]) -> Future[R]:
-        """Carry out requests. While the server is away they wait.
-
-        Raises StoreUnavailable after `close`, StoreError, and what the steps raise.
-        """
+        """Carry out requests; they wait while the server is away, until `close`."""
 
 
 class Heartbeats:
@@ -279,10 +266,9 @@ class Heartbeats:
         self._leader: tuple[str, int] | None = None  # its name, and its node's creation stamp
 
     def beat(self, report: Report) -> Steps[GroupView]:
-        """Register if need be, report, and read or make the plan.
+        """Register if need be, report, and read or make the plan; again if the session ends.
 
-        Starts again in the next session if one ends. Raises ReplicaReplaced, StoreCorrupt;
-        StoreUnavailable and StoreError pass through.
+        Raises ReplicaReplaced, StoreCorrupt.
         """
         while True:
             try:
@@ -344,7 +330,7 @@ class Heartbeats:
                 self._was_registered = True
 
     def _parent(self) -> Steps[Operation]:
-        """Return the write to the members' parent that marks a registration; create the parent."""
+        """Return the write to the members' parent that marks a registration; make the parent."""
         while (yield from _read(self._members_at)) is None:
             yield from _written(CreateNode(self._members_at, b""))
         return SetNode(self._members_at, b"", ANY_VERSION)
@@ -367,11 +353,7 @@ class Heartbeats:
 
     def _plan(self) -> Steps[tuple[Plan | None, int | None]]:
         found = yield from _read(self._plan_at)
-        return (
-            (None, None)
-            if found is None
-            else (decode_plan(self._plan_at, found.data), found.version)
-        )
+        return (decode_plan(self._plan_at, found.data), found.version) if found else (None, None)
 
     def _publish(self, plan: Plan, version: int | None, parent: int) -> Steps[Plan | None]:
         """Write a plan unless another was written or a member registered; return the stored one."""
@@ -380,11 +362,9 @@ class Heartbeats:
             raise StoreError(
                 f"{self._plan_at} would be {len(data)} bytes, more than ZooKeeper's {MAX_BYTES}"
             )
-        write = (
-            CreateNode(self._plan_at, data)
-            if version is None
-            else SetNode(self._plan_at, data, version)
-        )
+        write: Operation = CreateNode(self._plan_at, data)
+        if version is not None:
+            write = SetNode(self._plan_at, data, version)
         if not (yield from _written(SetNode(self._members_at, b"", parent), write)):
             return (yield from self._plan())[0]
         log.info(
@@ -423,7 +403,7 @@ def _asked(request: Request) -> Steps[Reply]:
 
 
 def _written(*operations: Operation) -> Steps[bool]:
-    """Write once; False: it is unknown whether it was done, or a node is not as expected."""
+    """Write once; False if it was refused, or nobody knows."""
     try:
         yield Write(operations)
     except OutcomeUnknown:

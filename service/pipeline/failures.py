@@ -187,7 +187,7 @@ class FailureHandler:
     def _send(self, record_id: int, tree: int, edge: int, failure: Failure) -> None:
         manager, offset = self._reader.manager(partition_index_of(record_id)), offset_of(record_id)
         message: Any = manager.message(offset)
-        letter = _dead_letter_of(message, failure, manager.attempts(offset))
+        letter = _dead_letter_of(message, failure, manager.retries.attempts(offset))
         self._counters.dead_letters[message.topic(), message.partition()] += 1
         self._counters.dead_letter_causes[failure.step, letter.error_class] += 1
         for observer in self._observers:

@@ -447,7 +447,7 @@ class RangeReader:
     def processed(self, record_ids: RecordIds) -> None:
         """Mark records as done, but not staged yet."""
         for index, offsets in by_partition(record_ids):
-            self._managers[index].processed(offsets)
+            self._managers[index].ledger.processed(offsets)
 
     def resolve_below(self, index: int, end: int) -> None:
         """Resolve what was emitted of a range below `end`: it is staged."""
@@ -471,7 +471,7 @@ class RangeReader:
     def comes_again(self, record_id: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again."""
         index = partition_index_of(record_id)
-        return self._is_known(index) and self._managers[index].comes_again(offset_of(record_id))
+        return self._is_known(index) and self._managers[index].ledger.comes_again(offset_of(record_id))
 
     # Progress
 

@@ -232,7 +232,7 @@ class Bench:
 
     def _next_due(self) -> float | None:
         """When a retry, a tick or an expiry is due next, or None."""
-        dues = [manager.next_due() for _, manager in self.reader.assignment.owned()]
+        dues = [manager.retries.due for _, manager in self.reader.assignment.owned()]
         dues += [self.reader.flow.wake, self.pipeline.router.next_tick]
         if self.unresolved > self.retrying:
             dues.append(self.now + _EXPIRY_SECONDS)

@@ -26,7 +26,7 @@ class Flight:
     """What one life has under way of one partition."""
 
     def __init__(self, manager: Any) -> None:
-        self.ledger = manager._ledger  # another one after the manager has started anew
+        self.ledger = manager.ledger  # another one after the manager has started anew
         self.unresolved: dict[int, Attempt] = {}
         self.emitted: list[int] = []  # offsets from the frontier on
         self.last = -1  # the highest emitted
@@ -361,7 +361,7 @@ class Oracle:
         goes_on = goes_on or held.error or held.is_leaving or life.fetcher.reads(held.partition)
         if life.alive and not goes_on:
             raise Violation(15, f"{life.name} neither reads nor mends {held.partition}")
-        waiting = held.manager._ledger.waiting
+        waiting = held.manager.ledger.waiting
         if held.is_owned:
             flight.waiting = waiting
         elif waiting > flight.waiting + LARGEST_DELIVERY:
@@ -371,7 +371,7 @@ class Oracle:
         """The account of a partition; a new one when its manager has started anew."""
         key = (life.name, partition)
         flight = self._flights.get(key)
-        if flight is not None and flight.ledger is manager._ledger:
+        if flight is not None and flight.ledger is manager.ledger:
             return flight
         if flight is not None and flight.unresolved and not flight.is_lost:
             lowest = min(flight.unresolved)

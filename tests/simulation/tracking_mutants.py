@@ -150,7 +150,7 @@ def commit_of_what_is_fetched() -> Patches:
 
     def progress(original: Any, manager: PartitionManager[Any]) -> Any:
         found = original(manager)
-        offset = manager._ledger.fetched_to
+        offset = manager.ledger.fetched_to
         return found and replace(found, position=replace(found.position, offset=offset))
 
     return [around(PartitionManager, "progress", progress)]
@@ -200,7 +200,7 @@ def one_full_window_stops_all() -> Patches:
     def give(original: Any, reader: Consumer, now: float) -> Any:
         managers = [held.manager for held in reader.assignment]
         full = any(manager is not None and manager.is_full for manager in managers)
-        due = any(m is not None and (m.next_due() or now + 1) <= now for m in managers)
+        due = any(m is not None and (m.retries.due or now + 1) <= now for m in managers)
         return None if full and not due else original(reader, now)
 
     return [around(Consumer, "next_chunk", give)]
@@ -241,8 +241,8 @@ def duplicate_delivery_not_filtered() -> Patches:
     """Records that the client delivers again are taken for new ones."""
 
     def fetched(original: Any, manager: PartitionManager[Any], chunk: Any, *rest: Any) -> None:
-        ledger = manager._ledger
-        ledger._fetched_to = min(ledger.fetched_to, int(chunk.offsets[0]))
+        ledger = manager.ledger
+        ledger.fetched_to = min(ledger.fetched_to, int(chunk.offsets[0]))
         original(manager, chunk, *rest)
 
     return [around(PartitionManager, "fetched", fetched)]

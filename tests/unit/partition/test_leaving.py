@@ -208,9 +208,9 @@ def test_a_partition_that_is_wanted_again_while_it_leaves_is_released_first():
 def test_a_pause_emits_nothing_new_and_ends():
     bench = Shared()
     bench.want(ONE)
-    bench.reader.assignment.pause(is_paused=True)
+    bench.reader.assignment.is_paused = True
     assert bench.take() == []
-    bench.reader.assignment.pause(is_paused=False)
+    bench.reader.assignment.is_paused = False
     assert len(bench.take()) == 1
 
 

@@ -82,7 +82,7 @@ def test_a_record_out_of_retries_stays_pending_until_it_is_acked():
     assert partition.fail(0, now=0)
     partition.next_chunk(1, 10)
     assert not partition.fail(0, now=1)
-    assert partition.attempts(0) == 2
+    assert partition.retries.attempts(0) == 2
     assert partition.last_completed_offset == 0
     assert partition.next_chunk(1000, 10) is None
     partition.ack(offsets(0))
@@ -96,7 +96,7 @@ def test_a_fail_of_a_record_not_in_flight_changes_nothing():
     partition.next_chunk(0, 1)
     partition.ack(offsets(0))
     assert partition.fail(0, now=0)
-    assert partition.next_due() is None
+    assert partition.retries.due is None
     assert partition.statistics(0.0).ledger.ignored == 1
 
 

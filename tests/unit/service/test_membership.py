@@ -34,11 +34,10 @@ class Reader:
     def suspend(self):
         self.suspended += 1
 
-    def trust(self, until):
-        self.trusted_until = until
-
-    def pause(self, *, is_paused):
-        self.paused.append(is_paused)
+    def __setattr__(self, name, value):
+        if name == "is_paused":
+            self.paused.append(value)
+        super().__setattr__(name, value)
 
 
 class Register:

@@ -173,8 +173,8 @@ def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_l
     bench.start()
     bench.fill(ONE, 3)
     assert bench.reader.fetch(0.0, 0.0)
-    bench.reader.assignment.trust(time.monotonic() - 1.0)
+    bench.reader.assignment.trusted_until = time.monotonic() - 1.0
     assert bench.reader.next_chunk(0.0) is None
     assert not bench.reader.foresees
-    bench.reader.assignment.trust(time.monotonic() + 60.0)
+    bench.reader.assignment.trusted_until = time.monotonic() + 60.0
     assert len(bench.emit()) == 3
