@@ -136,20 +136,6 @@ def test_an_offset_of_another_topology_s_is_left_and_the_sinks_numbers_go_on():
     assert bench.modes[ONE].resumed.transactions == Transactions("transactional", 4)
 
 
-def test_a_session_that_ends_fences_no_sink_and_the_new_epoch_is_known():
-    bench = GatedBench()
-    bench.start()
-    gate = bench.modes[ONE]
-    bench.events.clear()
-    bench.nodes.end_session()
-    bench.store.end_session()
-    bench.reader.poll(0.0)
-    bench.poll()
-    assert "fenced" not in " ".join(bench.events)
-    assert bench.reader.partition(0).epoch == 2
-    assert dict(bench.reader.assignment.owned())[0].delivery is gate
-
-
 # While it is read
 
 
@@ -315,71 +301,3 @@ def test_ranges_that_nobody_has_read_are_planned_anew_behind_a_loss(is_running):
     bench.plan(20)
     [found] = bench.node.transactions.open
     assert (found.txid, found.attempt, found.range) == (1, 2, Range(15, 20))
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-def test_a_sealed_range_that_is_lost_before_it_ran_again_halts_the_partition(is_running):
-    bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
-    bench.plan(6, 9)
-    bench.read(1, 6)
-    bench.commit()
-    lose(bench)
-    if is_running:
-        bench.groups.drop(0)
-        bench.trouble(OffsetOutOfRange(ONE, 0))
-    else:
-        bench.again()
-    assert isinstance(bench.loss_of(ONE), ReplayDiffers)
-    assert "offsets 0 to 6 (6 records)" in bench.reader.assignment.halted[ONE]
-    assert bench.stored() == 0
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_ranges_that_no_sink_has_are_planned_anew_where_their_log_was_cut_off_within_them(
-    kind, is_running
-):
-    """Promise 12: nothing is lost that was read, and the log goes on from its end."""
-    bench = RangeBench(kind)
-    bench.open(10)
-    bench.plan(6, 9)
-    before = bench.line
-    if kind == "opaque":
-        bench.read(1, 6)
-        bench.commit()
-        bench.groups.drop(0)
-    bench.log.truncate(ONE, 8)
-    if is_running:
-        for _turn in range(3):
-            bench.trouble(OffsetOutOfRange(ONE, 0))
-            assert bench.line is before, "the end may be told too low"
-        bench.trouble(OffsetOutOfRange(ONE, 0))
-    else:
-        bench.again()
-    assert bench.reader.assignment.halted == {}
-    assert bench.losses == []
-    assert bench.line is not before
-    assert (bench.stored(), bench.line.planned_to) == (0, 0)
-    bench.plan(8)
-    [found] = bench.node.transactions.open
-    assert (found.txid, found.range) == (1, Range(0, 8))
-    assert found.attempt > 1
-    bench.read(1, 8)
-    bench.done(1)
-    assert bench.stored() == 8
-
-
-def test_of_an_open_range_a_good_end_tells_nothing_but_its_run_does():
-    bench = RangeBench()
-    bench.open(10)
-    bench.plan(6)
-    bench.trouble(OffsetOutOfRange(ONE, 0))
-    bench.reader.assignment.log_end(bench.reader.partition(0), 10, is_read=False)
-    held = bench.reader.assignment[ONE]
-    assert held.in_vain == (0, 1)
-    bench.read(1, 6)
-    bench.commit()
-    bench.line.take(1)
-    bench.reader.assignment.passed(0, bench.line.done(1))
-    assert held.in_vain == (-1, 0)

@@ -55,15 +55,6 @@ def refuse(bench, partition, place, error):
     bench.reader.assignment.refuse(partition, error, index=place)
 
 
-def test_nothing_is_opened_before_a_plan_says_so():
-    bench = Shared()
-    for _ in range(5):
-        bench.reader.poll(0.0)
-    assert bench.told == []
-    assert bench.reader.assignment.known == {ONE, TWO}
-    assert not bench.reader.assignment.is_settled
-
-
 def test_what_is_wanted_is_opened_and_nothing_else():
     bench = Shared()
     bench.want(ONE)

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from partition.ledger import Ledger
+from partition.ledger import CommitProgress, Ledger
 
 
 def offsets(*numbers):
@@ -24,16 +24,6 @@ def emitted_ledger(*numbers, position=0):
     ledger.fetched(offsets(*numbers))
     ledger.emit(len(numbers))
     return ledger
-
-
-def test_a_gap_at_the_logs_end_is_passed_later_when_a_record_waits():
-    ledger = Ledger(0)
-    ledger.fetched(offsets(0, 1))
-    ledger.pass_gap(4)
-    assert ledger.last_completed_offset == 0
-    ledger.emit(2)
-    ledger.resolve(offsets(0, 1))
-    assert ledger.last_completed_offset == 4
 
 
 def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
@@ -241,3 +231,13 @@ def test_whatever_happens_the_ledger_agrees_with_a_dictionary():
     run_state_machine_as_test(
         LedgerAndModel, settings=settings(max_examples=60, stateful_step_count=40)
     )
+
+
+def test_progress_counts_records_below_the_last_submitted_offset_only() -> None:
+    progress = CommitProgress(5)
+    progress.read = 3
+    progress.submit(8, behind=1)
+    progress.mark(7)
+    assert (progress.offset, progress.read_below) == (7, 0)
+    progress.mark(8)
+    assert (progress.offset, progress.read_below) == (8, 2)

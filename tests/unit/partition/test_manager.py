@@ -73,22 +73,6 @@ def test_payloads_are_let_go_when_the_frontier_has_passed_them():
     assert partition.message(3) == b"x" * 10
 
 
-def test_a_record_out_of_retries_stays_pending_until_it_is_acked():
-    """Promise 13: its dead letter is written before its offset may pass."""
-    partition = manager(limit=1)
-    partition.fetched(chunk(0, 1), 0.0)
-    partition.next_chunk(0, 10)
-    partition.ack(offsets(1))
-    assert partition.fail(0, now=0)
-    partition.next_chunk(1, 10)
-    assert not partition.fail(0, now=1)
-    assert partition.retries.attempts(0) == 2
-    assert partition.last_completed_offset == 0
-    assert partition.next_chunk(1000, 10) is None
-    partition.ack(offsets(0))
-    assert partition.last_completed_offset == 2
-
-
 def test_a_fail_of_a_record_not_in_flight_changes_nothing():
     """Promise 5: a late fail after the ack is counted and ignored."""
     partition = manager()
@@ -125,20 +109,6 @@ def test_the_position_carries_the_leader_epoch_of_the_record_before_the_frontier
         assert partition.position == Position(acked + 1, epoch, "id")
 
 
-def test_the_age_of_the_oldest_pending_record_counts_from_its_fetch():
-    partition = manager()
-    assert partition.statistics(100.0).oldest_pending_seconds == 0
-    partition.fetched(chunk(0, 1), 10.0)
-    partition.fetched(chunk(2), 14.0)
-    partition.next_chunk(14, 10)
-    partition.next_chunk(14, 10)
-    assert partition.statistics(20.0).oldest_pending_seconds == 10
-    partition.ack(offsets(0, 1))
-    assert partition.statistics(20.0).oldest_pending_seconds == 6
-    partition.ack(offsets(2))
-    assert partition.statistics(20.0).oldest_pending_seconds == 0
-
-
 @pytest.mark.parametrize(
     ("payloads", "unusual"),
     [([b"x", b"yy"], False), ([b"x", b""], True), ([b"x", b"y" * 101], True)],
@@ -148,19 +118,6 @@ def test_a_chunk_with_an_empty_or_a_large_payload_is_marked(payloads, unusual):
     partition.fetched(Chunk(FLIGHTS, offsets(0, 1), payloads), 0.0)
     assert partition.next_chunk(0, 1).unusual is unusual
     assert partition.next_chunk(0, 1).unusual is unusual
-
-
-def test_a_manager_that_starts_anew_keeps_its_counts_and_nothing_in_flight():
-    partition = manager()
-    partition.fetched(chunk(0, 1), 0.0)
-    partition.next_chunk(0, 1)
-    partition.restart(Position(50, 3, "other"))
-    assert partition.position == Position(50, 3, "other")
-    assert partition.committed == 50
-    assert partition.is_idle
-    assert partition.next_chunk(0, 10) is None
-    assert partition.ack(offsets(0)) == 0
-    assert partition.statistics(0.0).read == 1
 
 
 def test_records_that_are_delivered_again_are_dropped():
@@ -227,21 +184,6 @@ def store(partition):
 def emit(partition, limit=100, ahead=100):
     given = partition.next_chunk(0.0, limit, Allowance(ahead=ahead))
     return [] if given is None else given.offsets.tolist()
-
-
-def test_no_more_is_stored_ahead_of_what_is_emitted_than_is_allowed():
-    partition = ahead_manager(ahead=4)
-    partition.fetched(chunk(*range(20)), 0.0)
-    assert store(partition).offset == 4
-    assert emit(partition, 2, ahead=4) == [0, 1]
-    assert store(partition).offset == 6
-    assert emit(partition, 2, ahead=0) == [2, 3]
-    assert partition.progress() is None
-    assert emit(partition, ahead=0) == [4, 5]
-    assert not partition.is_urgent
-    allow_ahead(partition, 1)
-    assert partition.is_urgent
-    assert store(partition).offset == 7
 
 
 def test_a_commit_from_before_a_restart_lets_nothing_be_emitted():

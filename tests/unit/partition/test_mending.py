@@ -110,27 +110,6 @@ def test_records_in_flight_resolve_before_a_lost_range_is_passed():
     assert bench.stored() == 10
 
 
-def test_a_frontier_that_was_reached_before_a_jump_back_is_not_stored_after_it():
-    """Promise 2: a log that was cut off is read again from the cut, not from the old frontier."""
-    bench = Bench(start=SKIP_LOSS)
-    bench.fill(ONE, 8)
-    bench.start()
-    bench.store.holding = True
-    bench.ack(bench.emit())
-    bench.reader.commit(1.0)
-    bench.log.truncate(ONE, 3)
-    bench.fill(ONE, 1)
-    bench.emit(2.0)
-    bench.poll(2.0)
-    assert bench.stored() == 3
-    bench.store.open_commits[0].set_result({})
-    bench.store.holding = False
-    bench.reader.commit(3.0, force=True)
-    assert bench.stored() == 3
-    assert bench.drain(4.0) == 1
-    assert bench.stored() == 4
-
-
 def test_a_topic_created_again_while_it_is_read_is_noticed_by_its_id():
     """Storm 18: also when it holds more records than our offset."""
     bench = Bench(start=SKIP_LOSS, assignment={"discover_interval_seconds": 10})
@@ -193,34 +172,12 @@ def test_a_log_cut_off_and_written_anew_goes_on_where_it_diverged():
     assert (loss.reason, loss.lost, loss.resume.offset) == ("truncated", 40, 60)
 
 
-@pytest.mark.parametrize("end", [5, 50, 5000])
-def test_a_topic_created_again_begins_at_its_start_however_large_it_is(end):
-    """Promise 12; Storm 18: records of the new topic below the old offset are not skipped."""
-    loss = found(100, Log(0, end, "another"), known_end=130)
-    assert (loss.reason, loss.lost) == ("recreated", 30)
-    assert loss.resume == Position(0, None, "another")
-
-
 def test_only_what_is_further_behind_than_allowed_is_skipped():
     """Storm 1: nothing is skipped unless it is asked for, and then it is counted."""
     at = Position(10, 2, "id")
     assert behind(ORDERS, at, Log(0, 100, "id"), 90) is None
     loss = behind(ORDERS, at, Log(0, 101, "id"), 90)
     assert (loss.reason, loss.lost, loss.resume.offset) == ("behind", 1, 11)
-
-
-def test_after_a_cut_the_old_epoch_is_kept_so_that_a_lower_cut_is_noticed_too():
-    log = Log(0, 160, "id", leader_epoch=5)
-    at = Position(100, 2, "id")
-    assert loss_of(ORDERS, at, log, diverged_at=60).resume == Position(60, 2, "id")
-    at = Position(200, None, "id")
-    assert loss_of(ORDERS, at, log).resume == Position(160, 5, "id")
-
-
-def test_a_cut_that_the_logs_start_has_passed_is_told_once():
-    log = Log(80, 160, "id", leader_epoch=5)
-    resume = loss_of(ORDERS, Position(100, 2, "id"), log, diverged_at=60).resume
-    assert resume == Position(80, 5, "id")
 
 
 def test_where_no_record_was_read_the_leaders_epoch_stands_for_it():

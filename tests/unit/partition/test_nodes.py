@@ -145,32 +145,6 @@ def test_commit_is_cut_into_requests_of_at_most_512_kib(server: FaultyNodes) -> 
     assert {offset(server, partition) for partition in partitions} == {6}
 
 
-def test_a_late_write_of_a_zombie_is_done_never(server: FaultyNodes) -> None:
-    """Promise 9: paused between reading and writing, and a successor has claimed meanwhile."""
-    zombie, successor = owner(server, A), process()
-    call = Call(server, zombie.commit({A: Progress(Position(9))}))
-    late = call.to_the_write()
-    assert run(server, successor.claim(A)).stored.offset == 5
-    before = dict(server.nodes)
-    assert isinstance(call.carry_out(late), NodeChanged)
-    call.go(OutcomeUnknown())
-    assert isinstance(call.finish()[A], Fenced)
-    assert server.nodes == before
-
-
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_claim_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bool) -> None:
-    owner(server, A)
-    nodes = process()
-    call = Call(server, nodes.claim(A))
-    write = call.to_the_write()
-    if landed:
-        call.carry_out(write)
-    call.go(OutcomeUnknown())
-    assert call.finish().stored.epoch == 2
-    assert run(server, nodes.commit({A: Progress(Position(6))})) == {}
-
-
 def test_claim_ends_with_its_session(server: FaultyNodes) -> None:
     """Promise 9: in the next session the partition may be another's, by a later plan."""
     owner(server, A)

@@ -5,28 +5,7 @@ from concurrent.futures import Future
 from partition.errors import (
     OwnershipLost,
 )
-from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, SKIP_LOSS, Bench
-
-
-def test_a_session_that_ends_takes_no_partition_if_nobody_came_in_between():
-    """Faults Z05: every ownership is dropped at once, and taken up again."""
-    bench = Bench()
-    bench.fill(ONE, 5)
-    bench.start()
-    owners = bench.emit()
-    bench.nodes.end_session()
-    bench.ack(owners)
-    bench.reader.commit(1.0)
-    bench.fill(ONE, 2)
-    bench.reader.commit(2.0)
-    assert bench.stored() == 0
-    assert [o for o in bench.emit(2.0) if o < 1 << 48] == []
-    bench.poll(2.0)
-    assert len(bench.emit(3.0)) == 2
-    bench.reader.commit(4.0)
-    bench.reader.commit(5.0)
-    assert bench.stored() == 5
 
 
 def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_again():
@@ -111,21 +90,3 @@ def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
     bench.reader.commit(1.0, force=True)
     assert bench.reader.offsets.is_done
     assert bench.stored() == 5
-
-
-def test_a_partition_that_was_taken_while_the_session_was_over_is_halted():
-    """Promise 9."""
-    bench = Bench()
-    bench.fill(ONE, 5)
-    bench.start()
-    owners = bench.emit()
-    bench.nodes.end_session()
-    other = FaultyStore(bench.nodes)
-    other.open()
-    other.claim(ONE).result()
-    bench.ack(owners)
-    bench.reader.commit(1.0)
-    bench.reader.commit(2.0)
-    bench.poll(2.0)
-    assert list(bench.reader.assignment.halted) == [ONE]
-    assert bench.stored() == 0

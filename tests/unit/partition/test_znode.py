@@ -72,38 +72,6 @@ def test_a_node_has_storm_kafkas_fields_and_our_own() -> None:
     }
 
 
-def test_open_transactions_stand_beside_the_offset() -> None:
-    """Promise 9: under the offset's own epoch, writer and version.
-
-    Storm 42: one record of all of it.
-    """
-    fields = json.loads(encode(PLACE, open_node(TWO)))
-    assert (fields["offset"], fields["headrace"]["epoch"]) == (900, 9)
-    assert fields["headrace"]["transactions"] == {
-        "kind": "transactional",
-        "committed": 41,
-        "open": [
-            {
-                "txid": 42,
-                "attempt": 1,
-                "first": 900,
-                "end": 1300,
-                "count": 399,
-                "digest": DIGEST,
-                "leader_epoch": 5,
-            },
-            {
-                "txid": 43,
-                "attempt": 2,
-                "first": 1300,
-                "end": 1301,
-                "count": 1,
-                "digest": DIGEST[::-1],
-            },
-        ],
-    }
-
-
 ENTRY = {"txid": 42, "attempt": 1, "first": 900, "end": 1300, "count": 400, "digest": DIGEST}
 KIND = {"kind": "transactional", "committed": 41}
 

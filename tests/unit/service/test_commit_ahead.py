@@ -54,25 +54,6 @@ def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lo
     assert second == list(range(stored, 20))
 
 
-@pytest.mark.parametrize("turns", range(1, 6))
-def test_when_the_run_ends_what_is_stored_is_emitted_and_the_rest_is_left(turns):
-    """Promise 16: a drain loses nothing, not even at most once."""
-    bench = ahead(fetch_records=5, chunk_records=2)
-    bench.start()
-    bench.fill(ONE, 20)
-    record_ids = [record_id for _ in range(turns) for record_id in turn(bench)]
-    while bench.reader.owes_emission:
-        bench.reader.poll(0.0, opens=False)
-        emission = bench.reader.next_chunk(0.0)
-        record_ids += [] if emission is None else emission[1].tolist()
-        bench.reader.commit(0.0)
-    while not bench.reader.offsets.is_done:
-        bench.reader.poll(0.0, opens=False)
-        bench.reader.commit(0.0, force=True)
-    assert record_ids == list(range(bench.stored()))
-    assert 0 < bench.stored() < 20
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_no_record_is_emitted_twice_and_losses_are_bounded(seed):
     """Each life ends with a crash, the last one with all resolved."""

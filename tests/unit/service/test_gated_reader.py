@@ -2,7 +2,7 @@
 
 from partition.errors import Fenced
 from tests.worlds.gating import GatedBench
-from tests.worlds.reading import ONE, TWO
+from tests.worlds.reading import ONE
 
 
 def started(**policy):
@@ -88,29 +88,3 @@ def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
 
 def waiting(bench, partition=ONE):
     return bench.reader.assignment[partition].manager.waiting
-
-
-def fetch_all(bench, now=0.0):
-    while bench.reader.next_chunk(now) is None and bench.reader.fetch(now, 0.0):
-        pass
-
-
-def test_a_partition_with_a_shut_gate_is_paused_while_another_can_go_on():
-    bench = started(fetch_records=10, plan_records=20)
-    bench.fill(ONE, 1000)
-    bench.modes[ONE].is_shut = True
-    fetch_all(bench)
-    assert bench.events.count(f"paused {ONE}") == 1
-    assert waiting(bench) < 60
-    bench.fill(TWO, 5)
-    fetch_all(bench)
-    assert waiting(bench, TWO) == 5
-    gate = bench.modes[ONE]
-    gate.is_shut = False
-    plan(bench, 30)
-    bench.reader.commit(1.0, force=True)
-    bench.reader.commit(1.0, force=True)
-    while bench.reader.next_chunk(1.0) is not None:
-        pass
-    bench.poll(1.0)
-    assert bench.events.count(f"resumed {ONE}") == 1

@@ -88,17 +88,6 @@ def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
     assert register.asked[1][0].holds == {ONE, TWO}
 
 
-def test_a_beat_that_took_long_leaves_as_long_for_claims_and_commits():
-    replica, register, _ = membership(beat_seconds=0.5)
-    replica.poll(1.0)
-    register.answer(view(1))
-    replica.poll(3.0)
-    replica.poll(4.9)
-    assert len(register.asked) == 1
-    replica.poll(5.0)
-    assert len(register.asked) == 2
-
-
 def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
     """Promise 9: that a session has ended is only told at the next connection."""
     replica, register, reader = membership()

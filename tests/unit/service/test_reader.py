@@ -5,10 +5,8 @@ import time
 import pytest
 
 from partition.interfaces import Progress
-from partition.manager import InFlightLimits
 from partition.records import Position
 from partition.recovery import StartPolicy
-from partition.retry import RetryPolicy
 from tests.support.faulty_store import FaultyStore
 from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
@@ -95,27 +93,6 @@ def test_nothing_is_committed_past_a_record_that_failed_or_is_pending(bench):
     assert bench.stored() == 3
 
 
-def test_with_the_store_away_a_partition_runs_on_to_its_window_and_then_waits():
-    """Promise 15: what a crash would repeat is bounded too; it goes on by itself."""
-    bench = Bench(assignment={"limits": InFlightLimits(max_pending=10)}, fetch_records=4)
-    bench.start()
-    bench.fill(ONE, 25)
-    bench.nodes.away = True
-    emitted = 0
-    for now in range(1, 20):
-        record_ids = bench.emit(float(now))
-        emitted += len(record_ids)
-        bench.ack(record_ids)
-        bench.reader.commit(float(now))
-    assert emitted == 10
-    assert f"paused {ONE}" in bench.events
-    bench.nodes.away = False
-    for now in range(20, 30):
-        emitted += bench.drain(float(now))
-    assert emitted == 25
-    assert bench.stored() == 25
-
-
 def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
     """Promise 11: a transaction's marker at the end is passed without a record."""
     bench.fill(ONE, 2)
@@ -142,30 +119,6 @@ def test_what_a_user_may_see_of_a_partition(bench):
     assert one.fetch_latency_seconds == 10.0
     assert (two.committed, two.lag, two.oldest_pending_seconds) == (0, 0, 0.0)
     assert two.fetch_latency_seconds is None
-
-
-def test_committed_positions_are_mirrored_to_the_group_once_they_are_stored():
-    bench = Bench(mirror=True)
-    mirrored = []
-    bench.fetcher.mirror = mirrored.append
-    bench.fill(ONE, 3)
-    bench.start()
-    bench.drain(1.0)
-    assert [{p: at.offset for p, at in each.items()} for each in mirrored] == [{ONE: 3}]
-
-
-def test_the_retry_policy_of_the_step_that_failed_replaces_the_pipeline_s(bench):
-    """Promise 13."""
-    bench.start()
-    bench.fill(ONE, 2)
-    first, second = bench.emit()
-    assert not bench.reader.fail(first, 0.0, policy=RetryPolicy(limit=0))
-    assert bench.reader.fail(second, 0.0, policy=RetryPolicy(initial_seconds=7.0, jitter=0))
-    assert bench.reader.next_chunk(6.9) is None
-    retried = bench.reader.next_chunk(7.0)
-    assert retried is not None
-    assert retried[1].tolist() == [second]
-    assert not bench.reader.fail(second, 7.0)
 
 
 def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_live(bench):

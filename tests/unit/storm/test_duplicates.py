@@ -6,7 +6,6 @@ The entries are numbered as in docs/storm.md.
 from concurrent.futures import Future
 
 from partition.records import Partition
-from partition.recovery import StartPolicy
 from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
 
 
@@ -30,24 +29,6 @@ def test_a_new_leader_repeats_nothing_and_forgets_nothing():
     bench.ack([*record_ids[1:], *[record_ids[0] + n for n in (4, 5)]])
     bench.drain(2.0)
     assert bench.stored() == 6
-
-
-def test_answers_that_come_after_their_partition_was_begun_anew_change_nothing():
-    """Storm 31: late acks and fails raise nothing and are counted."""
-    bench = Bench(start=StartPolicy(on_data_loss="skip"))
-    bench.fill(ONE, 5)
-    bench.start()
-    old = bench.emit()
-    bench.ack(old)
-    bench.log.truncate(ONE, 2)
-    bench.fill(ONE, 1)
-    bench.emit(2.0)
-    bench.poll(2.0)
-    bench.ack(old)
-    assert bench.reader.fail(old[2], 2.0)
-    ledger = next(bench.reader.statistics(2.0)).ledger
-    assert (ledger.last_completed_offset, ledger.ignored) == (2, 6)
-    assert offsets(bench, bench.emit(3.0)) == [2]
 
 
 def test_a_commit_that_is_not_answered_holds_no_record_up():

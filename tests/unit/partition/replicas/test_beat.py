@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from partition.errors import ReplicaReplaced, StoreError
+from partition.errors import StoreError
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
@@ -72,39 +72,6 @@ def server() -> FaultyNodes:
     return FaultyNodes()
 
 
-def unknown_at(replica: Replica, chosen: int, *, done: bool) -> Any:
-    """The chosen write's reply is lost; it was done or not."""
-    writes = 0
-
-    def answer(_: int, request: Any) -> Any:
-        nonlocal writes
-        if not isinstance(request, Write):
-            return None
-        writes += 1
-        if writes - 1 != chosen:
-            return None
-        if done:
-            replica.carry_out(request)
-        return OutcomeUnknown()
-
-    return answer
-
-
-@pytest.mark.parametrize("done", [False, True])
-def test_a_report_whose_reply_is_lost_is_there_before_anything_is_read(
-    server: FaultyNodes, done: bool
-) -> None:
-    a = Replica(server, "a", "p-a")
-    a.beat()
-    a.report = Report(ALL, 1, ALL)
-    a.requests.clear()
-    a.beat(unknown_at(a, 0, done=done))
-    assert (a.node.holds, a.node.seen) == (ALL, 1)
-    last_write = max(at for at, each in enumerate(a.requests) if isinstance(each, Write))
-    others = [at for at, each in enumerate(a.requests) if not isinstance(each, Write | Pause)]
-    assert {a.requests[at].path for at in others if at < last_write} == {AT + "a"}
-
-
 def test_lost_replies_of_readings_are_asked_for_again(server: FaultyNodes) -> None:
     a = Replica(server, "a", "p-a")
 
@@ -135,43 +102,6 @@ def test_a_beat_begins_anew_in_the_next_session(server: FaultyNodes, at: int) ->
     assert a.beat(answer).leads
     assert a.node.process == "p-a"
     assert server.answer(Read(AT + "a"), a.session).is_ours
-
-
-def test_our_node_of_an_ended_session_is_replaced(server: FaultyNodes) -> None:
-    """It may be there for a moment yet, and is no successor's."""
-    a = Replica(server, "a", "p-a")
-    a.beat()
-    ended, a.session = a.session, object()
-    assert a.beat().leads
-    server.drop(ended)
-    assert a.node.process == "p-a"
-
-
-def test_a_predecessors_late_report_is_written_over(server: FaultyNodes) -> None:
-    """A node made anew has the version that the predecessor knows: 0."""
-    former, latter = Replica(server, "a", "p-1"), Replica(server, "a", "p-2")
-    former.beat()
-    former.report = Report(ALL, 1, ALL)
-
-    def late(_: int, request: Any) -> Any:
-        if isinstance(request, Write) and latter.node.process == "p-1":
-            latter.beat()
-        return None
-
-    with pytest.raises(ReplicaReplaced):
-        former.beat(late)
-    assert latter.beat().leads
-    assert (latter.node.process, latter.node.holds) == ("p-2", frozenset())
-
-
-def test_a_member_that_does_not_lead_reads_no_more_with_more_members(server: FaultyNodes) -> None:
-    replicas = [Replica(server, f"r{number}", f"p{number}") for number in range(20)]
-    for replica in replicas:
-        replica.beat()
-    replicas[1].beat()
-    replicas[1].requests.clear()
-    replicas[1].beat()
-    assert len(replicas[1].requests) == 5
 
 
 def test_a_plan_too_large_for_a_node_is_refused_by_name(
