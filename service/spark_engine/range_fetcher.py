@@ -471,7 +471,9 @@ class RangeReader:
     def comes_again(self, record_id: int) -> bool:
         """Whether a record is not done, and is, or may yet be, emitted again."""
         index = partition_index_of(record_id)
-        return self._is_known(index) and self._managers[index].ledger.comes_again(offset_of(record_id))
+        return self._is_known(index) and self._managers[index].ledger.comes_again(
+            offset_of(record_id)
+        )
 
     # Progress
 

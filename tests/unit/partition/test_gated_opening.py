@@ -14,9 +14,9 @@ from partition.recovery import StartPolicy
 from tests.support.faulty_store import FaultyStore
 from tests.worlds.gating import GatedBench, transactions_of
 from tests.worlds.reading import ONE, SKIP_LOSS, TWO
-from transactions.groups import Member, TransactionGroups
+from transactions.groups import GroupMember, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
-from transactions.rows import resumed
+from transactions.transaction import resumed
 
 
 def test_a_partition_is_claimed_then_fenced_and_only_then_read():
@@ -219,7 +219,7 @@ class RangeBench(GatedBench):
             self.reader.commit(now, force=True)
 
     def group(self, txid):
-        self.groups.plan([Member(0, self.line, txid)])
+        self.groups.plan([GroupMember(0, self.line, txid)])
 
     def read(self, txid, count):
         found = self.line.transaction_of(txid)

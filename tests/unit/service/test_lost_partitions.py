@@ -1,8 +1,11 @@
 """Orders and dead letters when partitions come and go, and when the run ends."""
 
 import threading
+from collections.abc import Iterator
 
-from headrace import Record, Topology, bolt
+import pytest
+
+from headrace import Bolt, Record, Reject, Topology, all_tasks, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.errors import Fenced
@@ -69,26 +72,6 @@ def test_late_failure_of_a_lost_partition_holds_no_key():
         assert len(kit.rows) == 3
         assert kit.rejected == []
         assert not kit._bench.pipeline.runners.held
-
-
-def end_session(store: MemoryStore) -> None:
-    store.session_ended()
-    store.session += 1
-
-
-@pytest.mark.parametrize("order", ["key", "partition"])
-def test_order_outlives_the_store_session(order):
-    """The partition stays ours, so the retry comes, and goes first."""
-    notes = Notes()
-    with topology_test(ordered(notes.bolt, order), retries=RETRIES) as kit:
-        kit.send(b"bad", b"x", b"y", key=b"k")
-        end_session(kit._bench.store)
-        kit.advance(1)
-        assert notes.calls == [(0, 0)]
-        notes.fails = False
-        kit.advance(10)
-        assert notes.calls == [(0, 0), (0, 0), (0, 1), (0, 2)]
-        assert kit.unresolved == 0
 
 
 @pytest.mark.parametrize("blocking", [False, True])
