@@ -8,27 +8,23 @@ from pathlib import PurePath
 
 # More than half a minute each, from the longest on.
 LONGEST = (
+    "contract/test_transactional_sink.py",
+    "integration/sinks/test_delta_with_spark.py",
+    "integration/sinks/test_iceberg_tables.py",
+    "integration/sinks/test_spark_driver.py",
+    "integration/sinks/test_spark_sink.py",
+    "acceptance/test_exactly_once.py",
+    "acceptance/test_replicas.py",
+    "integration/service/test_cli.py",
     "acceptance/test_drain.py",
     "acceptance/test_outages.py",
-    "contract/test_transactional_sink.py",
-    "acceptance/test_bench.py",
+    "acceptance/test_peers_failures.py",
     "acceptance/test_examples.py",
-    "acceptance/test_exactly_once.py",
-    "acceptance/test_main_job.py",
-    "integration/sinks/test_iceberg_tables.py",
-    "acceptance/test_kills.py",
     "acceptance/test_crash_points.py",
-    "integration/sinks/test_delta_with_spark.py",
-    "integration/sinks/test_spark_driver.py",
     "integration/service/test_documented_commands.py",
-    "integration/service/test_cli.py",
-    "acceptance/test_replicas.py",
     "integration/partition/test_kafka_security.py",
     "integration/service/test_operating.py",
     "integration/service/test_import_storm.py",
-    "acceptance/test_spark_engine.py",
-    "acceptance/test_word_count.py",
-    "acceptance/test_spark_cluster.py",
 )
 _PLACES = {file: place for place, file in enumerate(LONGEST)}
 

@@ -34,7 +34,7 @@ def servers(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) 
     return Servers(kafka, zookeeper, tmp_path)
 
 
-def test_nothing_is_lost_wherever_a_replica_is_killed_stopped_or_told_to_end(
+def test_crash_points_of_the_day_lose_nothing(
     servers: Servers,
 ) -> None:
     """Promise 16: three cases of the day. At least once, no row repeats but in the window.

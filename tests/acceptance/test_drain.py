@@ -22,7 +22,7 @@ SLACK_SECONDS = 6.0  # for the process itself to begin and to end
 SHORT_DRAIN_SECONDS = 4.0
 
 
-def test_sigterm_and_sigint_drain_and_what_is_stored_is_what_is_in_the_table(
+def test_signals_drain_and_offsets_match_the_table(
     make_stage: MakeStage,
 ) -> None:
     """Promise 16: SIGTERM drains: in-flight records finish, offsets are stored, exit code 0."""
@@ -52,7 +52,7 @@ def test_sigterm_and_sigint_drain_and_what_is_stored_is_what_is_in_the_table(
 
 
 @pytest.mark.nightly
-def test_a_sink_that_hangs_does_not_hold_the_drain_past_its_deadline(
+def test_hanging_sink_does_not_delay_the_drain_deadline(
     make_stage: MakeStage,
 ) -> None:
     """Promise 16: all steps of the drain share one deadline; what is left stays uncommitted."""
@@ -77,7 +77,7 @@ def test_a_sink_that_hangs_does_not_hold_the_drain_past_its_deadline(
     assert seconds < SHORT_DRAIN_SECONDS + slack(SLACK_SECONDS), f"it took {seconds:.1f} s"
 
 
-def test_servers_that_are_away_do_not_hold_the_drain_past_its_deadline(
+def test_absent_servers_do_not_delay_the_drain_deadline(
     make_stage: MakeStage,
 ) -> None:
     """Promise 16: what cannot be committed by the deadline is left; no loss, exit code 0."""

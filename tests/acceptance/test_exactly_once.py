@@ -70,7 +70,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     ("engine", "crashes"),
     [("local", MOST_CRASHES), pytest.param("spark", 1, marks=nightly)],
 )
-def test_every_row_is_there_once_wherever_the_process_is_killed(
+def test_every_row_exists_once_wherever_the_process_is_killed(
     servers: Servers, rng: random.Random, engine: EngineName, crashes: int
 ) -> None:
     """Promises 1, 2, 3, 14 and 16: kill -9 at any instant loses nothing, and repeats no row either.
@@ -96,7 +96,7 @@ def test_cases_that_failed_once_pass(servers: Servers) -> None:
         _does_no_harm(case, servers)
 
 
-def test_a_process_that_wakes_up_after_its_successor_began_commits_nothing(
+def test_zombie_commits_nothing_after_its_successor_began(
     servers: Servers, rng: random.Random
 ) -> None:
     """Promise 9: it stood still just before a commit, and others have gone on since."""
@@ -108,7 +108,7 @@ def test_a_process_that_wakes_up_after_its_successor_began_commits_nothing(
 @pytest.mark.parametrize(
     "stores", [["delta"], pytest.param(CONTROLS, marks=nightly)], ids=["delta", "any"]
 )
-def test_a_sink_that_commits_its_rows_without_their_txid_repeats_some(
+def test_sink_without_txids_repeats_rows(
     servers: Servers, rng: random.Random, stores: list[str]
 ) -> None:
     """The control: the same crash does harm where nothing prevents it."""

@@ -177,7 +177,7 @@ def test_every_parcel_on_its_way_has_the_row_of_its_last_scan(tmp_path: Path) ->
 
 
 @pytest.mark.nightly
-def test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts(tmp_path: Path) -> None:
+def test_word_count_on_spark_counts_every_word_once(tmp_path: Path) -> None:
     """One example runs on the other engine: the counts are those of a Counter there, too."""
     done = run(tmp_path, "word_count", "--engine", "spark")
     published = [value for _, value in lines()]
@@ -224,7 +224,7 @@ def test_every_order_of_a_known_customer_is_billed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_every_customer_that_is_left_has_the_row_of_its_last_change(tmp_path: Path) -> None:
+def test_upserts_example_keeps_the_last_row_of_each_customer(tmp_path: Path) -> None:
     """By the table's log and files; whoever had a tombstone last has no row."""
     done = run(tmp_path, "upserts")
     published = list(changes())

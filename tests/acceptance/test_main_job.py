@@ -49,7 +49,7 @@ def nothing_is_left_behind(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_main_job_closes_its_account_and_both_sinks_make_the_same_table(
+def test_main_job_reconciles_with_both_sinks(
     tmp_path: Path,
 ) -> None:
     """Promise 3: each flight is in the table, filtered, or among the dead letters.
@@ -84,7 +84,7 @@ def test_the_main_job_closes_its_account_and_both_sinks_make_the_same_table(
 
 
 @pytest.mark.nightly
-def test_ctrl_c_in_the_middle_of_the_main_job_drains_and_leaves_no_process_behind(
+def test_ctrl_c_drains_the_main_job_and_its_processes(
     tmp_path: Path,
 ) -> None:
     """Promise 16: what was in flight is finished, and everything that was started ends."""

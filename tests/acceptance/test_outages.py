@@ -76,7 +76,7 @@ class Waves:
         self.total = self.count * (FLIGHTS + MALFORMED)
 
 
-def test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits(make_stage: MakeStage) -> None:
+def test_zookeeper_outage_only_pauses_commits(make_stage: MakeStage) -> None:
     """Promise 15: with ZooKeeper away the service works on, and commits when it is back."""
     stage = make_stage(breakable=True)
     zookeeper = stage.zookeeper
@@ -116,7 +116,7 @@ def test_zookeeper_stopped_frozen_or_killed_only_pauses_the_commits(make_stage: 
 
 
 @pytest.mark.nightly
-def test_a_broker_stopped_frozen_or_killed_only_pauses_the_run(make_stage: MakeStage) -> None:
+def test_broker_outage_only_pauses_the_run(make_stage: MakeStage) -> None:
     """Promise 15: with Kafka away the service waits, and goes on when it is back."""
     stage = make_stage(breakable=True)
     broker = stage.kafka
@@ -150,7 +150,7 @@ def test_a_broker_stopped_frozen_or_killed_only_pauses_the_run(make_stage: MakeS
 
 
 @pytest.mark.nightly
-def test_a_killed_spark_is_started_anew_and_repeats_at_most_the_batch_it_wrote(
+def test_killed_spark_repeats_at_most_one_batch(
     make_stage: MakeStage,
 ) -> None:
     """Promise 15: with Spark away the service restarts it and retries the micro-batch."""

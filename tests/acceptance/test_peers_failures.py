@@ -73,9 +73,7 @@ def test_a_record_that_always_fails_takes_no_other_with_it(trial: Trial, topolog
 @pytest.mark.parametrize(
     "topology", ["waiting", "function", "awaited", "vectorised", "advanced", "by_key", "in_order"]
 )
-def test_the_stored_offset_is_that_of_the_lowest_record_that_is_slow_or_fails(
-    trial: Trial, topology: str
-) -> None:
+def test_stored_offset_is_the_lowest_unresolved_record(trial: Trial, topology: str) -> None:
     """Promise 1: single, adjacent and alternating gaps, within a chunk and across chunks.
 
     Promise 10: they hold up none of the others, but those that must come after them in the
@@ -107,7 +105,7 @@ def test_the_stored_offset_is_that_of_the_lowest_record_that_is_slow_or_fails(
     assert too_early == []
 
 
-def test_a_tenth_of_one_partition_failing_stops_neither_it_nor_the_others(trial: Trial) -> None:
+def test_failing_tenth_of_a_partition_stops_nothing(trial: Trial) -> None:
     """Promise 10: a partition with stuck records goes on, and the others do as if they were none.
 
     Nothing limits how many gaps there are but the window itself.
@@ -131,7 +129,7 @@ def test_a_tenth_of_one_partition_failing_stops_neither_it_nor_the_others(trial:
     assert watch.passed(0, 5) > opened
 
 
-def test_kill_9_twice_with_a_slow_record_in_every_2003_loses_none(trial: Trial) -> None:
+def test_two_kills_among_slow_records_lose_nothing(trial: Trial) -> None:
     """Promise 16: kill -9 at any instant loses nothing.
 
     Promise 1: at either kill every record below the stored offset is in the sink, though later

@@ -76,7 +76,7 @@ def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(
 @pytest.mark.parametrize(
     ("output", "leads"), [("lines", True), pytest.param("messages", False, marks=nightly)]
 )
-def test_a_killed_replicas_partitions_are_taken_over_when_its_session_ends(
+def test_killed_replica_is_taken_over_when_its_session_ends(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
     """Promise 16: kill -9 loses nothing, and others go on within two seconds of the session's end.
@@ -101,7 +101,7 @@ def test_a_killed_replicas_partitions_are_taken_over_when_its_session_ends(
 @pytest.mark.parametrize(
     ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
 )
-def test_a_replica_that_stood_still_past_its_session_does_no_harm_and_comes_back(
+def test_frozen_replica_does_no_harm_and_rejoins(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
     """Promise 9: nothing of its old epochs has any effect, and it gets partitions again.
@@ -132,7 +132,7 @@ def test_a_replica_that_stood_still_past_its_session_does_no_harm_and_comes_back
 
 
 @nightly
-def test_replicas_that_are_replaced_one_by_one_hand_over_at_once_and_repeat_nothing(
+def test_rolling_restart_repeats_nothing(
     make_replicas: MakeReplicas,
 ) -> None:
     """Promise 16: SIGTERM drains and ends with 0; the others wait for no session to end."""
@@ -159,7 +159,7 @@ def test_replicas_that_are_replaced_one_by_one_hand_over_at_once_and_repeat_noth
 @pytest.mark.parametrize(
     ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
 )
-def test_a_killed_replica_that_starts_again_takes_its_own_partitions_back_at_once(
+def test_restarted_replica_reclaims_its_partitions_at_once(
     make_replicas: MakeReplicas, output: Output, *, leads: bool
 ) -> None:
     """Promise 16: it waits for no session to end, and nothing moves to the others."""
@@ -182,7 +182,7 @@ def test_a_killed_replica_that_starts_again_takes_its_own_partitions_back_at_onc
     assert seconds < AT_ONCE_SECONDS
 
 
-def test_of_two_processes_under_one_name_the_first_ends_and_says_why(
+def test_second_process_of_a_name_ends_the_first_with_a_reason(
     make_replicas: MakeReplicas,
 ) -> None:
     """Promise 9: what the first has in flight is the second's, and is committed once."""
@@ -205,7 +205,7 @@ def test_of_two_processes_under_one_name_the_first_ends_and_says_why(
 
 
 @nightly
-def test_new_partitions_and_new_topics_are_shared_while_they_come(
+def test_replicas_share_new_partitions_and_topics(
     make_replicas: MakeReplicas,
 ) -> None:
     with make_replicas() as replicas:

@@ -42,9 +42,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-def test_at_most_once_kill_9_has_no_effect_happen_twice_and_loses_no_more_than_the_windows(
-    trial: Trial, rng: random.Random
-) -> None:
+def test_at_most_once_kill_repeats_no_effect(trial: Trial, rng: random.Random) -> None:
     counts = (5_000, 5_000)
     trial.publish(*counts)
     config = {"pipeline": {"max_pending": WINDOW, "chunk_records": CHUNK}}
@@ -71,9 +69,7 @@ def test_at_most_once_kill_9_has_no_effect_happen_twice_and_loses_no_more_than_t
     assert watch.steps_back == []
 
 
-def test_at_most_once_sigterm_loses_nothing_and_a_record_that_fails_is_tried_once(
-    trial: Trial, rng: random.Random
-) -> None:
+def test_at_most_once_sigterm_loses_nothing(trial: Trial, rng: random.Random) -> None:
     """Promise 16: it drains what is stored ahead, too."""
     counts = (3_000, 3_000)
     bad = [(0, 10), (0, 11), (1, 2_999)]
@@ -98,9 +94,7 @@ def test_at_most_once_sigterm_loses_nothing_and_a_record_that_fails_is_tried_onc
 @pytest.mark.parametrize(
     "topology", ["awaited", "blocking", "async_fan_out", "by_key", "in_order", "advanced"]
 )
-def test_sigterm_finishes_what_bolts_have_begun_and_waits_for_no_retry(
-    trial: Trial, topology: str
-) -> None:
+def test_sigterm_finishes_calls_and_awaits_no_retry(trial: Trial, topology: str) -> None:
     """Promise 16: the deadline is not waited for, also when others must come after the retry."""
     counts = (20_000, 20_000)
     stuck = (0, 500)
@@ -135,7 +129,7 @@ def test_sigterm_finishes_what_bolts_have_begun_and_waits_for_no_retry(
     assert max(trial.rows().values()) == 1
 
 
-def test_sources_meet_and_streams_part_and_one_source_alone_is_held_to_its_rate(
+def test_merged_sources_keep_their_own_rate_limits(
     trial: Trial,
 ) -> None:
     """Every second order fails once: were retries counted, two thirds of the rate would be left."""
@@ -163,7 +157,7 @@ def test_sources_meet_and_streams_part_and_one_source_alone_is_held_to_its_rate(
     assert given_back[-1] < first[len(first) // 2], "the other source waits for none"
 
 
-def test_a_sink_that_does_not_write_holds_its_own_source_and_no_other(trial: Trial) -> None:
+def test_blocked_sink_holds_only_its_own_source(trial: Trial) -> None:
     """Promise 10."""
     counts = (5_000, 5_000)
     trial.publish(*counts, topic="held")
@@ -182,9 +176,7 @@ def test_a_sink_that_does_not_write_holds_its_own_source_and_no_other(trial: Tri
     assert trial.stored("held") == dict(enumerate(counts))
 
 
-def test_each_key_is_called_in_order_from_the_stored_offset_on_after_kill_9(
-    trial: Trial, rng: random.Random
-) -> None:
+def test_keys_are_called_in_order_after_kill_9(trial: Trial, rng: random.Random) -> None:
     """Promise 16, and nothing of a key is called while a record of it waits for its retry."""
     counts = (4_000, 4_000)
     trial.publish(*counts)
@@ -204,7 +196,7 @@ def test_each_key_is_called_in_order_from_the_stored_offset_on_after_kill_9(
     assert trial.letters() == []
 
 
-def test_each_partition_is_assigned_before_its_first_record_and_revoked_at_the_end_once(
+def test_hooks_see_each_partition_assigned_and_revoked_once(
     trial: Trial,
 ) -> None:
     counts = (50, 0, 50, 50)

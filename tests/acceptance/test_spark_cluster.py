@@ -98,7 +98,7 @@ def finish(pipeline: CrashPipeline, run: Run, trial: Trial) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.nightly
-def test_every_row_is_there_once_though_an_executor_of_a_cluster_is_killed(
+def test_killed_executor_loses_and_repeats_no_row(
     trial: Trial, master: SparkMaster, workers: list[SparkWorker]
 ) -> None:
     """Promises 3, 14 and 15: the driver goes on, as the same process with the same Spark.
@@ -120,9 +120,7 @@ def test_every_row_is_there_once_though_an_executor_of_a_cluster_is_killed(
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("workers")
-def test_every_row_is_there_once_though_a_task_runs_twice_at_once(
-    trial: Trial, master: SparkMaster
-) -> None:
+def test_speculative_task_writes_every_row_once(trial: Trial, master: SparkMaster) -> None:
     """Promises 3 and 14: executors write the files of one table, the driver commits another's."""
     conf = {
         "spark.speculation": "true",

@@ -71,7 +71,7 @@ def _taken_over(
 
 @pytest.mark.nightly
 @pytest.mark.acceptance
-def test_a_standby_finishes_what_the_killed_coordinator_had_open_and_each_row_is_there_once(
+def test_standby_finishes_transactions_of_a_killed_coordinator(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
     """Promises 9, 14 and 16: its open transactions are replayed exactly, under a higher epoch."""
@@ -79,7 +79,7 @@ def test_a_standby_finishes_what_the_killed_coordinator_had_open_and_each_row_is
 
 
 @pytest.mark.faults
-def test_a_coordinator_that_stood_still_past_its_session_commits_nothing_and_stands_by(
+def test_frozen_coordinator_commits_nothing_and_stands_by(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
     """Promise 9: what it still sends has no effect, and each row is there once."""

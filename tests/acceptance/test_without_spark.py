@@ -20,7 +20,7 @@ LATE_MINUTES = 180
 FLIGHTS = 20_000
 
 
-def test_delta_and_postgresql_take_every_row_where_pyspark_is_not_installed(
+def test_delta_and_postgresql_work_without_pyspark(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     publish(kafka.address, "flights", limit=FLIGHTS)

@@ -90,7 +90,7 @@ def page(tmp_path: Path, topic, kafka, zookeeper) -> Iterator[Page]:
         assert run.wait(60) == 0
 
 
-def test_the_page_shows_steps_partitions_and_why_records_failed_and_goes_on(page, tmp_path):
+def test_status_page_shows_steps_partitions_and_failures(page, tmp_path):
     page.publish(*[b"1"] * 3_000, b"bad")
     until("it has failed", lambda: page.status()["failures"], 60)
     shown = dom(f"http://127.0.0.1:{page.port}/", tmp_path / "browser", 100)

@@ -126,7 +126,7 @@ def test_the_account_closes_in_prometheus(watching):
     assert watching.series(f"{executed} == 2000 + {retried}") == 1
 
 
-def test_prometheus_evaluates_every_rule_and_a_run_in_which_all_is_well_fires_none(watching):
+def test_healthy_run_fires_no_alert(watching):
     def rules() -> list[dict]:
         return watching.ask("rules")["groups"][0]["rules"]
 

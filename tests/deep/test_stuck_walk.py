@@ -175,9 +175,7 @@ def desk(tmp_path: Path, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper) -> 
     desk.stop()
 
 
-def test_a_stuck_partition_is_seen_explained_freed_and_its_records_are_sent_again(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_stuck_partition_is_found_freed_and_replayed(desk: Desk, tmp_path: Path) -> None:
     desk.deploy(rates={"EUR": 1.0}, error="KeyError")
     prometheus = Prometheus(tmp_path, [f"127.0.0.1:{desk.port}"], RULES)
     with prometheus.running():

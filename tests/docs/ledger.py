@@ -17,8 +17,7 @@ LETTERS = (
     "test_letters_are_listed_shown_sent_again_once_and_dropped"
 )
 SOME_LETTERS = (
-    "integration/service/test_dead_letters.py::"
-    "test_records_can_be_sent_to_another_topic_so_many_in_a_second"
+    "integration/service/test_dead_letters.py::test_letters_replay_to_another_topic_at_a_rate"
 )
 CI = ".ci/run"  # it runs the command as it stands
 CRASHES = "takes hours; acceptance/test_exactly_once.py draws some of its cases in every run"
@@ -52,12 +51,11 @@ RUN_BY = {
         "integration/service/test_cli.py::test_a_run_with_its_own_servers_needs_no_configuration"
     ),
     "headrace run orders:topology --engine spark --config service.toml": (
-        "acceptance/test_exactly_once.py::"
-        "test_every_row_is_there_once_wherever_the_process_is_killed"
+        "acceptance/test_exactly_once.py::test_every_row_exists_once_wherever_the_process_is_killed"
     ),
     "headrace tables compact sizes:topology --config service.toml": (
         "integration/service/test_cli_exactly_once.py::"
-        "test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between"
+        "test_operator_sees_replays_and_compacts_files_in_between"
     ),
     "headrace tables expire sizes:topology --config service.toml": (
         "unit/service/test_cli_tables.py::test_vacuum_and_expire_say_how_much_was_removed"
@@ -67,7 +65,7 @@ RUN_BY = {
     ),
     "headrace tables compact sizes:topology sizes --target-mib 256 --config service.toml": (
         "integration/service/test_cli_exactly_once.py::"
-        "test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between"
+        "test_operator_sees_replays_and_compacts_files_in_between"
     ),
     "HEADRACE_ZOOKEEPER__PASSWORD=… headrace run orders:topology --config service.toml": (
         "integration/partition/test_zookeeper_security.py::"
@@ -85,7 +83,7 @@ RUN_BY = {
     "headrace dead-letters show orders:topology 0:17 --config service.toml "
     "--value-only > value.bin": (
         "integration/service/test_dead_letters.py::"
-        "test_a_value_that_was_left_out_of_its_letter_comes_from_its_own_topic"
+        "test_value_left_out_of_a_letter_is_read_from_its_topic"
     ),
     'headrace dead-letters replay orders:topology --step parse --why "the parser knows v2 now" '
     "--dry-run --config service.toml": LETTERS,
@@ -110,7 +108,7 @@ RUN_BY = {
     ),
     "python -m examples.topic": f"{EXAMPLES}test_card_alerts_go_into_their_topic_once",
     "python -m examples.upserts": (
-        f"{EXAMPLES}test_every_customer_that_is_left_has_the_row_of_its_last_change"
+        f"{EXAMPLES}test_upserts_example_keeps_the_last_row_of_each_customer"
     ),
     "python -m examples.lookup": (
         "unit/examples/test_lookup.py::test_the_example_runs_by_itself_and_asks_once_per_item"
@@ -119,11 +117,10 @@ RUN_BY = {
         "docs/test_ledger.py::test_a_tape_is_played_again_as_the_page_says"
     ),
     "python -m examples.word_count": (
-        "acceptance/test_exactly_once.py::"
-        "test_every_row_is_there_once_wherever_the_process_is_killed"
+        "acceptance/test_exactly_once.py::test_every_row_exists_once_wherever_the_process_is_killed"
     ),
     "python -m examples.word_count --engine spark": (
-        f"{EXAMPLES}test_every_word_is_counted_once_where_spark_s_executors_run_the_bolts"
+        f"{EXAMPLES}test_word_count_on_spark_counts_every_word_once"
     ),
 }
 

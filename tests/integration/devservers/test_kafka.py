@@ -55,7 +55,7 @@ def test_records_of_long_ago_are_kept(kafka, topic):
     assert read(kafka, name, 1) == [b"old"]
 
 
-def test_data_and_ports_outlive_a_close_and_a_kill_beside_another_broker(kafka, tmp_path):
+def test_broker_keeps_data_and_ports_over_close_and_kill(kafka, tmp_path):
     server = EmbeddedKafka(tmp_path)
     server.open()
     try:
@@ -78,7 +78,7 @@ def test_data_and_ports_outlive_a_close_and_a_kill_beside_another_broker(kafka, 
     assert not (tmp_path / "kafka.pid").exists()
 
 
-def test_a_topic_is_created_by_a_later_try_when_the_first_got_no_answer(tmp_path, monkeypatch):
+def test_topic_creation_is_retried_after_a_lost_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("service.devservers.servers._ATTEMPT_SECONDS", 1.0)
     server = EmbeddedKafka(tmp_path)
     server.open()
@@ -93,7 +93,7 @@ def test_a_topic_is_created_by_a_later_try_when_the_first_got_no_answer(tmp_path
         server.close()
 
 
-def test_a_broker_that_cannot_start_is_an_error_with_the_end_of_its_log(tmp_path):
+def test_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path):
     server = EmbeddedKafka(tmp_path, properties={"log.cleaner.dedupe.buffer.size": "1"})
     with pytest.raises(ServerFailed, match="kafka could not format its storage") as caught:
         server.open()

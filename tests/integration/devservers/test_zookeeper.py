@@ -75,7 +75,7 @@ def test_data_and_port_outlive_a_close_and_a_kill(server):
         again.close()
 
 
-def test_a_frozen_server_answers_only_when_thawed_and_can_still_be_closed(server):
+def test_frozen_server_answers_once_thawed_and_can_be_closed(server):
     processes.freeze(server.pid)
     with socket.create_connection((HOST, server.port), timeout=0.3) as connection:
         connection.sendall(b"ruok")
@@ -94,7 +94,7 @@ def test_a_session_of_its_own_keeps_a_terminals_interrupt_away(server):
     assert os.getsid(server.pid) == server.pid
 
 
-def test_a_server_that_ends_at_start_is_an_error_with_the_end_of_its_log(tmp_path):
+def test_server_that_ends_at_start_shows_the_end_of_its_log(tmp_path):
     server = EmbeddedZooKeeper(tmp_path, properties={"tickTime": "soon"})
     with pytest.raises(ServerFailed) as caught:
         server.open()
@@ -173,7 +173,7 @@ def test_a_server_left_behind_by_a_dead_process_is_replaced(tmp_path):
         server.close()
 
 
-def test_a_server_of_a_living_process_is_left_alone_and_ends_with_it(tmp_path):
+def test_server_of_a_living_owner_is_left_alone(tmp_path):
     owner, pid = start_owner(tmp_path, "live")
     with owner:
         with pytest.raises(StateDirInUse, match=str(owner.pid)):

@@ -14,7 +14,7 @@ SECONDS = 60.0
 
 
 @pytest.mark.parametrize("output", ["messages", "lines"])
-def test_replicas_that_flap_lose_nothing_and_repeat_only_what_they_must(output: Output) -> None:
+def test_flapping_replicas_lose_nothing(output: Output) -> None:
     """Promises 2, 9 and 16: exactly once is exact, and what is stored never moves back."""
     seed = str(random.SystemRandom().randrange(10**6))
     with started() as servers:

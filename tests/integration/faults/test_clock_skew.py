@@ -95,7 +95,7 @@ def read_by_spark(table: Lake, spark: SparkDriver) -> Counter[int]:
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_owners_whose_clocks_differ_fence_each_other_and_lose_no_row(
+def test_owners_with_skewed_clocks_fence_and_lose_nothing(
     kind: str, host: Host, tmp_path: Path, spark: SparkDriver
 ) -> None:
     """Promises 3 and 9: also for those who read with Java's libraries."""

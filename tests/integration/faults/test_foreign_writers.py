@@ -170,7 +170,7 @@ def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(
     check(txids, foreign, conflicts, table.read(), evidence.read_table(table.path))
 
 
-def test_spark_appends_rewrites_and_expires_beside_an_iceberg_sink(
+def test_spark_writes_beside_an_iceberg_sink(
     tmp_path: Path, spark: SparkDriver, postgres: EmbeddedPostgres, conflicts: Counter[str]
 ) -> None:
     """Promise 14: conflicts are tried again."""

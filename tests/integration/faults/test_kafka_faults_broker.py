@@ -49,7 +49,7 @@ def test_a_broker_that_restarts_again_and_again_repeats_nothing(
     assert serving.events("partition_halted") == []
 
 
-def test_a_frozen_broker_is_noticed_and_waited_for_beyond_every_time_out_of_the_client(
+def test_frozen_broker_is_waited_for_beyond_client_timeouts(
     own: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 15; Faults K02: the client tells nothing; requests and connections have ended."""

@@ -62,7 +62,7 @@ def stored_epoch(zookeeper: EmbeddedZooKeeper, serving: Serving, partition: int)
         return int(json.loads(client.get(path)[0])["headrace"]["leader_epoch"])
 
 
-def test_a_leader_that_dies_again_and_again_costs_no_record_and_repeats_none(
+def test_repeated_leader_deaths_lose_and_repeat_nothing(
     cluster: KafkaCluster, zookeeper: EmbeddedZooKeeper, serving: Serving, topic: str
 ) -> None:
     """Promise 15; Faults K03: reading goes on at the new leader, whose epoch is stored."""
@@ -117,7 +117,7 @@ def test_a_leader_moved_in_order_is_followed_without_an_outage(
     assert serving.events("partition_halted") == []
 
 
-def test_what_an_unclean_leader_has_lost_halts_the_partition_and_is_told_before_it_is_passed(
+def test_unclean_election_loss_halts_the_partition(
     cluster: KafkaCluster, serving: Serving, topic: str
 ) -> None:
     """Promise 12; Faults K04: new records that stand where others were read are not skipped."""

@@ -67,9 +67,7 @@ def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(
     assert serving.events("dead_letter_broker_error"), "the log says what is wrong"
 
 
-def test_letters_whose_topic_was_deleted_are_sent_again_until_there_is_one(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_letters_are_resent_until_their_topic_exists(world: KafkaWorld, serve: MakeServing) -> None:
     """Promise 3; Faults D01: a broker that answers and refuses is not taken for one that has it."""
     topic = world.topic()
     a = Partition(topic, 0)
@@ -118,9 +116,7 @@ def test_too_many_dead_letters_end_the_run_and_lose_nothing(
     assert account.problems() == []
 
 
-def test_a_key_larger_than_the_dead_letter_topic_takes_is_told_by_size_and_digest(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_oversized_key_becomes_its_size_and_digest(world: KafkaWorld, serve: MakeServing) -> None:
     """Promise 3; Faults D04: the value is left out, then the key, and the offset passes."""
     topic = world.topic(config={"max.message.bytes": "10000000"})
     serving = serve(topic, world)
@@ -143,7 +139,7 @@ def test_a_key_larger_than_the_dead_letter_topic_takes_is_told_by_size_and_diges
     assert whole == {b"bad"}, "those that fit are whole, although many were sent at once"
 
 
-def test_a_letter_that_no_form_makes_small_enough_is_named_and_waits(
+def test_letter_too_large_in_any_form_blocks_its_offset(
     world: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 1; Faults D04: nothing is lost, and the log says which letter it is."""

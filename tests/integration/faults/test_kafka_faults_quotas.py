@@ -36,9 +36,7 @@ def limit(world: KafkaWorld, client: str, bytes_per_second: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_throttled_service_is_slow_and_ready_and_reads_everything_once(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_throttled_service_is_slow_but_ready(world: KafkaWorld, serve: MakeServing) -> None:
     """Promise 15; Faults K16: a broker that makes its clients wait is not away, and it is told."""
     topic = world.topic()
     a = Partition(topic, 0)

@@ -86,7 +86,7 @@ def held(world: KafkaWorld, partition: Partition) -> int:
     return len(reading.offsets(partition))
 
 
-def test_a_corrupt_record_halts_its_partition_until_an_operator_lets_it_be_passed(
+def test_corrupt_record_halts_until_an_operator_skips_it(
     world: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 12; Faults K10: the default configuration tells a flipped bit on the disk."""
@@ -120,7 +120,7 @@ def test_a_corrupt_record_halts_its_partition_until_an_operator_lets_it_be_passe
 
 
 @pytest.mark.parametrize("limit", ["of the service", "of the dead-letter topic"])
-def test_a_record_that_is_too_large_becomes_a_letter_that_refers_to_it(
+def test_oversized_record_becomes_a_letter_by_reference(
     world: KafkaWorld, serve: MakeServing, limit: str
 ) -> None:
     """Promise 3; Faults K11, D03: size, digest and place are told, and the offset passes."""
@@ -147,7 +147,7 @@ def test_a_record_that_is_too_large_becomes_a_letter_that_refers_to_it(
     ("policy", "written", "filtered", "buried"),
     [("deliver", [0, 1, 2, 3], 0, 0), ("skip", [0, 1, 3], 1, 0), ("dead-letter", [0, 1, 3], 0, 1)],
 )
-def test_null_values_go_where_policy_says_and_null_keys_and_empty_values_are_delivered(
+def test_null_values_follow_the_policy(
     world: KafkaWorld,
     serve: MakeServing,
     policy: str,
@@ -172,9 +172,7 @@ def test_null_values_go_where_policy_says_and_null_keys_and_empty_values_are_del
     ] * buried
 
 
-def test_a_header_name_that_is_not_utf8_costs_a_record_its_headers_at_most(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_non_utf8_header_name_costs_only_the_headers(world: KafkaWorld, serve: MakeServing) -> None:
     """Promise 3; Faults K17: the client gives no headers; who looks at them has a dead letter."""
     topic = world.topic()
     good = ((b"a", b"1"), (b"b", None))

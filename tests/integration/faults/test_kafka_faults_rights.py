@@ -130,7 +130,7 @@ def tells_no_secret(serving: Serving, error: BaseException, *secrets: str) -> bo
     return not any(secret in text for secret in secrets)
 
 
-def test_a_password_that_is_refused_ends_the_start_with_a_message_that_says_so(
+def test_rejected_password_ends_the_start_with_a_reason(
     broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str
 ) -> None:
     """Faults K15: no waiting for what cannot change; the secret is in no text."""
@@ -141,7 +141,7 @@ def test_a_password_that_is_refused_ends_the_start_with_a_message_that_says_so(
     assert tells_no_secret(begun, error, OTHER_SECRET)
 
 
-def test_a_right_that_is_taken_amid_a_run_ends_it_and_nothing_is_lost(
+def test_revoked_right_ends_the_run_without_loss(
     broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str, world: KafkaWorld
 ) -> None:
     """Promise 15; Faults K15: what was resolved is stored; with the right back it goes on."""
@@ -163,7 +163,7 @@ def test_a_right_that_is_taken_amid_a_run_ends_it_and_nothing_is_lost(
     assert begun.offsets(0) == [*range(20), *range(21, 41)]
 
 
-def test_a_password_that_is_changed_amid_a_run_ends_it_when_it_is_asked_for(
+def test_password_changed_during_a_run_ends_it(
     broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str, world: KafkaWorld
 ) -> None:
     """Promise 15; Faults K15: connections that are there stay; the first new one is refused."""

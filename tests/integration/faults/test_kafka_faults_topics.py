@@ -11,9 +11,7 @@ pytestmark = pytest.mark.faults
 SOON = {"discover_interval_seconds": 0.3}
 
 
-def test_a_deleted_topic_makes_the_service_unready_and_stops_no_other(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_deleted_topic_makes_the_service_unready(world: KafkaWorld, serve: MakeServing) -> None:
     """Promise 12; Faults K05: its partitions halt and are looked for; the others go on."""
     other = world.topic()
     gone = world.topic(2)
@@ -38,7 +36,7 @@ def test_a_deleted_topic_makes_the_service_unready_and_stops_no_other(
     assert {event["partition"] for event in halted} == set(account.halted)
 
 
-def test_a_topic_made_again_under_a_reader_halts_until_policy_says_read_it(
+def test_recreated_topic_halts_until_policy_allows_it(
     world: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 12; Faults K06: the new records are read from the first, once that is wanted."""
@@ -72,7 +70,7 @@ def test_a_topic_made_again_under_a_reader_halts_until_policy_says_read_it(
     assert lost["reason"] == "recreated"
 
 
-def test_added_partitions_are_read_from_their_beginning_also_by_who_starts_at_the_end(
+def test_added_partitions_are_read_from_their_beginning(
     world: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 7; Faults K07: what was written before they were found is not skipped."""
@@ -96,7 +94,7 @@ def test_added_partitions_are_read_from_their_beginning_also_by_who_starts_at_th
     assert started == {f"{topic}[0]": 5, f"{topic}[1]": 0, f"{topic}[2]": 0}
 
 
-def test_records_that_retention_takes_from_under_a_reader_are_never_passed_in_silence(
+def test_records_lost_to_retention_are_never_skipped_silently(
     world: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 12; Faults K09: halted while it runs, and skipped only by policy, and counted."""
@@ -126,7 +124,7 @@ def test_records_that_retention_takes_from_under_a_reader_are_never_passed_in_si
     assert (notice["headrace.reason"], notice["headrace.lost"]) == ("expired", "16")
 
 
-def test_a_service_whose_only_topic_was_made_again_ends_and_says_why(
+def test_recreated_only_topic_ends_the_service_with_a_reason(
     world: KafkaWorld, serve: MakeServing
 ) -> None:
     """Promise 12; Faults K06: with every partition halted there is nothing to run for."""

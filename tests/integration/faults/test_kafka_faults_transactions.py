@@ -10,7 +10,7 @@ pytestmark = pytest.mark.faults
 HELD = "transaction_wait_seconds"
 
 
-def test_a_transaction_that_is_never_ended_is_named_where_it_holds_readers_up(
+def test_endless_transaction_is_reported_with_its_offset(
     world: KafkaWorld, serve: MakeServing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 15; Faults K13: unready and told, with the offset; then all is read, once."""

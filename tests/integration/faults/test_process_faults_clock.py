@@ -40,9 +40,7 @@ DISTURBED = (
 
 
 @pytest.mark.parametrize("output", ["lines", "delta"])  # a broker refuses records of next year
-def test_sessions_ownership_and_the_account_do_not_hang_on_the_wall_clock(
-    trial: Trial, tmp_path: Path, output: Output
-) -> None:
+def test_sessions_ignore_the_wall_clock(trial: Trial, tmp_path: Path, output: Output) -> None:
     """One replica's clock jumps, the other one's does not."""
     clock = WallClock(tmp_path)
     trial.topologies = sharing.TOPOLOGIES
@@ -64,9 +62,7 @@ def test_sessions_ownership_and_the_account_do_not_hang_on_the_wall_clock(
         replicas.finish()
 
 
-def test_retries_come_when_they_are_due_when_the_wall_clock_jumps_on(
-    trial: Trial, tmp_path: Path
-) -> None:
+def test_retries_are_on_time_if_the_wall_clock_jumps(trial: Trial, tmp_path: Path) -> None:
     """Nothing else moves meanwhile. (Back, librdkafka's waits would last: docs/reliability.md.)"""
     clock, window = WallClock(tmp_path), Window()
     trial.publish(50, trouble=[(0, 20)])
@@ -94,7 +90,7 @@ def test_retries_come_when_they_are_due_when_the_wall_clock_jumps_on(
     assert trial.stored() == {0: 50}
 
 
-def test_a_quiet_service_whose_clock_is_set_back_asks_for_a_restart_and_then_goes_on(
+def test_quiet_service_asks_for_a_restart_after_clock_set_back(
     kafka: EmbeddedKafka, trial: Trial, tmp_path: Path
 ) -> None:
     """librdkafka waits until a time of day (docs/reliability.md): live says so after a minute."""

@@ -73,7 +73,7 @@ def test_names_that_are_forgotten_amid_a_run_only_pause_it(trial: Trial, output:
         replicas.finish()
 
 
-def test_names_that_do_not_resolve_at_the_start_end_it_with_a_message(trial: Trial) -> None:
+def test_unresolvable_names_end_the_start_with_a_message(trial: Trial) -> None:
     names = Names(trial.folder, [KAFKA, ZOOKEEPER])
     with Replicas(trial, "lines", topics={"in-a": 1}) as replicas:
         replicas.start("a", environment=_named(trial), prefix=names.prefix)

@@ -32,7 +32,7 @@ TOPICS = {"in-a": 3, "in-b": 2}
         ("messages", "both", False),
     ],
 )
-def test_a_replica_cut_off_from_zookeeper_stops_by_its_own_clock_and_is_taken_over(
+def test_replica_cut_off_from_zookeeper_stops_by_its_own_clock(
     trial: Trial, output: Output, way: Way, *, sees_kafka: bool
 ) -> None:
     """It writes nothing after it was taken over, and comes back when the network does."""
@@ -75,7 +75,7 @@ def test_a_replica_cut_off_from_zookeeper_stops_by_its_own_clock_and_is_taken_ov
 
 
 @pytest.mark.parametrize(("output", "way"), [("messages", "both"), ("lines", "replies")])
-def test_a_replica_cut_off_from_kafka_waits_and_says_so_and_repeats_nothing(
+def test_replica_cut_off_from_kafka_waits_and_repeats_nothing(
     trial: Trial, output: Output, way: Way
 ) -> None:
     """It lives and beats, so it keeps its partitions; those of the other one go on."""

@@ -68,7 +68,7 @@ def ended_well(trial: Trial, *runs: Run) -> None:
     assert trial.letters() == []
 
 
-def test_at_the_deadline_a_partition_is_given_up_and_late_answers_count_for_nothing(
+def test_partition_is_given_up_at_the_handover_deadline(
     trial: Trial,
 ) -> None:
     """R01: it drains, and what is stuck then is the next owner's; R03: it comes back afresh."""
@@ -96,7 +96,7 @@ def test_at_the_deadline_a_partition_is_given_up_and_late_answers_count_for_noth
     assert a.account()["unresolved"] == 0
 
 
-def test_a_partition_that_is_lost_and_not_revoked_is_not_committed_by_whom_it_is_lost_to(
+def test_lost_partition_is_not_committed_by_its_former_owner(
     trial: Trial,
 ) -> None:
     """R05, promise 9: it was stopped past its session, and its bolts end when it goes on."""

@@ -50,7 +50,7 @@ def goes_on_after(
 
 
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)
-def test_a_disk_that_is_full_pauses_the_run_and_no_row_is_lost_or_repeated(
+def test_full_disk_pauses_the_run_without_loss(
     kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     """S02, promise 15."""
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_pauses_the_run_and_no_row_is_lost_or_repeated(
 
 
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)
-def test_a_disk_that_turns_read_only_pauses_the_run_and_no_row_is_lost_or_repeated(
+def test_read_only_disk_pauses_the_run_without_loss(
     kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     """S03, promise 15: as a disk with errors is remounted."""
@@ -76,7 +76,7 @@ def test_a_disk_that_turns_read_only_pauses_the_run_and_no_row_is_lost_or_repeat
 
 
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)
-def test_a_table_that_may_not_be_written_pauses_the_run_and_no_row_is_lost_or_repeated(
+def test_unwritable_table_pauses_the_run_without_loss(
     kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     """S03, promise 15: to root, who ignores modes, it is refused by chattr's +i."""
@@ -85,7 +85,7 @@ def test_a_table_that_may_not_be_written_pauses_the_run_and_no_row_is_lost_or_re
 
 
 @pytest.mark.parametrize("kind", KEEP_TRANSACTIONS)
-def test_a_disk_that_is_full_between_staging_and_commit_commits_nothing_and_then_once(
+def test_disk_full_between_staging_and_commit_commits_once(
     kind: str, tmp_path: Path, spark: SparkDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S02: the rows are there, and no space for the log's entry."""

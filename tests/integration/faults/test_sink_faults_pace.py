@@ -85,7 +85,7 @@ class Watched:
             self.pending_bytes = max(self.pending_bytes, float(line))
 
 
-def test_a_sink_ten_times_slower_holds_back_what_it_cannot_take_and_memory_stays_flat(
+def test_slow_sink_holds_sources_back_with_flat_memory(
     trial: Trial,
 ) -> None:
     """Promise 10."""

@@ -51,7 +51,7 @@ def cut_off(table: PostgresTable, work: Callable[[], object]) -> list[BaseExcept
     return raised
 
 
-def test_at_least_once_a_batch_that_is_cut_off_leaves_no_row_and_comes_once(
+def test_at_least_once_batch_cut_off_is_written_once(
     table: PostgresTable,
 ) -> None:
     sink = table.sink()
@@ -64,7 +64,7 @@ def test_at_least_once_a_batch_that_is_cut_off_leaves_no_row_and_comes_once(
     assert table.sql(COUNT) == f"{ROWS + 1} {ROWS + 1}"
 
 
-def test_exactly_once_a_commit_that_is_cut_off_leaves_no_row_and_comes_once(
+def test_exactly_once_commit_cut_off_is_written_once(
     table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)

@@ -26,7 +26,7 @@ def dropped(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
-def test_at_least_once_a_table_that_is_dropped_is_made_anew_and_no_later_row_is_lost(
+def test_at_least_once_dropped_table_is_recreated(
     kind: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     """Rows that were durable are whoever's dropped them; a batch may be there twice."""
@@ -42,7 +42,7 @@ def test_at_least_once_a_table_that_is_dropped_is_made_anew_and_no_later_row_is_
     ("kind", "guarantee"),
     [(kind, "exactly-once") for kind in KEEP_TRANSACTIONS],
 )
-def test_a_table_whose_log_is_gone_ends_the_run_and_nothing_more_is_stored(
+def test_table_without_its_log_ends_the_run(
     kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     """What was committed in it cannot be told any more: that is no table of an earlier run's."""

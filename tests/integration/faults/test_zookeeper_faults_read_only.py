@@ -41,7 +41,7 @@ def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorl
 
 
 @pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
-def test_a_server_that_takes_no_writes_is_as_none_until_the_others_are_back(
+def test_read_only_zookeeper_counts_as_away(
     ensemble: ZooKeeperEnsemble, world: KafkaWorld, reliability: Reliability
 ) -> None:
     """Promise 2; Faults Z09: not ready, and nothing that must be stored first is emitted."""
@@ -76,7 +76,7 @@ def test_a_server_that_takes_no_writes_is_as_none_until_the_others_are_back(
 
 
 @pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
-def test_a_start_at_a_server_that_takes_no_writes_ends_with_an_error_and_loses_no_offset(
+def test_start_at_a_read_only_zookeeper_fails_without_loss(
     ensemble: ZooKeeperEnsemble, world: KafkaWorld, reliability: Reliability
 ) -> None:
     """Promise 8; Faults Z09: what it would answer is not taken for all that there is."""

@@ -102,7 +102,7 @@ Make = Callable[[Reliability], Place]
 
 
 @EACH
-def test_a_run_does_not_go_on_with_a_server_that_has_lost_its_data(
+def test_run_stops_if_zookeeper_has_lost_its_data(
     make: Make, reliability: Reliability, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Promises 8 and 9; Faults Z13: it waits, stores nothing there, and goes on with the data."""
@@ -130,7 +130,7 @@ def test_a_run_does_not_go_on_with_a_server_that_has_lost_its_data(
     assert account.problems() == []
 
 
-def test_exactly_once_nothing_begins_anew_where_the_sink_knows_better(make: Make) -> None:
+def test_exactly_once_halts_if_the_sink_is_ahead(make: Make) -> None:
     """Promise 9; Faults Z13: a node that is new has a smaller epoch than the sink."""
     place = make("exactly-once")
     for _ in range(3):  # each raises the epoch
@@ -196,7 +196,7 @@ def refused(place: Place) -> list[PartitionError]:
     return errors
 
 
-def test_at_least_once_older_data_repeat_what_came_after_them_and_lose_nothing(make: Make) -> None:
+def test_at_least_once_older_offsets_repeat_and_lose_nothing(make: Make) -> None:
     """Promise 1; Faults Z13: the sink has no epoch to compare with."""
     place = make("at-least-once")
     place.publish(20)
@@ -213,7 +213,7 @@ def test_at_least_once_older_data_repeat_what_came_after_them_and_lose_nothing(m
     assert account.problems() == []
 
 
-def test_at_least_once_lost_data_are_as_a_first_start_and_told_as_one(make: Make) -> None:
+def test_at_least_once_lost_offsets_are_a_first_start(make: Make) -> None:
     """Promise 1; Faults Z13: `partition_started` where `partition_resumed` was to come."""
     place = make("at-least-once")
     place.publish(20)

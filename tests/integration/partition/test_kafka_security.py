@@ -274,7 +274,7 @@ def test_who_is_refused_is_told_why(case: str, refused: Callable[[str], dict[str
     assert "canary" not in f"{caught.value} {logs}"
 
 
-def test_sinks_report_rejected_credentials_without_waiting_for_an_answer(
+def test_sinks_report_rejected_credentials_at_once(
     refused: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sinks.kafka.client._ASK_SECONDS", (seconds(1.0),) * 10_000)

@@ -147,9 +147,7 @@ def test_open_nodes_are_open_though_the_client_has_signed_in(zookeeper, connect,
 @pytest.mark.parametrize(
     "others", [{}, {"auth": "digest", "username": USER, "password": "of-somebody-else"}]
 )
-def test_without_the_right_to_read_an_offset_is_refused_and_not_absent(
-    others, zookeeper, connect, root
-):
+def test_unreadable_offset_is_an_error_and_not_absent(others, zookeeper, connect, root):
     """Promise 8: what may not be read never looks like "no offset"."""
     keys = {"auth": "digest", "username": USER, "password": PASSWORD}
     owner = connect(zookeeper.address, **keys)
@@ -174,7 +172,7 @@ def test_without_the_right_to_read_an_offset_is_refused_and_not_absent(
 
 
 @pytest.mark.parametrize("wrong", [{"password": "of-somebody-else"}, {"username": "nobody"}])
-def test_credentials_that_the_server_refuses_are_an_error_at_once(wrong, secured, connect):
+def test_rejected_credentials_are_an_error_at_once(wrong, secured, connect):
     """Promise 8: credentials that are refused never look like "no offset"."""
     keys = {"auth": "sasl", "username": USER, "password": PASSWORD, **wrong}
     started = time.monotonic()
@@ -204,7 +202,7 @@ def test_credentials_that_are_refused_later_end_every_wait(secured, connect):
 
 
 @both
-def test_a_chroot_is_made_with_the_same_rights_and_hides_the_rest(place, connect, client, root):
+def test_chroot_is_created_with_the_same_rights(place, connect, client, root):
     address, keys = place
     chroot = f"/tenant-{uuid.uuid4().hex[:12]}"
     store = connect(f"{address}{chroot}", **keys)

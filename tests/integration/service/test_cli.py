@@ -199,9 +199,7 @@ def test_offsets_show_without_kafka_is_one_line_and_1(folder, configure):
     assert err.splitlines()[-1].startswith("headrace: Kafka does not answer")
 
 
-def test_a_running_service_shows_its_frontier_and_sigterm_drains_it(
-    folder, configure, topic, kafka
-):
+def test_running_service_shows_offsets_and_drains_on_sigterm(folder, configure, topic, kafka):
     """Promise 16: SIGTERM drains, commits, and exits with 0."""
     name = topic()
     configure(more="[http]\nport = 0\n[pipeline]\ncommit_interval_seconds = 600\n")
@@ -281,7 +279,7 @@ def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_dev_up_prints_addresses_that_work_and_a_signal_stops_both_servers(folder, number):
+def test_dev_up_prints_addresses_and_stops_on_a_signal(folder, number):
     name = f"t-{uuid.uuid4().hex[:8]}"
     with start(folder, "dev", "up", "--json", "--topic", name) as process:
         try:

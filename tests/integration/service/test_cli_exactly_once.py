@@ -79,7 +79,7 @@ plan_records = 100
         return Counter(number for each in rows for number in each)
 
 
-def test_an_operator_sees_what_a_restart_will_replay_and_joins_files_in_between(
+def test_operator_sees_replays_and_compacts_files_in_between(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
     """What is foretold comes true, and a compaction changes neither rows nor transactions."""

@@ -190,7 +190,7 @@ def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
     assert f"4 letters in '{place.name}.dead'" in table
 
 
-def test_a_letter_without_its_key_has_it_read_where_the_record_stood(place, kafka):
+def test_missing_key_of_a_letter_is_read_from_the_source(place, kafka):
     kafka.create_topic(f"{place.name}.dead", 1, config={"max.message.bytes": "2000"})
     key = b"k" * 3_000
     send_raw(place.kafka, place.name, [RawRecord(b"bad", ((b"trace", b"7"),), key)], 1)
@@ -204,7 +204,7 @@ def test_a_letter_without_its_key_has_it_read_where_the_record_stood(place, kafk
     assert (again.key(), again.value(), dict(again.headers())["trace"]) == (key, b"bad", b"7")
 
 
-def test_a_record_whose_headers_cannot_be_read_is_sent_again_without_them(place):
+def test_record_with_unreadable_headers_is_replayed_without(place):
     bad = RawRecord(b"bad", ((b"\xffname", b"7"),), b"k")
     send_raw(place.kafka, place.name, [bad], 1)
     place.run()
@@ -241,7 +241,7 @@ def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):
     assert "does not exist" in str(elsewhere.error)
 
 
-def test_records_can_be_sent_to_another_topic_so_many_in_a_second(place, topic):
+def test_letters_replay_to_another_topic_at_a_rate(place, topic):
     other = topic(partitions=1)
     place.fail(b"a", b"b", b"c")
     some = ("0:0", "0:2", *WHY, "--yes", "--to", other, "--rate", "10")
@@ -252,7 +252,7 @@ def test_records_can_be_sent_to_another_topic_so_many_in_a_second(place, topic):
     assert len(place.records(place.name)) == 3
 
 
-def test_a_value_that_was_left_out_of_its_letter_comes_from_its_own_topic(place, kafka):
+def test_value_left_out_of_a_letter_is_read_from_its_topic(place, kafka):
     kafka.create_topic(f"{place.name}.dead", 1, config={"max.message.bytes": "2000"})
     place.fail(b"x" * 10_000)
     (letter,) = place.headrace("list").facts["letters"]

@@ -98,7 +98,7 @@ def place(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: Callable[..
     return Place(kafka, zookeeper, topic(2))
 
 
-def test_expired_records_halt_their_partition_and_are_skipped_only_by_policy(place: Place) -> None:
+def test_expired_records_halt_unless_policy_skips_them(place: Place) -> None:
     """Promise 12; Faults K09: nothing is skipped in silence, and the others go on."""
     place.publish(0, 10)
     place.publish(1, 10)
@@ -121,7 +121,7 @@ def test_expired_records_halt_their_partition_and_are_skipped_only_by_policy(pla
     assert notice["headrace.resume_offset"] == "16"
 
 
-def test_a_topic_created_again_is_another_one_however_many_records_it_holds(place: Place) -> None:
+def test_recreated_topic_is_another_topic_whatever_its_size(place: Place) -> None:
     """Promise 12; Faults K06: its records below the old offset are read, not skipped."""
     place.publish(0, 10)
     place.publish(1, 10)

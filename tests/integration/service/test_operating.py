@@ -133,7 +133,7 @@ def place(tmp_path, topic, kafka, zookeeper):
     client.close()
 
 
-def test_offsets_are_set_and_reset_and_the_next_run_reads_from_there(place):
+def test_next_run_reads_from_offsets_that_were_set(place):
     run = ("run", "flow:topology", "--until-caught-up")
     first, second = f"{place.name}[0]", f"{place.name}[1]"
     assert place.facts(*run)["read"] == 2 * RECORDS
@@ -201,7 +201,7 @@ def test_a_watch_shows_it_again_and_again_until_ctrl_c(place):
         assert until(lambda facts: facts["replicas"])["leader"] == "a"
 
 
-def test_a_replica_that_is_paused_reads_on_where_its_partitions_were_moved_to(place):
+def test_resumed_replica_reads_from_the_moved_offsets(place):
     place.configure('[replicas]\nname = "a"\n')
     reset = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
 

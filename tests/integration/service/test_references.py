@@ -33,7 +33,7 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
     made.end()
 
 
-def test_bolts_see_what_is_loaded_anew_and_keep_the_old_rows_when_a_refresh_fails(
+def test_reference_keeps_old_rows_if_a_refresh_fails(
     trial: Trial,
 ) -> None:
     _write(trial.folder, "Oslo", "Rome")
@@ -73,7 +73,7 @@ def test_bolts_see_what_is_loaded_anew_and_keep_the_old_rows_when_a_refresh_fail
     }
 
 
-def test_a_table_that_is_not_there_ends_the_start_with_one_clear_line(trial: Trial) -> None:
+def test_missing_reference_table_ends_the_start_with_one_line(trial: Trial) -> None:
     run = trial.start("enriched", config=_config(trial))
     assert run.wait() == 1
     [line] = [line for line in run.errors.splitlines() if not line.startswith("{")]

@@ -109,7 +109,7 @@ def place(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: Callable[..
     return Place(kafka, zookeeper, topic(PARTITIONS))
 
 
-def test_an_open_transaction_whose_records_are_gone_or_others_halts_its_partition(
+def test_unreplayable_open_transaction_halts_its_partition(
     place: Place,
 ) -> None:
     """Promises 12 and 14: it says what differs, and writes nothing of what the log has instead."""

@@ -200,7 +200,7 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka)
     check(place.said("status", "flow:topology"), masked=False)
 
 
-def test_errors_that_may_show_records_are_hidden_from_the_port_if_that_is_wanted(
+def test_record_errors_can_be_hidden_from_the_http_port(
     place: Place,
 ) -> None:
     with place.start("run", "flow:topology", HEADRACE_HTTP__SHOW_ERRORS="false") as process:

@@ -93,7 +93,7 @@ def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
     assert list((table.warehouse / ".spool").iterdir()) == []
 
 
-def test_rows_that_do_not_fit_are_named_before_the_step_and_end_the_run_behind_it(
+def test_misfit_rows_are_rejected_before_a_spark_step(
     spark: SparkDriver, table: SparkTable
 ) -> None:
     sink = DeltaSink[Any]("orders", schema=pa.schema({"number": pa.int8(), "place": pa.string()}))

@@ -124,7 +124,7 @@ def said(span: Any) -> dict[str, Any]:
     return {each.key: each.value for each in span.attributes}
 
 
-def test_a_record_is_followed_from_its_headers_to_the_txid_and_into_the_next_topics(
+def test_trace_follows_a_record_to_the_txid_and_next_topic(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: MakeTopic, collector: Collector
 ) -> None:
     names = [topic(), topic(), topic()]

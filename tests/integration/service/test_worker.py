@@ -63,7 +63,7 @@ def run(folder: Path, tasks: list[Task]) -> list[TaskDone | TaskFailed]:
     return [pickle.loads(result) for result in pickle.loads(made.read_bytes())]  # noqa: S301
 
 
-def test_tasks_are_run_from_bytes_alone_and_bad_records_get_their_letters(
+def test_task_runs_from_bytes_and_sends_letters(
     kafka: EmbeddedKafka, topic: Any, tmp_path: Path
 ) -> None:
     """Promise 3; the second task goes on with the client of the first, the third finds no log."""

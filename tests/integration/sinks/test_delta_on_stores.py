@@ -80,7 +80,7 @@ def test_rows_are_replaced_by_key(on_store: MakeStorage) -> None:
     assert numbers(storage) == [1, 2, 3]
 
 
-def test_vacuum_finds_what_a_killed_process_left_and_no_file_that_is_named(
+def test_vacuum_removes_only_leftovers_of_killed_processes(
     on_store: MakeStorage,
 ) -> None:
     """The store says how old an object is, so the log is asked with no age at all."""

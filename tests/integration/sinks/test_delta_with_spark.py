@@ -164,7 +164,7 @@ def test_spark_streams_what_we_commit(table: SparkTable, tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_spark_asks_of_writers_stops_us_amid_a_run_and_at_the_start(
+def test_unsupported_writer_features_stop_the_sink(
     table: SparkTable, statement: str, reason: str
 ) -> None:
     sink = table.sink()

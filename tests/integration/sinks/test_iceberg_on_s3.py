@@ -92,7 +92,7 @@ def by_spark(driver: SparkDriver, table: str, *statements: str) -> pa.Table:
     return driver.run(job, group="read")
 
 
-def test_files_are_joined_between_a_staged_transaction_and_its_commit(
+def test_compaction_between_staging_and_commit_is_harmless(
     sink: IcebergSink[Any], driver: SparkDriver
 ) -> None:
     """Promise 3: 0 lost, 0 twice."""

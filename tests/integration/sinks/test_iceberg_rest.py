@@ -30,7 +30,7 @@ def table(seaweed: EmbeddedSeaweed) -> Iterator[Table]:
     made.close()
 
 
-def test_rows_and_txids_are_committed_and_a_former_owner_is_refused(table: Table) -> None:
+def test_rest_catalogue_commits_rows_and_fences_zombies(table: Table) -> None:
     """Promise 9."""
     sink = table.fenced(partition_by=["place", "bucket(2, number)"])
     staged = sink.stage(group(1, 1, 2))
@@ -89,7 +89,7 @@ def test_a_reference_is_read_with_what_the_catalogue_gives(table: Table) -> None
     assert set(found["place"].to_pylist()) == {"é"}
 
 
-def test_check_uses_the_rights_of_the_catalogue_and_leaves_nothing(table: Table) -> None:
+def test_check_uses_the_catalogues_rights_and_leaves_nothing(table: Table) -> None:
     sink = table.sink()
     assert sink.probe() == "create, load, commit to and drop a table in default"
     assert not table.catalog.namespace_exists("default")
@@ -120,7 +120,7 @@ def test_a_key_without_the_rights_is_told_which_one_it_lacks(
         sink.close()
 
 
-def test_expire_and_the_sinks_own_commits_remove_snapshots_and_no_row(table: Table) -> None:
+def test_expire_removes_snapshots_and_no_row(table: Table) -> None:
     sink = table.fenced()
     with table.theirs().transaction() as change:
         change.set_properties(

@@ -73,7 +73,7 @@ def test_spark_reads_every_type_as_it_was_written(
     assert table.read(f"day = date'{SOMETHING['day']}'").num_rows == 3
 
 
-def test_filters_find_their_rows_and_pass_over_files_that_have_none(table: SparkTable) -> None:
+def test_filters_use_file_statistics(table: SparkTable) -> None:
     schema = pa.schema(
         [
             ("number", pa.int64()),
@@ -159,7 +159,7 @@ def test_new_columns_are_where_spark_looks_for_them(table: SparkTable) -> None:
     ]
 
 
-def test_writers_race_through_postgresql_and_no_row_is_lost_or_twice(table: SparkTable) -> None:
+def test_iceberg_writers_race_through_postgresql_without_loss(table: SparkTable) -> None:
     lines = ["orders[0]", "orders[1]"]
     table.fenced(*lines)
     context = multiprocessing.get_context("spawn")

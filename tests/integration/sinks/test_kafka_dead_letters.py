@@ -168,9 +168,7 @@ def test_a_client_without_room_keeps_the_letters_until_it_has(
     assert len(read(kafka.address, name, 100)) == 100
 
 
-def test_letters_pend_while_the_broker_is_away_and_arrive_when_it_is_back(
-    tmp_path: Path, name: str
-) -> None:
+def test_letters_wait_while_the_broker_is_away(tmp_path: Path, name: str) -> None:
     """Promise 15: with Kafka away it waits."""
     broker = EmbeddedKafka(tmp_path)
     broker.open()
@@ -191,7 +189,7 @@ def test_letters_pend_while_the_broker_is_away_and_arrive_when_it_is_back(
         broker.close()
 
 
-def test_a_broker_that_does_not_answer_fails_at_open_and_names_the_topic(
+def test_open_fails_if_the_broker_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sinks.kafka.client._ASK_SECONDS", (0.5,))

@@ -62,9 +62,7 @@ def beside(racer: Any, maintain: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("partition_by", [[], ["place"], ["truncate(2, place)"]])
-def test_orphans_of_an_iceberg_table_go_and_no_file_that_it_names(
-    table: SparkTable, partition_by: list[str]
-) -> None:
+def test_iceberg_vacuum_removes_only_orphans(table: SparkTable, partition_by: list[str]) -> None:
     sink = table.fenced(partition_by=partition_by)
     write(table.sink(exactly_once=False), [{"number": 3, "place": each} for each in STRANGE])
     named = table.files()
@@ -83,7 +81,7 @@ def test_orphans_of_an_iceberg_table_go_and_no_file_that_it_names(
     assert table.read("number = 1").num_rows == 1
 
 
-def test_a_writer_of_an_iceberg_table_loses_nothing_while_it_is_maintained(
+def test_iceberg_writer_loses_nothing_during_maintenance(
     table: SparkTable,
 ) -> None:
     """Promise 3: 0 lost, 0 twice."""
@@ -119,9 +117,7 @@ def test_a_writer_of_an_iceberg_table_loses_nothing_while_it_is_maintained(
     assert table.sink().committed(lines) == [Committed(LINE, 1, 1), Committed(SECOND, 1, 30)]
 
 
-def test_a_writer_of_a_delta_table_loses_nothing_while_it_is_maintained(
-    tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_delta_writer_loses_nothing_during_maintenance(tmp_path: Path, spark: SparkDriver) -> None:
     """Promise 3: 0 lost, 0 twice."""
     table = delta_table.SparkTable(tmp_path, spark)
     sink = table.sink(exactly_once=True)

@@ -85,7 +85,7 @@ def test_credentials_are_found_in_the_environment(
     assert "refused" in probe(nothing_given)
 
 
-def test_a_key_and_an_endpoint_of_ours_are_not_mixed_with_the_environments(
+def test_configured_key_ignores_the_environments_credentials(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
@@ -118,9 +118,7 @@ def test_credentials_are_those_of_the_pods_identity(
         assert "refused" in probe(replace(storage, secrets={}, region="eu-west-2"))
 
 
-def test_a_store_with_an_authority_of_its_own_is_trusted_by_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_is_trusted_by_its_ca_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # put back as they were afterwards
         monkeypatch.setenv(name, "")
     server = EmbeddedSeaweed(tmp_path, certificate=signed("127.0.0.1", tmp_path))
@@ -144,7 +142,7 @@ def test_the_probe_leaves_nothing(store: str, storage: Storage, tmp_path: Path) 
     assert files.get_file_info(pafs.FileSelector(path, recursive=True)) == []
 
 
-def test_a_key_that_may_not_write_is_named_with_what_it_may_not_do(
+def test_key_without_write_access_is_reported(
     seaweed: EmbeddedSeaweed,
 ) -> None:
     with pytest.raises(SinkFailed, match=r"cannot write: .*ACCESS_DENIED") as refused:
@@ -157,7 +155,7 @@ def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
         probe(replace(storage, warehouse="s3://nobucket"))
 
 
-def test_a_store_without_conditional_writes_is_refused_and_so_is_exactly_once(
+def test_store_without_conditional_writes_is_refused(
     seaweed: EmbeddedSeaweed,
 ) -> None:
     with unconditional(seaweed.address) as url:
@@ -169,9 +167,7 @@ def test_a_store_without_conditional_writes_is_refused_and_so_is_exactly_once(
             sink.open(SinkContext("p", "orders", {}, storage, None, exactly_once=True))
 
 
-def test_a_probe_that_is_gone_when_its_deletion_is_repeated_is_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_deleted_twice_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply was lost, and the request was sent again."""
 
     class Repeating(pafs.LocalFileSystem):

@@ -74,7 +74,7 @@ WHERE application_name = 'headrace pipeline/sink' AND pid <> pg_backend_pid()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_that_can_be_read(
+def test_commit_outcome_is_readable_after_a_lost_connection(
     table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     staged = sink.stage(group(1, 1, 2))
@@ -92,7 +92,7 @@ def test_a_connection_that_is_ended_inside_a_commit_leaves_it_done_or_not_and_th
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
 
 
-def test_what_became_of_a_commit_is_told_only_when_the_old_transaction_is_over(
+def test_commit_outcome_waits_for_the_old_transaction(
     table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client is gone, and the server has yet to hear its COMMIT: nobody may read "not done"."""
@@ -149,7 +149,7 @@ def test_a_server_that_is_killed_and_comes_back_is_found_again(
     assert sorted(table.numbers()) == [1, 2, 3, 7, 8]
 
 
-def test_a_server_that_stands_still_is_not_waited_for_without_end(
+def test_frozen_postgres_is_not_awaited_forever(
     table: PostgresTable,
     server: EmbeddedPostgres,
     sink: PostgresSink[Any],
@@ -196,7 +196,7 @@ def stopped(
     return zombie, goes_on, ended
 
 
-def test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_refused(
+def test_zombie_that_stalls_while_sending_rows_is_fenced(
     table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 9."""
@@ -211,7 +211,7 @@ def test_a_zombie_that_stands_still_while_it_sends_rows_holds_up_nobody_and_is_r
     assert successor.committed([LINE]) == [Committed(LINE, 2, 1)]
 
 
-def test_a_zombie_that_stands_still_with_the_locks_loses_them_after_a_while(
+def test_zombie_that_stalls_with_locks_loses_them(
     table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 9: the server ends a transaction whose client says nothing more."""
@@ -241,7 +241,7 @@ def test_a_zombie_that_stands_still_with_the_locks_loses_them_after_a_while(
         sink.fence([Fence(LINE, 1)])
 
 
-def test_the_control_that_commits_rows_and_txids_apart_does_show_duplicates(
+def test_rows_committed_without_txids_show_duplicates(
     table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = sink.stage(group(1, 1, 2))

@@ -201,7 +201,7 @@ def test_a_table_with_rules_of_its_own_is_refused(words: Words) -> None:
     words.store().close()
 
 
-def test_a_table_with_more_room_gives_values_back_as_ours_and_a_foreign_one_is_refused(
+def test_state_table_with_wider_types_is_accepted(
     words: Words,
 ) -> None:
     lines = f'"{LINE}" text NOT NULL, "{TXID}" numeric NOT NULL, PRIMARY KEY (word, "{LINE}")'

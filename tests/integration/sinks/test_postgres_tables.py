@@ -138,7 +138,7 @@ def test_every_type_is_stored_as_it_is(table: PostgresTable) -> None:
     assert some["struct"] == {"a": "9999-12-31T00:00:00Z", "b": [1, None]}
 
 
-def test_values_that_postgresql_does_not_take_cost_their_own_rows(table: PostgresTable) -> None:
+def test_values_invalid_in_postgresql_reject_their_rows(table: PostgresTable) -> None:
     schema = pa.schema(
         [("number", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.float64()))]
     )
@@ -231,7 +231,7 @@ def test_by_key_rows_replace_and_delete_and_the_last_one_counts(
                                   "WHERE attrelid = '%T'::regclass")  # fmt: skip
 
 
-def test_what_is_deleted_needs_its_key_only_where_the_table_wants_more(
+def test_deleted_rows_need_only_their_key(
     table: PostgresTable,
 ) -> None:
     table.sql("CREATE TABLE %T (id bigint PRIMARY KEY, name text NOT NULL)")
@@ -332,9 +332,7 @@ CONSTRAINTS = {
 
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
-def test_a_row_that_only_the_database_can_refuse_is_rejected_alone_when_it_is_staged(
-    table: PostgresTable, kind: str
-) -> None:
+def test_row_that_the_database_rejects_is_rejected_alone(table: PostgresTable, kind: str) -> None:
     statements, bad, says = CONSTRAINTS[kind]
     table.sql(statements)
     with capture_logs() as logs:
@@ -423,7 +421,7 @@ def test_a_key_that_comes_again_in_the_next_group_is_found_there(table: Postgres
     assert table.numbers() == [1, 2, 3]
 
 
-def test_what_is_refused_only_at_the_commit_ends_the_process_and_is_found_after_it(
+def test_error_at_commit_ends_the_process(
     table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
@@ -462,7 +460,7 @@ def test_a_table_that_is_there_is_checked_and_the_column_named(
         table.sink(**options)
 
 
-def test_views_and_unlogged_tables_and_types_without_a_column_are_refused(make: Make) -> None:
+def test_views_and_unlogged_tables_are_refused(make: Make) -> None:
     view, unlogged = make(), make()
     view.sql("CREATE VIEW %T AS SELECT 1::bigint AS number, ''::text AS place")
     with pytest.raises(SinkFailed, match="it is no table"):
@@ -474,7 +472,7 @@ def test_views_and_unlogged_tables_and_types_without_a_column_are_refused(make: 
         make().sink(pa.schema({"x": pa.duration("s")}))
 
 
-def test_a_table_with_more_columns_is_written_and_new_ones_are_added_if_asked(
+def test_table_takes_extra_columns_and_adds_new_ones(
     table: PostgresTable,
 ) -> None:
     table.sql("CREATE TABLE %T (extra text DEFAULT 'd', place text, number bigint)")
@@ -510,7 +508,7 @@ def test_many_that_open_at_once_make_one_table(table: PostgresTable) -> None:
     assert len(table.rows(name="%S.headrace_transactions")) == 1
 
 
-def test_a_wrong_password_or_no_server_is_said_and_no_secret_with_it(
+def test_wrong_password_is_reported_without_secrets(
     table: PostgresTable, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for url, password, says in (
@@ -535,7 +533,7 @@ def test_a_wrong_password_or_no_server_is_said_and_no_secret_with_it(
     sink.close()
 
 
-def test_a_row_that_another_holds_is_waited_for_and_then_the_sink_is_busy(
+def test_locked_row_makes_the_sink_busy(
     table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -555,7 +553,7 @@ def test_a_row_that_another_holds_is_waited_for_and_then_the_sink_is_busy(
     assert table.numbers() == [1]
 
 
-def test_what_was_removed_while_rows_are_written_is_noticed_exactly_once(
+def test_table_removed_during_writes_is_noticed(
     table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
@@ -584,7 +582,7 @@ def test_many_rows_that_are_refused_are_found_quickly(table: PostgresTable) -> N
     assert table.sql("SELECT count(*) FROM %T") == 2500
 
 
-def test_rows_that_the_table_takes_in_their_order_only_are_put_in_place_so(
+def test_order_dependent_upserts_keep_their_order(
     table: PostgresTable,
 ) -> None:
     table.sql(
@@ -601,7 +599,7 @@ def test_rows_that_the_table_takes_in_their_order_only_are_put_in_place_so(
     assert table.rows() == [{"number": 1, "place": "b"}, {"number": 2, "place": "a"}]
 
 
-def test_a_table_that_was_dropped_or_renamed_is_not_made_anew_under_the_same_step(
+def test_dropped_or_renamed_table_is_not_recreated(
     table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
@@ -633,7 +631,7 @@ def test_a_table_that_was_renamed_back_goes_on(table: PostgresTable) -> None:
     assert table.numbers() == [1, 2]
 
 
-def test_txids_that_were_kept_without_the_table_are_read_and_the_table_is_added(
+def test_txids_stored_without_a_table_are_upgraded(
     table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
@@ -648,7 +646,7 @@ def test_txids_that_were_kept_without_the_table_are_read_and_the_table_is_added(
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("options", [{}, {"key": "number"}], ids=["appended", "by key"])
-def test_a_column_that_is_altered_under_a_running_sink_is_looked_at_again(
+def test_running_sink_notices_an_altered_column(
     table: PostgresTable, exactly_once: bool, options: dict[str, Any]
 ) -> None:
     sink = table.sink(exactly_once=exactly_once, **options)
@@ -698,7 +696,7 @@ sink.close()
     assert table.numbers() == [1]
 
 
-def test_a_trial_waits_for_what_was_tried_before_and_not_for_ever(
+def test_trial_waits_for_earlier_trials_with_a_limit(
     table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.sql("CREATE TABLE %T (number bigint PRIMARY KEY, place text)")

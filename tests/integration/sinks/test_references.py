@@ -152,7 +152,7 @@ def test_csv_is_the_text_that_spark_finds(case: str, tmp_path: Path, spark: Spar
 
 
 @pytest.mark.parametrize("escape", ["\\", '"'])
-def test_every_line_of_csv_that_is_read_at_all_is_read_as_by_spark(
+def test_every_csv_line_reads_as_spark_does(
     escape: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     drawn, csv = random.Random(RANDOM), Csv.of({"escape": escape})
@@ -231,7 +231,7 @@ def test_parquet_files_have_the_columns_of_the_first(tmp_path: Path, spark: Spar
 
 
 @pytest.mark.parametrize("case", PARTITIONS)
-def test_the_names_of_folders_are_columns_of_the_types_that_spark_infers(
+def test_folder_names_become_columns_as_in_spark(
     case: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     for value in PARTITIONS[case]:
@@ -287,7 +287,7 @@ def test_what_delta_rs_cannot_read_is_named_and_spark_reads_it(
     assert read_reference(by_spark, storage, spark).to_pylist() == [{"k": "a", "n": 1}]
 
 
-def test_an_iceberg_table_is_read_through_its_catalogue_as_by_spark(
+def test_iceberg_reference_reads_as_spark_does(
     tmp_path: Path, spark: SparkDriver, postgres: EmbeddedPostgres
 ) -> None:
     world = SparkTable(tmp_path, spark, postgres)
@@ -373,7 +373,7 @@ def test_what_only_spark_reads_it_reads(tmp_path: Path, spark: SparkDriver) -> N
         (table("it.csv", columns=["x"], properties={"mode": "PERMISSIVE"}), "no column 'x'"),
     ],
 )
-def test_a_table_that_cannot_be_read_is_named_with_what_spark_said(
+def test_unreadable_table_is_named_with_sparks_reason(
     made: Reference, message: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
     (tmp_path / "it.csv").write_text("faa,name\n")

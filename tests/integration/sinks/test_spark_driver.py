@@ -70,9 +70,7 @@ def number_schema() -> Any:
     return pa.schema([("number", pa.int64())])
 
 
-def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lost(
-    spark: SparkDriver, tmp_path: Path
-) -> None:
+def test_killed_jvm_is_restarted_without_losing_rows(spark: SparkDriver, tmp_path: Path) -> None:
     """Promise 15: with Spark away it restarts Spark and retries the micro-batch."""
     sink = SparkSink("numbers", format="parquet", schema=number_schema())
     sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
@@ -116,7 +114,7 @@ def test_a_jvm_killed_between_and_within_writes_is_started_anew_and_no_row_is_lo
     assert set(found) == set(range(1000, 4000))
 
 
-def test_a_stopped_context_is_replaced_in_the_same_jvm_and_tables_go_on(
+def test_stopped_spark_context_is_replaced_in_the_same_jvm(
     spark: SparkDriver, tmp_path: Path
 ) -> None:
     spark.open()
@@ -144,7 +142,7 @@ def test_a_stopped_context_is_replaced_in_the_same_jvm_and_tables_go_on(
     sink.close()
 
 
-def test_a_job_past_its_deadline_is_cancelled_and_another_goes_on(spark: SparkDriver) -> None:
+def test_job_past_its_deadline_is_cancelled_alone(spark: SparkDriver) -> None:
     """Promise 15: each job has a group and a deadline of its own."""
     hanging = threading.Event()
 

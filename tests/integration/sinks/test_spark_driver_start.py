@@ -80,9 +80,7 @@ else:
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_ctrl_c_does_not_reach_the_jvm_and_it_never_outlives_its_owner(
-    ending: str, tmp_path: Path
-) -> None:
+def test_jvm_ignores_ctrl_c_and_ends_with_its_owner(ending: str, tmp_path: Path) -> None:
     """What is left in its folder, the next run removes."""
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM, ending],

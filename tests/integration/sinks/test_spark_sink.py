@@ -159,7 +159,7 @@ def without_lock(*sinks: Any) -> Iterator[None]:
             sink._folder = folder
 
 
-def test_a_fence_between_a_zombies_look_and_its_commit_is_a_conflict(place: Place) -> None:
+def test_fence_between_read_and_commit_is_a_conflict(place: Place) -> None:
     """Promise 9: no row of the zombie lands, though its job has run."""
     zombie, successor = place.opened(format="delta"), place.opened(format="delta")
     zombie.fence([Fence(LINE, 1)])
@@ -176,7 +176,7 @@ def test_a_fence_between_a_zombies_look_and_its_commit_is_a_conflict(place: Plac
     assert place.numbers() == [1, 2]
 
 
-def test_a_commit_that_lands_while_its_successor_fences_is_not_forgotten(place: Place) -> None:
+def test_commit_that_lands_during_a_fence_is_counted(place: Place) -> None:
     """Promise 14: the fence would name the transaction before as the last."""
     zombie, successor = place.opened(format="delta"), place.opened(format="delta")
     zombie.fence([Fence(LINE, 1)])
@@ -203,7 +203,7 @@ def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
     assert sink.committed(lines) == [Committed(line, 1, 1) for line in lines]
 
 
-def test_a_transaction_below_the_epoch_that_was_fenced_is_a_lost_state(place: Place) -> None:
+def test_transaction_below_the_fenced_epoch_is_lost_state(place: Place) -> None:
     """Promise 8: not a fresh partition."""
     sink = place.opened(format="delta")
     sink.fence([Fence(LINE, 1)])
@@ -239,7 +239,7 @@ def holding(program: str, file: Path) -> Iterator[None]:
         process.stdin.close()
 
 
-def test_spark_changes_the_table_between_commits_and_every_transaction_stays(place: Place) -> None:
+def test_transactions_survive_sparks_changes_to_the_table(place: Place) -> None:
     sink = place.opened(format="delta")
     sink.fence([Fence(LINE, 1)])
     committed: list[Staged] = []
@@ -254,7 +254,7 @@ def test_spark_changes_the_table_between_commits_and_every_transaction_stays(pla
     assert sink.committed([LINE]) == [Committed(LINE, 1, 2)]
 
 
-def test_a_table_that_forgets_transactions_is_refused_when_it_is_told_to(place: Place) -> None:
+def test_table_that_forgets_transactions_is_refused(place: Place) -> None:
     sink = place.opened(format="delta")
     sink.fence([Fence(LINE, 1)])
     staged = sink.stage(group(1, 1))
@@ -269,7 +269,7 @@ def test_a_table_that_forgets_transactions_is_refused_when_it_is_told_to(place: 
 
 
 @pytest.mark.parametrize("source", ["delta", "parquet"])
-def test_what_spark_has_written_is_synced_before_the_sink_answers(
+def test_spark_files_are_synced_before_the_sink_answers(
     place: Place, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 3: acknowledged rows survive a power cut, with the names of their files."""

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def test_results_come_in_the_order_of_the_tasks_whatever_bytes_they_are(spark: SparkDriver) -> None:
+def test_task_results_keep_their_order(spark: SparkDriver) -> None:
     tasks = [b"", bytes(range(256)), b"\n" * 3, b"x" * 100_000, b"last"]
     found = run_tasks(spark, tasks, task_functions.doubled, group="doubled")
     assert found == [task + task for task in tasks]

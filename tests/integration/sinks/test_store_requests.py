@@ -98,7 +98,7 @@ def test_files_of_partitions_are_put_at_the_same_time(
     assert len(staged.parts) == len(table.asked) == len(given)
 
 
-def test_a_merge_costs_eleven_requests_and_three_for_each_file_that_is_read(
+def test_merge_takes_eleven_requests_plus_three_per_file(
     seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
 ) -> None:
     """All but the two for the last entry are delta-rs's. Nothing is staged."""
@@ -110,7 +110,7 @@ def test_a_merge_costs_eleven_requests_and_three_for_each_file_that_is_read(
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "iceberg-rest"])
-def test_an_iceberg_commit_costs_three_requests_and_removes_old_metadata_beside_the_next(
+def test_iceberg_commit_takes_three_requests(
     kind: str, seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
 ) -> None:
     """A manifest, their list, and the metadata or the catalogue's request."""

@@ -100,7 +100,7 @@ def test_a_topic_that_would_lose_claims_is_refused(
         sink.open(context(kafka, exactly_once=True))
 
 
-def test_the_topic_of_the_transactions_is_made_only_for_exactly_once(
+def test_transactions_topic_is_created_only_for_exactly_once(
     kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
 ) -> None:
     name = topic(1)
@@ -113,7 +113,7 @@ def test_the_topic_of_the_transactions_is_made_only_for_exactly_once(
     assert f"{name}.transactions" in kafka.topics()
 
 
-def test_the_open_transaction_of_a_frozen_process_is_aborted_by_its_successor(
+def test_successor_aborts_a_frozen_producers_transaction(
     kafka: EmbeddedKafka,
     topic: Callable[..., str],
     opened: Any,

@@ -90,7 +90,7 @@ def rows(ids, totals):
     return pa.table({"order_id": ids, "total": totals, "sku": ["x"] * len(ids)})
 
 
-def test_a_delta_table_has_what_its_log_has_added_and_not_removed(tmp_path):
+def test_delta_files_are_those_of_the_log(tmp_path):
     storage, uri = Storage(str(tmp_path)), str(tmp_path / "orders")
     write_deltalake(uri, rows([9], [9.0]))
     write_deltalake(uri, rows([1, 2], [0.1, 0.2]), mode="overwrite")
@@ -101,7 +101,7 @@ def test_a_delta_table_has_what_its_log_has_added_and_not_removed(tmp_path):
     assert found == Contents(rows=3, order_ids=8, cents=5_055)
 
 
-def test_what_was_read_before_all_partitions_were_open_counts_for_nothing():
+def test_records_read_before_opening_are_not_measured():
     start = Moment(at=100.0, cpu=3.0, read=1_000)
     end = Moment(at=104.0, cpu=9.0, read=5_000)
     found = figures(start, end, Memory(5_000))
@@ -110,7 +110,7 @@ def test_what_was_read_before_all_partitions_were_open_counts_for_nothing():
     assert found["cpu_us"] == pytest.approx(1_500)
 
 
-def test_how_long_the_opening_took_is_told_of_those_that_open_something():
+def test_opening_time_is_reported_where_it_exists():
     runs = {
         "raw": [{"records": 10}],
         "noop": [{"records": 10, "open_seconds": seconds} for seconds in (0.7, 0.41239, 0.2)],
@@ -157,13 +157,13 @@ def test_children_and_theirs_belong_to_the_tree_and_nobody_else():
     assert [each.pid for each in tree(all_of_them, 10)] == [10, 11, 12]
 
 
-def test_a_session_of_a_descendant_belongs_to_the_tree_though_its_parent_has_ended():
+def test_session_of_a_descendant_belongs_to_the_tree():
     jvm, orphan, sibling = process(20, 10, 20), process(30, 1, 20), process(40, 1, 1)
     found = tree([process(10, 1, 1), jvm, orphan, sibling], 10)
     assert [each.pid for each in found] == [10, 20, 30]
 
 
-def test_what_a_child_takes_counts_while_it_runs_and_when_it_has_ended():
+def test_cpu_of_children_counts_during_and_after_their_life():
     before = tree_seconds()
     with subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) as child:
         deadline = Limit(30)
@@ -173,7 +173,7 @@ def test_what_a_child_takes_counts_while_it_runs_and_when_it_has_ended():
     assert tree_seconds() - before >= 0.3
 
 
-def test_records_are_due_from_the_first_moment_on_at_the_rate_until_all_are():
+def test_records_are_due_at_the_rate():
     assert due(0.0, 20_000, 100_000) == 1
     assert due(0.5, 20_000, 100_000) == 10_001
     assert due(60.0, 20_000, 100_000) == 100_000
@@ -194,13 +194,13 @@ def test_the_ideal_of_equal_calls_is_their_number_by_the_workers():
     assert ideal_seconds(iter([FAST_SECONDS] * 1_001), 100) == pytest.approx(0.1)
 
 
-def test_the_ideal_lets_the_other_workers_go_on_beside_a_slow_call():
+def test_ideal_lets_other_workers_pass_a_slow_call():
     calls = [10.0, *[1.0] * 8, 1.0]
     assert ideal_seconds(iter(calls), 2) == pytest.approx(8.0)
     assert ideal_seconds(iter(calls), 1) == pytest.approx(18.0)
 
 
-def test_one_record_in_each_thousand_is_slow_and_no_partition_is_spared():
+def test_one_record_in_a_thousand_is_slow_on_each_partition():
     slow = [number for number in range(40 * SLOW_ONE_IN) if is_slow(number)]
     assert [number // SLOW_ONE_IN for number in slow] == list(range(40))
     counts = [sum(number % 4 == partition for number in slow) for partition in range(4)]
@@ -211,7 +211,7 @@ def job(records, **options):
     return Job("m", "v", "nowhere", "nowhere", "t", records, "p", options=options)
 
 
-def test_commits_go_into_a_table_that_has_as_many_files_as_was_asked(monkeypatch):
+def test_commits_go_into_a_table_of_the_requested_size(monkeypatch):
     counted = []
     committed = tables_growth._committed
 
@@ -225,7 +225,7 @@ def test_commits_go_into_a_table_that_has_as_many_files_as_was_asked(monkeypatch
     assert counted == [101, 102, 103]
 
 
-def test_a_row_can_be_read_when_the_first_entry_that_adds_a_file_is_there(tmp_path):
+def test_row_is_visible_with_the_first_log_entry(tmp_path):
     log = tmp_path / "_delta_log"
     log.mkdir()
     for version, text in enumerate(('{"metaData":{}}', '{"add":{"path":"a"}}', '{"add":{}}')):
@@ -266,7 +266,7 @@ def test_columns_reject_an_unknown_user():
         PriceColumns().price(batch)
 
 
-def test_partition_of_another_replica_costs_less_than_one_of_ours():
+def test_anothers_partition_costs_less_memory_than_ours():
     found = memory(20)
     assert 0 < found.known_bytes < found.idle_bytes
     assert owner_thread(20, 5).turn_seconds >= 0

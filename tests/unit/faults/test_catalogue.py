@@ -17,7 +17,7 @@ from tests.faults.servers import Servers
 EVERY = list(crash_cases())
 
 
-def test_every_point_is_hit_in_each_way_with_one_replica_and_with_two() -> None:
+def test_every_crash_point_is_hit_in_each_way() -> None:
     assert [
         f"{point}:{action}:{replicas}"
         for point in POINTS
@@ -27,7 +27,7 @@ def test_every_point_is_hit_in_each_way_with_one_replica_and_with_two() -> None:
     assert len(EVERY) == 108
 
 
-def test_both_promises_are_held_at_every_point_that_both_have_by_every_action() -> None:
+def test_both_guarantees_are_played_at_every_point() -> None:
     found = defaultdict(set)
     for case in crash_cases().values():
         assert case.guarantee in POINTS[case.point].places

@@ -62,7 +62,7 @@ def test_a_side_effect_that_never_was_is_told() -> None:
         (5, "exactly once", [WINDOW], False),
     ],
 )
-def test_a_row_may_repeat_at_least_once_and_inside_the_window_alone(
+def test_row_may_repeat_only_within_the_window(
     offset: int, guarantee: Guarantee, breaks: list[Break], *, is_explained: bool
 ) -> None:
     outcome = judged(twice(offset), guarantee, *breaks)
@@ -71,13 +71,13 @@ def test_a_row_may_repeat_at_least_once_and_inside_the_window_alone(
     assert outcome.is_good is is_explained
 
 
-def test_what_repeats_more_often_than_there_were_windows_is_not_explained() -> None:
+def test_repetitions_beyond_the_windows_are_unexplained() -> None:
     rows = found().rows + Counter({feed.row(PART, 5): 2})
     assert judged(found(rows=rows), "at least once", WINDOW).unexplained_duplicates == 1
     assert judged(found(rows=rows), "at least once", WINDOW, WINDOW).is_good
 
 
-def test_a_letter_may_repeat_inside_the_window_under_either_promise() -> None:
+def test_letter_may_repeat_within_the_window() -> None:
     letters = found().letters + Counter([(PART, 7)])
     assert judged(found(letters=letters), "exactly once", WINDOW).is_good
     assert not judged(found(letters=letters), "exactly once").is_good

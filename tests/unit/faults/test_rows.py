@@ -52,7 +52,7 @@ def test_a_test_that_passes_is_good_and_runs_once_for_all_rows(
     ],
     ids=["fails", "is skipped", "is none"],
 )
-def test_a_row_whose_test_fails_or_is_skipped_or_is_none_is_not_good(
+def test_matrix_row_fails_if_its_test_fails_or_is_skipped(
     servers: Servers, tmp_path: Path, test: str
 ) -> None:
     outcome = rows.play("K01", written(tmp_path, test), servers)

@@ -70,7 +70,7 @@ class Counted(CountsInDelta):
         return [(slot, copy, n) for (slot, copy), n in self._told.items()]
 
 
-def test_rows_past_the_stored_offset_may_be_there_and_those_below_must() -> None:
+def test_rows_below_the_stored_offset_must_exist() -> None:
     rows = list(wanted.rows(ROWS, records(300, 100)))
     for stored in ({}, {0: 120}, {0: 300, 1: 100}):
         found = Appended(rows).found(stored, EVERY)
@@ -80,7 +80,7 @@ def test_rows_past_the_stored_offset_may_be_there_and_those_below_must() -> None
     assert found.missing == {("0:300", 0): 1, ("0:300", 1): 1, ("0:301", 0): 1, ("0:301", 1): 1}
 
 
-def test_a_row_that_is_there_twice_or_that_nobody_wrote_is_too_much() -> None:
+def test_repeated_and_unknown_rows_are_surplus() -> None:
     rows = list(wanted.rows(ROWS, records(300, 100)))
     found = Appended([*rows, rows[7], ("9:9", 0)]).found({0: 10}, EVERY)
     assert found.surplus == {rows[7]: 1, ("9:9", 0): 1}
@@ -96,7 +96,7 @@ def test_a_state_has_counted_each_row_once() -> None:
     assert Counted([*every, rows[0]]).found({}, EVERY).surplus == {("0-0", 0): 1}
 
 
-def test_a_table_with_keys_has_what_some_length_of_each_partition_makes() -> None:
+def test_keyed_table_matches_a_prefix_of_each_partition() -> None:
     for ends in ((0, 0), (1, 0), (300, 100), (451, 499), COUNTS):
         made = table(wanted.rows(ROWS, records(*ends)))
         for stored in ({}, {0: ends[0] // 2}, dict(enumerate(ends))):
@@ -107,7 +107,7 @@ def test_a_table_with_keys_has_what_some_length_of_each_partition_makes() -> Non
     assert Keyed(made).found({0: 302}, EVERY).missing
 
 
-def test_a_transaction_that_is_written_again_after_a_later_one_is_found() -> None:
+def test_transaction_rewritten_after_a_later_one_is_found() -> None:
     rows = list(wanted.rows(ROWS, records(600, 0)))
     once = [row for row in rows if 200 <= int(row[0].split(":")[1]) < 400]
     found = Keyed(table([*rows, *once])).found({0: 600}, EVERY)

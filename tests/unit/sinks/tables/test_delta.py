@@ -111,7 +111,7 @@ def test_a_log_entry_that_is_replaced_within_its_second_and_by_one_as_long_stops
         put(sink, 2, 2)
 
 
-def test_a_transaction_below_the_epoch_that_was_fenced_is_a_lost_state(table: Table) -> None:
+def test_transaction_below_the_fenced_epoch_is_lost_state(table: Table) -> None:
     """Promise 8: not a fresh partition."""
     sink = table.fenced(epoch=3)
     for entry in table.entries()[1:]:
