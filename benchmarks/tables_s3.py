@@ -7,8 +7,8 @@ from benchmarks.bench import Bench
 from benchmarks.orders import Orders
 from benchmarks.result import Comparison, Goal, Result
 from benchmarks.tables import DELTA, ICEBERG, LARGE_ROWS, MEASURED, MODULE, WORK
+from tests.support.network import Relay
 from tests.support.seaweed import EmbeddedSeaweed
-from tests.worlds.relay import Relay
 
 RECORDS = 2_000_000
 ROUNDS = 2

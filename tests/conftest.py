@@ -25,7 +25,7 @@ from tests import longest_first, spark_classes
 from tests.acceptance.trial import Trial
 from tests.support import patience, servers
 from tests.support.seaweed import EmbeddedSeaweed
-from tests.worlds.shared_spark import SharedSpark
+from tests.support.spark import SharedSpark
 from topology.masking import mask
 
 MakeTopic = Callable[..., str]

@@ -21,8 +21,8 @@ from tests.acceptance.harness import Run
 from tests.acceptance.replica_nodes import Nodes, Plan, Stored
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break, Found, Guarantee, Outcome, judge
+from tests.support.committed_messages import committed_values
 from tests.support.patience import until
-from tests.worlds.committed import committed_values
 
 Output: TypeAlias = Literal["lines", "messages", "delta"]
 

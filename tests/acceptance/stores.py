@@ -36,8 +36,8 @@ from sinks.storage import Storage
 from tests.acceptance import evidence, table_files, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.wanted import Row
-from tests.worlds.committed import committed_values
-from tests.worlds.postgres_table import rows_of
+from tests.support.committed_messages import committed_values
+from tests.support.postgres_table import rows_of
 
 _PARTITIONS = 2  # of a topic that is written
 _LARGEST = 2**63 - 1

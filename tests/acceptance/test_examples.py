@@ -31,8 +31,8 @@ from service.devservers.servers import EmbeddedKafka
 from sinks.storage import Storage
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run
-from tests.worlds.committed import committed_messages
-from tests.worlds.postgres_table import rows_of
+from tests.support.committed_messages import committed_messages
+from tests.support.postgres_table import rows_of
 from topology.sink import SinkContext
 from topology.state import LINE
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.acceptance import evidence
 from tests.docs.blocks import ROOT, blocks, commands
+from tests.support.documented_commands import SECONDS, Follower, Given
 from tests.support.patience import seconds, until
-from tests.worlds.following import SECONDS, Follower, Given
 
 pytestmark = pytest.mark.acceptance
 

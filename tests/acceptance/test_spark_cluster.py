@@ -14,7 +14,7 @@ from tests.acceptance.trial import Trial
 from tests.faults.judge import GOOD
 from tests.faults.sink_crashes import RECORDS, SECONDS, CrashPipeline
 from tests.support.patience import until
-from tests.worlds.spark_cluster import SparkMaster, SparkWorker
+from tests.support.spark import SparkMaster, SparkWorker
 
 pytestmark = pytest.mark.timeout(600)
 

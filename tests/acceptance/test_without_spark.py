@@ -11,8 +11,8 @@ from examples.support.postgres_server import EmbeddedPostgres
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence
 from tests.acceptance.harness import Run
+from tests.support.postgres_table import connected, rows_of
 from tests.support.without import SPARK, without
-from tests.worlds.postgres_table import connected, rows_of
 
 pytestmark = pytest.mark.acceptance
 

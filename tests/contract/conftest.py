@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.devservers.servers import EmbeddedKafka
-from tests.worlds.fetching import KafkaWorld, MemoryLogWorld
+from tests.support.kafka import KafkaWorld, MemoryLogWorld
 
 BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
 

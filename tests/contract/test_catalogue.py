@@ -21,8 +21,8 @@ from partition.records import Partition
 from partition.recovery import Ways
 from tests.acceptance import processes
 from tests.support.faulty_store import FaultyStore
+from tests.support.kafka import SECONDS, KafkaWorld, numbers
 from tests.support.patience import Limit, slack
-from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
 
 def test_a_topic_is_described_with_its_partitions_in_order(world: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
 from partition.interfaces import Progress
 from partition.records import Partition, Position
-from tests.worlds.storing import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
+from tests.support.zookeeper import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
 
 MANY = [Partition("orders", number) for number in range(70)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from partition.interfaces import Fetched
 from partition.records import Chunk, Partition, Position
-from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
+from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
 from topology.record import Record
 
 

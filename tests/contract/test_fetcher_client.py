@@ -9,7 +9,7 @@ from partition.errors import KafkaFailed
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.kafka.librdkafka import FORCED
 from partition.records import Partition, Position
-from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
+from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
 
 
 @pytest.mark.integration

@@ -6,7 +6,7 @@ import pytest
 
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
 from partition.records import Partition, Position
-from tests.worlds.fetching import Reading, numbers
+from tests.support.kafka import Reading, numbers
 
 
 @pytest.mark.parametrize("position", [1, 900])

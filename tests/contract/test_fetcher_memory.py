@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.support.kafka import KafkaWorld
 from tests.support.patience import seconds
-from tests.worlds.fetching import KafkaWorld
 
 pytestmark = pytest.mark.integration
 RECORDS, BYTES, PARTITIONS = 25_000, 2048, 8  # 51 MB

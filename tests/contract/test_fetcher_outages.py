@@ -6,7 +6,7 @@ import pytest
 
 from partition.records import Partition, Position
 from tests.acceptance import processes
-from tests.worlds.fetching import KafkaWorld, Reading, numbers
+from tests.support.kafka import KafkaWorld, Reading, numbers
 
 pytestmark = pytest.mark.integration
 

@@ -25,7 +25,7 @@ from partition.replicas.heartbeat import (
 from partition.replicas.plan import Control, Member, Note, Plan
 from tests.acceptance import processes
 from tests.support.patience import until
-from tests.worlds.storing import (
+from tests.support.zookeeper import (
     BOTH,
     SECONDS,
     A,

@@ -13,8 +13,8 @@ from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException,
 
 from partition.records import Partition
 from tests.acceptance import processes
+from tests.support.kafka import SECONDS, KafkaWorld, numbers
 from tests.support.patience import Limit
-from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
 
 pytestmark = pytest.mark.integration
 

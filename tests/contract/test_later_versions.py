@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from partition.errors import StoreCorrupt
-from tests.worlds.storing import BOTH, A, B, NodesWorld, begin, claim, commit, node, opened
+from tests.support.zookeeper import BOTH, A, B, NodesWorld, begin, claim, commit, node, opened
 
 LATER = (  # its fields may mean anything
     b'{"topology":{"id":"shop-1","name":"shop-1"},"offset":41,'

@@ -19,8 +19,8 @@ from partition.records import Partition, offset_of
 from partition.recovery import Ways
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyStore
+from tests.support.kafka import BRISK
 from tests.support.mock_kafka import MockKafka
-from tests.worlds.fetching import BRISK
 
 SECONDS = 30.0
 

@@ -13,7 +13,7 @@ from partition.errors import (
 )
 from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Position
-from tests.worlds.storing import (
+from tests.support.zookeeper import (
     BOTH,
     SECONDS,
     A,

@@ -24,7 +24,7 @@ from partition.errors import (
 from partition.interfaces import Claim, Progress, StoredOffset
 from partition.records import Partition, Position
 from tests.support.patience import slack, until
-from tests.worlds.storing import (
+from tests.support.zookeeper import (
     BOTH,
     SECONDS,
     STORM,

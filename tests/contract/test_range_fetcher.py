@@ -7,7 +7,7 @@ import pytest
 from partition.records import Partition, Position
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import TaskRange
-from tests.worlds.fetching import KafkaWorld, Reading, numbers
+from tests.support.kafka import KafkaWorld, Reading, numbers
 from transactions.transaction import RangeDigest
 
 

@@ -26,7 +26,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from partition.memory import MemoryMessage
 from partition.records import Partition
 from tests.support.patience import seconds
-from tests.worlds.registering import HttpWorld, MockWorld, RegistryWorld
+from tests.support.registry import HttpWorld, MockWorld, RegistryWorld
 from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
 from topology.payloads.limits import Limits

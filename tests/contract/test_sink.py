@@ -19,8 +19,8 @@ from sinks import DeltaSink, IcebergSink, MemorySink, PostgresSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
-from tests.worlds.fake_spark import FakeSpark
-from tests.worlds.postgres_table import PostgresTable
+from tests.support.fake_spark import FakeSpark
+from tests.support.postgres_table import PostgresTable
 from topology.errors import RowsRejected, SinkFailed
 from topology.schema import schema_of
 from topology.sink import Batch, Piece, Sink, SinkContext

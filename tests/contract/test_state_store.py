@@ -14,7 +14,7 @@ from sinks.postgres.state import PostgresState
 from sinks.state.delta_state import DeltaState
 from sinks.state.store import Change, MemoryState, StateStore
 from sinks.storage import Storage
-from tests.worlds.postgres_table import PostgresTable
+from tests.support.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Maintained, Share, Sink, SinkContext

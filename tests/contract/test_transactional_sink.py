@@ -29,12 +29,12 @@ from sinks import (
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
+from tests.support.committed_messages import committed_values
+from tests.support.fake_spark import FakeSpark
+from tests.support.iceberg_table import Table, in_postgres
 from tests.support.patience import seconds
-from tests.worlds.committed import committed_values
-from tests.worlds.fake_spark import FakeSpark
-from tests.worlds.iceberg_table import Table, in_postgres
-from tests.worlds.postgres_table import PostgresTable
-from tests.worlds.staged_apart import StagedApart, copied, halves, staged_apart
+from tests.support.postgres_table import PostgresTable
+from tests.support.remote_staging import StagedApart, copied, halves, staged_apart
 from topology.errors import SinkFailed, SinkFenced
 from topology.schema import schema_of
 from topology.sink import (

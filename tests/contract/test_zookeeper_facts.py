@@ -24,7 +24,7 @@ from kazoo.retry import KazooRetry
 
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.patience import until
-from tests.worlds.storing import SECONDS, Proxy, expire
+from tests.support.zookeeper import SECONDS, Proxy, expire
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.support.patience import slack, until
-from tests.worlds.storing import (
+from tests.support.zookeeper import (
     SECONDS,
     A,
     B,

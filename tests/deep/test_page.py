@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 
 from service.devservers.server import free_ports
+from tests.support.browser import dom
 from tests.support.patience import seconds, until
-from tests.worlds.browser import dom
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 

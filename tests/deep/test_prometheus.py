@@ -13,11 +13,10 @@ from confluent_kafka import Producer
 from service.devservers.server import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.reference import ROOT
+from tests.support.orders_topology import TOPIC
 from tests.support.patience import seconds, until
+from tests.support.prometheus import DASHBOARDS, Prometheus, expressions, filled_in, read
 from tests.unit.deploy.test_alerts import ALERTS, RULES
-from tests.worlds.dashboards import DASHBOARDS, expressions, filled_in, read
-from tests.worlds.prometheus import Prometheus
-from tests.worlds.watched_orders import TOPIC
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 
@@ -66,7 +65,7 @@ def watching(
     log = folder / "headrace.log"
     with log.open("wb") as written:
         run = subprocess.Popen(
-            [HEADRACE, "run", "tests.worlds.watched_orders:topology", "--config", config],
+            [HEADRACE, "run", "tests.support.orders_topology:topology", "--config", config],
             stdout=written,
             stderr=written,
             cwd=folder,

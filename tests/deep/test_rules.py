@@ -4,9 +4,8 @@ import json
 
 import pytest
 
+from tests.support.prometheus import DASHBOARDS, expressions, filled_in, promtool, read
 from tests.unit.deploy.test_alerts import ALERTS, PLAYED, RULES
-from tests.worlds.dashboards import DASHBOARDS, expressions, filled_in, read
-from tests.worlds.prometheus import promtool
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 

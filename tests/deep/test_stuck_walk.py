@@ -23,9 +23,8 @@ from service.devservers.server import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.reference import ROOT
 from tests.support.patience import seconds, until
+from tests.support.prometheus import Prometheus, expressions, filled_in, read
 from tests.unit.deploy.test_alerts import RULES
-from tests.worlds.dashboards import expressions, filled_in, read
-from tests.worlds.prometheus import Prometheus
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 

@@ -21,8 +21,8 @@ from service.devservers.server import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.feed import Feed
 from tests.deploy.tools import tool
+from tests.support.committed_messages import committed_values
 from tests.support.patience import seconds, until
-from tests.worlds.committed import committed_values
 
 PARTITIONS = 6
 SPACE = "pipelines"

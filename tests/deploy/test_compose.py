@@ -13,7 +13,7 @@ import pytest
 from deploy.chart import ROOT
 from tests.deploy.tools import TOOLS, manifests, run, tool
 from tests.support.patience import seconds
-from tests.worlds.dashboards import DASHBOARDS
+from tests.support.prometheus import DASHBOARDS
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 

@@ -26,7 +26,7 @@ from tests.simulation.range_tasks import SimStager, SimSubmissions, TaskRows
 from tests.simulation.settings import TOPICS
 from tests.simulation.transacting import SimFencing
 from tests.simulation.transaction_writer import SimWriter
-from tests.worlds.tasking import SETTINGS
+from tests.support.spark_tasks import SETTINGS
 from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext, Staged
 from topology.steps import BatchPolicy, SinkStep
 from topology.topology import Topology

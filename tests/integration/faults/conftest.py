@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.worlds.fetching import KafkaWorld
-from tests.worlds.serving import Serving
+from tests.support.kafka import KafkaWorld
+from tests.support.service import Serving
 
 MakeServing = Callable[..., Serving]
 

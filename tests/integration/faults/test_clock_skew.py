@@ -13,9 +13,9 @@ from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.tables.table import TableSink
 from tests.acceptance.table_files import metadata_of
+from tests.support.clock_shift import WallClock
+from tests.support.lake import NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from tests.support.patience import seconds
-from tests.worlds.clock_shift import WallClock
-from tests.worlds.lake import NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from topology.errors import SinkFailed, SinkFenced
 
 pytestmark = [

@@ -23,7 +23,7 @@ from sinks.tables.delta_log import DeltaLog
 from sinks.tables.iceberg_log import IcebergLog
 from sinks.tables.log import Conflict
 from tests.acceptance import evidence, table_files
-from tests.worlds import delta_table, iceberg_table
+from tests.support import delta_table, iceberg_table
 from topology.errors import SinkBusy
 from topology.sink import Committed, Fence
 

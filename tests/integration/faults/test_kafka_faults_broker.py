@@ -7,8 +7,8 @@ import pytest
 from partition.records import Partition
 from tests.acceptance import processes
 from tests.integration.faults.conftest import MakeServing
-from tests.worlds.fetching import KafkaWorld, numbers
-from tests.worlds.serving import Running
+from tests.support.kafka import KafkaWorld, numbers
+from tests.support.service import Running
 
 pytestmark = pytest.mark.faults
 AVAILABLE = "headrace_service_kafka_available_state"

@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from partition.records import Partition
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import stored
-from tests.worlds.fetching import SECONDS, numbers
-from tests.worlds.kafka_cluster import KafkaCluster
-from tests.worlds.serving import Serving
+from tests.support.kafka import SECONDS, numbers
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.service import Serving
 
 pytestmark = pytest.mark.faults
 MOVES = 3

@@ -14,9 +14,9 @@ from confluent_kafka.admin import (
 from partition.records import Partition
 from service.errors import TooManyDeadLetters
 from tests.integration.faults.conftest import MakeServing
+from tests.support.kafka import KafkaWorld, numbers
 from tests.support.patience import seconds
 from tests.support.raw_headers import RawRecord, send_raw
-from tests.worlds.fetching import KafkaWorld, numbers
 
 pytestmark = pytest.mark.faults
 PENDING = "headrace_sinks_dead_letters_pending_records"

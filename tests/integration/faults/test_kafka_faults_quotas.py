@@ -9,8 +9,8 @@ from partition.records import Partition
 from service.devservers.java import find_java, java_command
 from service.jars.resolver import resolve
 from tests.integration.faults.conftest import MakeServing
+from tests.support.kafka import KafkaWorld
 from tests.support.patience import seconds
-from tests.worlds.fetching import KafkaWorld
 
 pytestmark = pytest.mark.faults
 BYTES_PER_SECOND = 40_000

@@ -7,9 +7,9 @@ import pytest
 
 from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
+from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
 from tests.support.patience import Limit
 from tests.support.raw_headers import RawRecord, send_raw
-from tests.worlds.fetching import SECONDS, KafkaWorld, Reading, numbers
 
 pytestmark = pytest.mark.faults
 SPOILT = b"spoilt-on-disk"

@@ -13,8 +13,8 @@ from partition.errors import KafkaFailed
 from partition.records import Partition
 from service.devservers.server import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
-from tests.worlds.serving import Serving
+from tests.support.kafka import SECONDS, KafkaWorld, numbers
+from tests.support.service import Serving
 
 pytestmark = pytest.mark.faults
 USER = "svc"

@@ -5,7 +5,7 @@ import pytest
 from partition.errors import SourceLost
 from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
-from tests.worlds.fetching import KafkaWorld, numbers
+from tests.support.kafka import KafkaWorld, numbers
 
 pytestmark = pytest.mark.faults
 SOON = {"discover_interval_seconds": 0.3}

@@ -4,7 +4,7 @@ import pytest
 
 from partition.records import Partition
 from tests.integration.faults.conftest import MakeServing
-from tests.worlds.fetching import SECONDS, KafkaWorld, numbers
+from tests.support.kafka import SECONDS, KafkaWorld, numbers
 
 pytestmark = pytest.mark.faults
 HELD = "transaction_wait_seconds"

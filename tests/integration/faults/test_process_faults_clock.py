@@ -14,10 +14,10 @@ from tests.acceptance import trial as alone
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.support.clock_shift import WallClock
+from tests.support.kafka import KafkaWorld
 from tests.support.patience import slack, until
-from tests.worlds.clock_shift import WallClock
-from tests.worlds.fetching import KafkaWorld
-from tests.worlds.looking import Window
+from tests.support.service import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.replicas import Replicas
 from tests.acceptance.trial import Trial
 from tests.support.patience import until
-from tests.worlds.looking import Window
+from tests.support.service import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -8,8 +8,8 @@ import pytest
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
 from tests.acceptance.trial import Trial
+from tests.support.limits import SmallMemory
 from tests.support.patience import slack
-from tests.worlds.small_memory import SmallMemory
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

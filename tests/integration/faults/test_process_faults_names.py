@@ -10,9 +10,9 @@ from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.replicas import TOPOLOGIES, Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break
+from tests.support.limits import Names
 from tests.support.patience import until
-from tests.worlds.looking import Window
-from tests.worlds.names import Names
+from tests.support.service import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

@@ -9,9 +9,9 @@ import pytest
 from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break
+from tests.support.network import Apart, Way
 from tests.support.patience import slack
-from tests.worlds.apart import Apart, Way
-from tests.worlds.looking import Window
+from tests.support.service import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 

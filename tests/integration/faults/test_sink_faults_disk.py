@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from sinks.spark.driver import SparkDriver
-from tests.worlds.plant import CASES, KEEP_TRANSACTIONS, Plant
-from tests.worlds.small_disk import SmallDisk, immutable
+from tests.support.limits import SmallDisk, immutable
+from tests.support.pipeline import CASES, KEEP_TRANSACTIONS, Plant
 from topology.sink import Staged
 
 pytestmark = [

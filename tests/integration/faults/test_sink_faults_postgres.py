@@ -8,7 +8,7 @@ import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from tests.support.patience import seconds, until
-from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
+from tests.support.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.sink import Committed, Fence
 
 pytestmark = pytest.mark.faults

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sinks.spark.driver import SparkDriver
-from tests.worlds.plant import KEEP_TRANSACTIONS, Plant
+from tests.support.pipeline import KEEP_TRANSACTIONS, Plant
 from topology.errors import SinkFailed
 
 pytestmark = [

@@ -23,11 +23,11 @@ import pytest
 from pyarrow.fs import copy_files
 
 from sinks.spark.driver import SparkDriver
+from tests.support.lake import CATALOG, NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from tests.support.near_a_store import Answer, Ask, Asked, Fault, StoreProxy, pass_on
 from tests.support.patience import Limit, seconds, until
 from tests.support.seaweed import KEY_ID, NEW_KEY_ID, NEW_SECRET, SECRET, EmbeddedSeaweed
 from tests.support.store_faults import ONCE, error, weather
-from tests.worlds.lake import CATALOG, NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from topology.errors import SinkFailed, SinkFenced
 
 _NUMBERS = re.compile(r"[0-9a-f-]{6,}|[0-9]")

@@ -8,9 +8,9 @@ import pytest
 from partition.errors import StoreUnavailable
 from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka
-from tests.worlds.fetching import KafkaWorld, numbers
-from tests.worlds.serving import Serving
-from tests.worlds.zookeeper_ensemble import ZooKeeperEnsemble, read_only
+from tests.support.kafka import KafkaWorld, numbers
+from tests.support.service import Serving
+from tests.support.zookeeper import ZooKeeperEnsemble, read_only
 from topology.topology import Reliability
 
 pytestmark = pytest.mark.faults

@@ -12,8 +12,8 @@ from partition.errors import PartitionError, SinkAhead, StoreBehind
 from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import stored
-from tests.worlds.fetching import KafkaWorld, numbers
-from tests.worlds.serving import Serving
+from tests.support.kafka import KafkaWorld, numbers
+from tests.support.service import Serving
 from topology.topology import Reliability
 
 pytestmark = pytest.mark.faults

@@ -8,9 +8,9 @@ import pytest
 
 from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.worlds.fetching import KafkaWorld, numbers
-from tests.worlds.relay import Relay
-from tests.worlds.serving import Running, Serving
+from tests.support.kafka import KafkaWorld, numbers
+from tests.support.network import Relay
+from tests.support.service import Running, Serving
 from topology.topology import Reliability
 
 pytestmark = pytest.mark.faults

@@ -21,8 +21,7 @@ from service.config import load
 from service.devservers.servers import EmbeddedZooKeeper
 from sinks.storage import Storage
 from tests.integration.partition.conftest import STORE_PASSWORD, Authority
-from tests.support.patience import seconds
-from tests.worlds.guarded_kafka import (
+from tests.support.kafka_security import (
     CLIENT,
     PASSWORD,
     SCOPE,
@@ -32,7 +31,8 @@ from tests.worlds.guarded_kafka import (
     Rule,
     TokenServer,
 )
-from tests.worlds.serving import Serving
+from tests.support.patience import seconds
+from tests.support.service import Serving
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
 

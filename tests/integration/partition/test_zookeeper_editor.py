@@ -14,7 +14,7 @@ from partition.storm_offsets import read_offsets
 from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
 from partition.zookeeper.zookeeper_store import ZooKeeperEditor
 from tests.support.patience import seconds, slack
-from tests.worlds.storing import Proxy, expire
+from tests.support.zookeeper import Proxy, expire
 
 pytestmark = pytest.mark.integration
 

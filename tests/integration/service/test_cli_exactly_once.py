@@ -18,7 +18,7 @@ from tests.support.patience import seconds
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[3]
-TOPOLOGY = "tests.worlds.numbered:topology"
+TOPOLOGY = "tests.support.numbers_topology:topology"
 RECORDS = 2_000
 PARTITIONS = 2
 SECONDS = seconds(120.0)

@@ -24,8 +24,8 @@ from kazoo.client import KazooClient
 from tests.docs.blocks import commands, name_of
 from tests.docs.ledger import is_played, played_pages
 from tests.support import fork_server
+from tests.support.documented_commands import SECONDS, Follower
 from tests.support.patience import seconds, until
-from tests.worlds.following import SECONDS, Follower
 
 pytestmark = pytest.mark.integration
 

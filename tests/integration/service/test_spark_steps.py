@@ -28,9 +28,9 @@ from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
+from tests.support.delta_table import LINE, SparkTable, group
+from tests.support.kafka import KafkaWorld
 from tests.support.patience import seconds, until
-from tests.worlds.delta_table import LINE, SparkTable, group
-from tests.worlds.fetching import KafkaWorld
 from topology.sink import Fence
 from topology.spark_step import ThroughSpark, spark_step
 

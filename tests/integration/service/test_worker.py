@@ -20,9 +20,9 @@ from service.spark_engine.task import (
     TaskRange,
     read_rows,
 )
+from tests.support.kafka import KafkaWorld, numbers
 from tests.support.patience import seconds
-from tests.worlds.fetching import KafkaWorld, numbers
-from tests.worlds.tasking import SETTINGS
+from tests.support.spark_tasks import SETTINGS
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from sinks.storage import Storage
 from sinks.tables.delta_log import DeltaLog
 from tests.acceptance import evidence
 from tests.support.azurite import EmbeddedAzurite
+from tests.support.delta_table import LINE, SCHEMA, group, rows, write
 from tests.support.seaweed import EmbeddedSeaweed
-from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
 from topology.errors import SinkFenced
 from topology.sink import Committed, Fence, Removal, SinkContext
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sinks.spark.driver import SparkDriver
-from tests.worlds.delta_table import LINE, SCHEMA, SparkTable, group, rows, write
-from tests.worlds.every_type import EVERY_TYPE, NOTHING, SOMETHING
-from tests.worlds.shared_spark import stream, streamed
+from tests.support.delta_table import LINE, SCHEMA, SparkTable, group, rows, write
+from tests.support.spark import stream, streamed
+from tests.support.table_types import EVERY_TYPE, NOTHING, SOMETHING
 from topology.errors import SinkFailed
 from topology.sink import Batch, Committed, Fence
 

@@ -18,9 +18,9 @@ from service.wiring import spark_driver
 from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
+from tests.support.delta_table import LINE, SCHEMA, group, rows, write
+from tests.support.iceberg_table import in_postgres
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET, EmbeddedSeaweed
-from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
-from tests.worlds.iceberg_table import in_postgres
 from topology.sink import Committed, Fence, Removal, SinkContext
 
 pytestmark = [

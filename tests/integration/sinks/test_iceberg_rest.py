@@ -12,10 +12,10 @@ from headrace import reference
 from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference
 from sinks.tables.iceberg_files import CatalogStorage
+from tests.support.delta_table import LINE, SCHEMA, group, rows, write
+from tests.support.iceberg_table import Table, racing
 from tests.support.patience import seconds
 from tests.support.seaweed import READER, EmbeddedSeaweed
-from tests.worlds.delta_table import LINE, SCHEMA, group, rows, write
-from tests.worlds.iceberg_table import Table, racing
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Committed, SinkContext
 

@@ -12,11 +12,11 @@ import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks.spark.driver import SparkDriver
+from tests.support import table_types
+from tests.support.delta_table import LINE, group, rows, write
+from tests.support.iceberg_table import SparkTable, racing
 from tests.support.patience import seconds
-from tests.worlds import every_type
-from tests.worlds.delta_table import LINE, group, rows, write
-from tests.worlds.iceberg_table import SparkTable, racing
-from tests.worlds.shared_spark import streamed
+from tests.support.spark import streamed
 from topology.errors import SinkFenced
 from topology.sink import Committed
 
@@ -26,11 +26,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 STRANGE = 'a `strange`."name" é'
-EVERY_TYPE = every_type.EVERY_TYPE.append(pa.field("pair", pa.list_(pa.int32(), 2))).append(
+EVERY_TYPE = table_types.EVERY_TYPE.append(pa.field("pair", pa.list_(pa.int32(), 2))).append(
     pa.field(STRANGE, pa.string())
 )
 NOTHING: dict[str, Any] = dict.fromkeys(EVERY_TYPE.names)
-SOMETHING = every_type.SOMETHING | {
+SOMETHING = table_types.SOMETHING | {
     "float": 0.5,
     "local": datetime(2026, 1, 2, 3, 4, 5, 678000),  # noqa: DTZ001 - it has no zone
     "pair": [1, 2],

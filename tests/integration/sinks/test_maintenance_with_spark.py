@@ -13,10 +13,10 @@ import pytest
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
+from tests.support import delta_table
+from tests.support.delta_table import LINE, SCHEMA, group, write
+from tests.support.iceberg_table import SparkTable, racing
 from tests.support.patience import seconds
-from tests.worlds import delta_table
-from tests.worlds.delta_table import LINE, SCHEMA, group, write
-from tests.worlds.iceberg_table import SparkTable, racing
 from topology.sink import Committed, Fence, SinkContext
 
 pytestmark = [

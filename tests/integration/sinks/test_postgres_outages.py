@@ -12,7 +12,7 @@ from sinks import PostgresSink
 from sinks.postgres.database import Database
 from tests.acceptance import processes
 from tests.support.patience import seconds
-from tests.worlds.postgres_table import LINE, PostgresTable, group, rows, write
+from tests.support.postgres_table import LINE, PostgresTable, group, rows, write
 from topology.errors import SinkBusy, SinkFenced
 from topology.sink import Committed, Fence, Staged
 

@@ -14,7 +14,7 @@ import pytest
 from examples.support.postgres_server import EmbeddedPostgres
 from headrace.state import PostgresState, State, combiner, count, least, most, total
 from tests.support.patience import seconds
-from tests.worlds.postgres_table import PostgresTable
+from tests.support.postgres_table import PostgresTable
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Committed, Fence, Share
 from topology.state import LINE, TXID, Shape

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from tests.support.patience import seconds
-from tests.worlds.postgres_table import LINE, SCHEMA, PostgresTable, connected, group, rows, write
+from tests.support.postgres_table import LINE, SCHEMA, PostgresTable, connected, group, rows, write
 from topology.errors import RowsRejected, SinkBusy, SinkFailed
 from topology.sink import Batch, Committed, Fence, Share, Staged
 

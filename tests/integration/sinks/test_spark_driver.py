@@ -19,10 +19,9 @@ from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.writer import Done, SinkWriter, WriteRetries
+from tests.support.delta_table import SparkTable, rows, write
 from tests.support.patience import seconds
-from tests.worlds.delta_table import SparkTable, rows, write
-from tests.worlds.dying_tasks import WORKER, tripled
-from tests.worlds.healing import PAGE, healing
+from tests.support.spark import PAGE, WORKER, healing, tripled
 from topology.sink import Batch, SinkContext
 
 pytestmark = [

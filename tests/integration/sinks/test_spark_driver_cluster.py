@@ -10,10 +10,8 @@ import pytest
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
 from sinks.tables import files
-from tests.worlds import task_functions
-from tests.worlds.dying_tasks import EXECUTOR, tripled
-from tests.worlds.healing import healing
-from tests.worlds.spark_cluster import SparkMaster, SparkWorker
+from tests.support import spark as task_functions
+from tests.support.spark import EXECUTOR, SparkMaster, SparkWorker, healing, tripled
 
 pytestmark = [
     pytest.mark.integration,

@@ -15,9 +15,9 @@ from sinks import DeltaSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import LOG_STORE
 from sinks.storage import Storage
+from tests.support.delta_table import LINE, SCHEMA, group, rows
 from tests.support.near_a_store import unconditional
 from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
-from tests.worlds.delta_table import LINE, SCHEMA, group, rows
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Sink, SinkContext
 

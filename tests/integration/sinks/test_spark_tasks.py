@@ -11,9 +11,9 @@ from sinks.errors import SparkTimeout, TaskRaised
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
 from sinks.tables import files
+from tests.support import spark as task_functions
 from tests.support.patience import seconds
-from tests.worlds import task_functions
-from tests.worlds.healing import healing
+from tests.support.spark import healing
 
 pytestmark = [
     pytest.mark.integration,

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.support.delta_table import LINE
+from tests.support.lake import CATALOG, Lake, Owner, in_sqlite
 from tests.support.near_a_store import Answer, Ask, Asked, StoreProxy
 from tests.support.patience import seconds, until
 from tests.support.seaweed import EmbeddedSeaweed
-from tests.worlds.delta_table import LINE
-from tests.worlds.lake import CATALOG, Lake, Owner, in_sqlite
 from topology.sink import Batch, Share
 
 pytestmark = pytest.mark.integration

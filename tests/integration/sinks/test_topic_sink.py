@@ -9,8 +9,8 @@ from service.devservers.servers import EmbeddedKafka
 from sinks import KafkaTopicSink
 from sinks.kafka import client
 from sinks.storage import Storage
+from tests.support.committed_messages import committed_messages, committed_values
 from tests.support.patience import seconds
-from tests.worlds.committed import committed_messages, committed_values
 from topology.errors import RowsRejected, SinkFailed
 from topology.sink import Batch, Committed, Fence, Share, SinkContext
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.reference import ROOT
-from tests.worlds.dashboards import known_series, named_series
+from tests.support.prometheus import known_series, named_series
 
 RULES = ROOT / "deploy/prometheus/headrace-alerts.yaml"
 PLAYED = ROOT / "deploy/prometheus/headrace-alerts.test.yaml"

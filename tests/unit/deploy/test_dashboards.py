@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.worlds.dashboards import (
+from tests.support.prometheus import (
     DASHBOARDS,
     expressions,
     filled_in,

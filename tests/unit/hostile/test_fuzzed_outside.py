@@ -25,8 +25,8 @@ from service.health import Health
 from service.http import HttpServer
 from service.tracing.traces import parents_in
 from sinks.kafka.dead_letters import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
+from tests.support.commands import StoredMessage
 from tests.support.patience import seconds
-from tests.worlds.stored_dead_letters import StoredMessage
 
 NAMES = [
     TOPIC, "headrace.partition", "headrace.offset", "headrace.timestamp_ms", "headrace.attempts",

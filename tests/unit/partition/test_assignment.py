@@ -12,8 +12,8 @@ from partition.errors import (
 from partition.interfaces import AtOffset, AtTimestamp, Progress
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy
+from tests.support.consumer import ONE, SKIP_LOSS, TWO, Bench
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
 
 
 def path(partition):

@@ -8,7 +8,7 @@ import pytest
 from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
 from partition.retry import RetryPolicy
-from tests.worlds.gating import FakeDelivery
+from tests.support.consumer import FakeDelivery
 
 FLIGHTS = Partition("flights", 0)
 

@@ -11,9 +11,8 @@ from partition.errors import (
 )
 from partition.records import Position, Range, Resumed, Transactions
 from partition.recovery import StartPolicy
+from tests.support.consumer import ONE, SKIP_LOSS, TWO, GatedBench, transactions_of
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.gating import GatedBench, transactions_of
-from tests.worlds.reading import ONE, SKIP_LOSS, TWO
 from transactions.groups import GroupMember, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 from transactions.transaction import resumed

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from partition.errors import Fenced
+from tests.support.consumer import ONE, TWO, Bench
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
 

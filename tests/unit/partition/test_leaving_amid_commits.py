@@ -8,8 +8,8 @@ import pytest
 from partition.errors import Fenced, OwnershipLost
 from partition.interfaces import Progress
 from partition.records import Position, partition_index_of
+from tests.support.consumer import ONE, TWO, Bench
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.reading import ONE, TWO, Bench
 
 FOREVER = 1e9
 

@@ -8,7 +8,7 @@ from partition.errors import (
 from partition.interfaces import Log
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy, behind, loss_of
-from tests.worlds.reading import ONE, SKIP_LOSS, TWO, Bench
+from tests.support.consumer import ONE, SKIP_LOSS, TWO, Bench
 
 # Where the log is not what it was
 

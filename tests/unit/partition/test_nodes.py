@@ -23,7 +23,7 @@ from partition.offsets.requests import (
 )
 from partition.records import Partition, Position
 from tests.support.faulty_store import FaultyNodes
-from tests.worlds.storing import opened_transactions, plan
+from tests.support.zookeeper import opened_transactions, plan
 
 A = Partition("orders", 0)
 B = Partition("orders", 1)

@@ -4,8 +4,7 @@ import pytest
 
 from partition.errors import OffsetOutOfRange, ReplayDiffers
 from partition.records import Range, Transactions
-from tests.worlds.gating import GatedBench
-from tests.worlds.reading import ONE, SKIP_LOSS
+from tests.support.consumer import ONE, SKIP_LOSS, GatedBench
 from transactions.groups import GroupMember, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy, resumed

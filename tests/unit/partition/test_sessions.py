@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from partition.errors import (
     OwnershipLost,
 )
-from tests.worlds.reading import ONE, SKIP_LOSS, Bench
+from tests.support.consumer import ONE, SKIP_LOSS, Bench
 
 
 def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_again():

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace import Record, Retry, bolt
 from tests.support.patience import Limit
-from tests.worlds.running import PATIENCE_SECONDS, Door, HeldSink, Works
+from tests.support.pipeline import PATIENCE_SECONDS, Door, HeldSink, Works
 from topology.sink import Staged
 
 

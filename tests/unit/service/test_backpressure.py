@@ -7,7 +7,7 @@ import pytest
 from headrace import AdvancedBolt, Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from service.pipeline.backpressure import DEAD_LETTERS, TREES, Backpressure
-from tests.worlds.running import HeldSink, Works
+from tests.support.pipeline import HeldSink, Works
 
 MANY_TREES = 1 << 23
 

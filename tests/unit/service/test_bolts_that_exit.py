@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 from headrace import AdvancedBolt, Bolt, Record, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from tests.worlds.noting import drawn, payload
-from tests.worlds.running import Works
+from tests.support.pipeline import Works, drawn, payload
 
 ONCE_MORE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
 OFF_THE_OWNER = ["blocking", "async", "async keyed"]  # no Ctrl-C comes to their threads

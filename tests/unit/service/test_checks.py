@@ -10,7 +10,7 @@ import pytest
 from headrace.sinks import DiscardSink, IcebergSink
 from service.cli.checks import _Checks
 from sinks.storage import Storage
-from tests.worlds.compacting import topology_of
+from tests.support.commands import topology_of
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
 from topology.steps import SinkStep

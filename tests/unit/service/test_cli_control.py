@@ -17,9 +17,8 @@ from service.cli.replicas import (
     decode_changes,
     with_change,
 )
-from tests.worlds import compacting
-from tests.worlds.compacting import TARGET, FileSink
-from tests.worlds.steering import NOTE, NodesInMemory
+from tests.support import commands
+from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory
 
 AT = 1_800_000_000_000
 ME = "op@shell"
@@ -35,7 +34,7 @@ def headrace(nodes, tmp_path, monkeypatch, capsys):
     """Run a command in this process over `nodes`; its exit code, standard output and error."""
     config = tmp_path / "service.toml"
     config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
-    monkeypatch.setattr(compacting, "topology", compacting.topology_of([FileSink("a")]))
+    monkeypatch.setattr(commands, "topology", commands.topology_of([FileSink("a")]))
     monkeypatch.setattr(module, "replica_nodes", nodes.opened)
     monkeypatch.setattr(module, "whoami", lambda: ME)
     monkeypatch.setattr(module, "now_ms", lambda: AT)

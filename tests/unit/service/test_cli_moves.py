@@ -15,8 +15,7 @@ from service.cli.offsets import (
     parse_places,
     parse_to,
 )
-from tests.worlds.moving import P
-from tests.worlds.steering import NOTE
+from tests.support.commands import NOTE, P
 
 TOPICS = {"numbers": Topic("numbers", "id", (0, 1, 2)), "w": Topic("w", "id", (0,))}
 

@@ -25,11 +25,9 @@ from service.cli import main as main_module
 from service.cli import offsets as module
 from service.cli.offsets import MoveRequest, NotMoved, StillConsumed, show_moves
 from service.cli.replicas import Change
-from tests.worlds import compacting
-from tests.worlds.compacting import TARGET, passes
-from tests.worlds.moving import AT, ME, WHY, P, World
-from tests.worlds.steering import NOTE
-from tests.worlds.storing import opened_transactions
+from tests.support import commands
+from tests.support.commands import AT, ME, NOTE, TARGET, WHY, P, World, passes
+from tests.support.zookeeper import opened_transactions
 
 
 @pytest.fixture
@@ -264,7 +262,7 @@ def headrace(world, tmp_path, monkeypatch, capsys):
     config = tmp_path / "service.toml"
     config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
     parts = SimpleNamespace(name="tables", catalogue=world.catalogue, store=world.store)
-    monkeypatch.setattr(compacting, "topology", world.topology)
+    monkeypatch.setattr(commands, "topology", world.topology)
     monkeypatch.setattr("service.wiring.wire", lambda *_: parts)
     monkeypatch.setattr(module, "replica_nodes", world.nodes.opened)
     monkeypatch.setattr(module, "whoami", lambda: ME)

@@ -17,12 +17,11 @@ from service.cli import main as main_module
 from service.cli import replicas as module
 from service.cli.common import OpenPipeline
 from service.cli.replicas import Change, follow, read_status, render_status, whose
+from tests.support import commands
+from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
-from tests.worlds import compacting
-from tests.worlds.compacting import TARGET, FileSink
-from tests.worlds.steering import NOTE, NodesInMemory
-from tests.worlds.storing import opened_transactions
+from tests.support.zookeeper import opened_transactions
 
 P = [Partition("numbers", number) for number in range(4)]
 
@@ -43,7 +42,7 @@ class World:
         for partition, offset in ((P[0], 10), (P[1], 100)):
             self.store.claim(partition).result(0)
             self.store.begin(partition, Position(offset)).result(0)
-        self.topology = compacting.topology_of([FileSink("a")])
+        self.topology = commands.topology_of([FileSink("a")])
         self.pipeline = OpenPipeline(self.topology, None, "tables", self.catalogue, self.store)
 
     def read(self):
@@ -295,7 +294,7 @@ def headrace(world, tmp_path, monkeypatch, capsys):
     config = tmp_path / "service.toml"
     config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
     parts = SimpleNamespace(name="tables", catalogue=world.catalogue, store=world.store)
-    monkeypatch.setattr(compacting, "topology", world.topology)
+    monkeypatch.setattr(commands, "topology", world.topology)
     monkeypatch.setattr("service.wiring.wire", lambda *_: parts)
     monkeypatch.setattr(module, "replica_nodes", world.nodes.opened)
     monkeypatch.setenv("COLUMNS", "160")

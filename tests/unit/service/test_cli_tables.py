@@ -16,9 +16,9 @@ from service.cli import main as main_module
 from service.cli import tables
 from service.config import load
 from sinks.storage import Storage
+from tests.support import commands
+from tests.support.commands import TARGET, FileSink, topology_of
 from tests.support.front import Front
-from tests.worlds import compacting
-from tests.worlds.compacting import TARGET, FileSink, topology_of
 from topology.errors import SinkBusy, SinkFailed
 
 MIB = 1024 * 1024
@@ -34,7 +34,7 @@ def headrace(tmp_path, monkeypatch, capsys):
     )
 
     def headrace(sinks, *words):
-        monkeypatch.setattr(compacting, "topology", topology_of(sinks))
+        monkeypatch.setattr(commands, "topology", topology_of(sinks))
         words = [*words[:1], TARGET, *words[1:], "--config", str(config)]
         monkeypatch.setattr(sys, "argv", ["headrace", "tables", *words])
         code = main_module.main()

@@ -17,10 +17,10 @@ from service import wiring
 from service.cli import main as main_module
 from service.cli import transactions
 from service.cli.transactions import Restart, compare, restart_of
+from tests.support import commands
+from tests.support.commands import TARGET, passes
 from tests.support.faulty_kafka import FaultyLog
-from tests.worlds import compacting
-from tests.worlds.compacting import TARGET, passes
-from tests.worlds.storing import opened_transactions
+from tests.support.zookeeper import opened_transactions
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
 
@@ -146,7 +146,7 @@ def headrace(tmp_path, monkeypatch, capsys):
     closed = []
 
     def headrace(topology, offsets, *words):
-        monkeypatch.setattr(compacting, "topology", topology)
+        monkeypatch.setattr(commands, "topology", topology)
         found = wiring.wire(topology, transactions.configured(config))
         store = SimpleNamespace(
             open=lambda: None, load=offsets.get, close=lambda: closed.append("store")

@@ -8,7 +8,7 @@ from partition.delivery import CommitBeforeEmit
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
 from partition.records import Position
-from tests.worlds.reading import ONE, Bench
+from tests.support.consumer import ONE, Bench
 
 
 def ahead(window=200, **policy):

@@ -7,8 +7,8 @@ import pytest
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink
 from service.failpoints import PLACES
-from tests.worlds.reading import ONE, TWO, Bench
-from tests.worlds.running import Works
+from tests.support.consumer import ONE, TWO, Bench
+from tests.support.pipeline import Works
 
 
 @bolt

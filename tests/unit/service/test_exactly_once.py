@@ -12,7 +12,7 @@ from partition.records import Range
 from service.pipeline.committers import share_of
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit
-from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
+from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
 from topology.sink import Batch, Committed, Fence, Staged
 from transactions.transaction import Phase, Transaction

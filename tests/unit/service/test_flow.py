@@ -5,7 +5,7 @@ import re
 import pytest
 
 from partition.records import Partition
-from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
+from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench
 
 OTHER = Partition("u", 0)
 

@@ -1,8 +1,7 @@
 """The reader exactly once: what is planned is stored, then emitted; what is committed, resolved."""
 
 from partition.errors import Fenced
-from tests.worlds.gating import GatedBench
-from tests.worlds.reading import ONE
+from tests.support.consumer import ONE, GatedBench
 
 
 def started(**policy):

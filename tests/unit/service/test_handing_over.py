@@ -6,7 +6,7 @@ import pytest
 
 from headrace import AdvancedBolt, bolt
 from partition.records import Partition
-from tests.worlds.running import Works
+from tests.support.pipeline import Works
 
 HERE, THERE = Partition("t", 0), Partition("t", 1)
 

@@ -7,8 +7,7 @@ import structlog.testing
 from headrace import AdvancedBolt, Bolt
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
-from tests.worlds.noting import drawn, payload
-from tests.worlds.running import Works
+from tests.support.pipeline import Works, drawn, payload
 
 
 class Ticking(Bolt):

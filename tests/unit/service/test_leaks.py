@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from headrace import SKIP, AdvancedBolt, Record, Reject, bolt
 from headrace.sinks import MemorySink
 from partition.retry import RetryPolicy
-from tests.worlds.running import PLACE, Works
+from tests.support.pipeline import PLACE, Works
 from topology.sink import Staged
 
 RECORDS = 500

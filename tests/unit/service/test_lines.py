@@ -8,8 +8,7 @@ import pytest
 
 from partition.manager import InFlightLimits
 from partition.records import Resumed, offsets_of, partition_indexes_of
-from tests.worlds.gating import GatedBench
-from tests.worlds.reading import ONE, TWO
+from tests.support.consumer import ONE, TWO, GatedBench
 from transactions.groups import GroupMember, GroupPhase, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy, resumed

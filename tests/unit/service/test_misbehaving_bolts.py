@@ -15,7 +15,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from service.metrics import figures
 from service.snapshot import snapshot_of
-from tests.worlds.running import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
+from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
 from topology.sink import Staged
 
 MANY = 1_000_000

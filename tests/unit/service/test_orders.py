@@ -5,7 +5,7 @@ import pytest
 from headrace import bolt
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
-from tests.worlds.noting import ORDERED_KINDS, Seen, drawn, payload
+from tests.support.pipeline import ORDERED_KINDS, Seen, drawn, payload
 
 
 @pytest.mark.parametrize("kind", ORDERED_KINDS)

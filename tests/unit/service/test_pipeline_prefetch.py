@@ -13,7 +13,7 @@ from partition.manager import InFlightLimits
 from partition.records import Partition
 from partition.retry import RetryPolicy
 from service.pipeline.build import Sizes, sizes_of
-from tests.worlds.running import Works
+from tests.support.pipeline import Works
 
 PLACE = Partition("t", 0)
 CHUNK = 600

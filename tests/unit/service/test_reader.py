@@ -7,8 +7,8 @@ import pytest
 from partition.interfaces import Progress
 from partition.records import Position
 from partition.recovery import StartPolicy
+from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.reading import ONE, RETRY_SECONDS, TWO, Bench
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from headrace import Reject, Retry, To, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from tests.worlds.noting import KINDS, Seen, drawn, payload
+from tests.support.pipeline import KINDS, Seen, drawn, payload
 
 
 def test_failing_step_decides_on_the_retries():

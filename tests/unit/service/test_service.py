@@ -42,7 +42,7 @@ from service.wiring import Parts
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
-from tests.worlds.alone import alone
+from tests.support.spark_engine import alone
 
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
 

@@ -7,7 +7,7 @@ import pytest
 from headrace import AdvancedBolt, Bolt, To, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
-from tests.worlds.noting import Seen, drawn, payload
+from tests.support.pipeline import Seen, drawn, payload
 
 
 @pytest.mark.parametrize("kind", ["keyed", "tasks", "blocking"])

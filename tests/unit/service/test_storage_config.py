@@ -9,7 +9,7 @@ from service.config import Config, load
 from service.errors import BadConfig
 from service.wiring import wire
 from sinks.storage import Storage
-from tests.worlds.compacting import topology_of
+from tests.support.commands import topology_of
 
 NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
 CANARY = "canary-5ab2"

@@ -12,7 +12,7 @@ from partition.retry import RetryPolicy
 from service.health import STALLED_SECONDS, HealthCheck
 from service.metrics import figures
 from service.snapshot import snapshot_of
-from tests.worlds.running import PATIENCE_SECONDS, Works
+from tests.support.pipeline import PATIENCE_SECONDS, Works
 
 TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)
 

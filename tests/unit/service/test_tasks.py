@@ -7,7 +7,7 @@ import pytest
 from headrace import To, all_tasks, bolt, custom, direct, fields, global_, shuffle
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
-from tests.worlds.noting import KINDS, Seen, drawn, payload
+from tests.support.pipeline import KINDS, Seen, drawn, payload
 
 
 @pytest.mark.parametrize("kind", KINDS)

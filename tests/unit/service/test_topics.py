@@ -15,7 +15,7 @@ from service.cli import common
 from service.cli.common import opened_pipeline
 from service.cli.offsets import OffsetRow, read_offsets, show_offsets
 from service.config import load
-from tests.worlds.storing import opened_transactions
+from tests.support.zookeeper import opened_transactions
 
 
 @bolt

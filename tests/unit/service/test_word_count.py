@@ -22,13 +22,13 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
+from tests.support import spark_engine
 from tests.support.chaos import chaotic, spoil
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit
-from tests.worlds import driving
-from tests.worlds.driving import Driving, HereExecutors
-from tests.worlds.running import Works
+from tests.support.pipeline import Works
+from tests.support.spark_engine import Driving, HereExecutors
 from topology.aggregates import count
 from topology.sink import Kind, Sink, SinkContext
 from topology.state import State
@@ -199,8 +199,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spark engine tries again at once, and as often as it takes."""
     monkeypatch.setattr(groups, "_FIRST_PAUSE_SECONDS", 0.005)
     monkeypatch.setattr(groups, "_LONGEST_PAUSE_SECONDS", 0.02)
-    retries = replace(driving.SETTINGS.retries, limit=RETRIES.limit)
-    monkeypatch.setattr(driving, "SETTINGS", replace(driving.SETTINGS, retries=retries))
+    retries = replace(spark_engine.SETTINGS.retries, limit=RETRIES.limit)
+    monkeypatch.setattr(spark_engine, "SETTINGS", replace(spark_engine.SETTINGS, retries=retries))
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])

@@ -7,7 +7,7 @@ import pytest
 
 from partition.interfaces import StoredOffset
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
-from tests.worlds.lined import resume, store
+from tests.support.transactions import resume, store
 from transactions.transaction import OutOfOrder, Phase, TransactionPolicy, resumed
 
 DIGEST = "0" * 32

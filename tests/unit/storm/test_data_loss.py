@@ -5,7 +5,7 @@ import pytest
 from headrace import Record, Reject, Retry, bolt
 from service.config import load
 from service.errors import BadConfig
-from tests.worlds.running import HeldSink, Works
+from tests.support.pipeline import HeldSink, Works
 
 
 @bolt

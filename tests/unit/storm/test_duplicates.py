@@ -6,7 +6,7 @@ The entries are numbered as in docs/storm.md.
 from concurrent.futures import Future
 
 from partition.records import Partition
-from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
+from tests.support.consumer import ONE, RETRY_SECONDS, Bench
 
 
 def offsets(bench: Bench, record_ids: list[int]) -> list[int]:

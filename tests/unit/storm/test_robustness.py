@@ -8,8 +8,8 @@ import pytest
 from headrace import Record, Retry, bolt
 from partition.manager import InFlightLimits
 from partition.retry import RetryPolicy
-from tests.worlds.reading import ONE, Bench
-from tests.worlds.running import Works
+from tests.support.consumer import ONE, Bench
+from tests.support.pipeline import Works
 
 
 @pytest.mark.parametrize("tries", [6, 60])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemorySink
 from partition.manager import InFlightLimits
-from tests.worlds.reading import ONE, RETRY_SECONDS, Bench
-from tests.worlds.running import PLACE, HeldSink, Works
+from tests.support.consumer import ONE, RETRY_SECONDS, Bench
+from tests.support.pipeline import PLACE, HeldSink, Works
 
 
 @bolt

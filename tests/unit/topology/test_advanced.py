@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.worlds.advancing import Bench, Draining, Scripted, emitted, failures, run
+from tests.support.advanced_step import Bench, Draining, Scripted, emitted, failures, run
 from topology.advanced import NO_TREE
 from topology.bolt import Kind, kind_of
 from topology.errors import BoltError

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from partition.records import Partition, Position, Range, Resumed, Transactions
-from tests.worlds import lined
+from tests.support import transactions as lined
 from transactions.groups import GroupMember, GroupPhase, TransactionGroups
 from transactions.transaction import OutOfOrder, RangeRead, TransactionPolicy
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, Resumed, Transactions
-from tests.worlds import lined
+from tests.support import transactions as lined
 from transactions.groups import (
     GroupMember,
     GroupPhase,

@@ -13,7 +13,7 @@ from partition.records import (
     Resumed,
     Transactions,
 )
-from tests.worlds.lined import resume, store
+from tests.support.transactions import resume, store
 from transactions.transaction import OutOfOrder, RangeDigest, TransactionPolicy
 
 ORDERS = Partition("orders", 3)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from partition.interfaces import StoredOffset
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
-from tests.worlds import lined
+from tests.support import transactions as lined
 from transactions.transaction import Phase, TransactionPolicy, resumed
 
 ORDERS = Partition("orders", 3)

@@ -4,7 +4,7 @@ import pytest
 
 from partition.errors import ReplayDiffers
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions
-from tests.worlds.lined import resume, store
+from tests.support.transactions import resume, store
 from transactions.groups import GroupMember, TransactionGroups
 from transactions.transaction import OutOfOrder, TransactionPolicy
 

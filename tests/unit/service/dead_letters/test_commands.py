@@ -31,7 +31,7 @@ from service.dead_letters.messages import (
 )
 from service.dead_letters.topic import DeadLetterTopic
 from sinks.kafka.client import NotAccepted, OutcomeUnknown, ProducerFenced, RecordMetadata
-from tests.worlds.stored_dead_letters import StoredMessage, dead_letter, facts
+from tests.support.commands import StoredMessage, dead_letter, facts
 
 NOW = 1_700_000_100_000
 OPERATOR = Operator("me@host", 1_700_000_000_000, "rubbish")

@@ -1,7 +1,7 @@
 """Where the steps of a topology are drawn."""
 
 from service.page.graph import graph_of
-from tests.worlds.paging import topology
+from tests.support.service import topology
 
 
 def test_every_step_is_a_layer_behind_the_last_that_leads_to_it():

@@ -10,7 +10,7 @@ from partition.records import Partition
 from service.health import HealthCheck
 from service.page.status import MOST_PARTITIONS, StatusPage
 from service.snapshot import Snapshot
-from tests.worlds.paging import snapshot, topology
+from tests.support.service import snapshot, topology
 from topology import masking
 from topology.complaints import Complaint
 

@@ -10,7 +10,7 @@ from headrace.sinks import MemorySink
 from partition.records import Partition
 from service.spark_engine.cluster import deal
 from service.spark_engine.planner import Rates
-from tests.worlds.tasking import ranged
+from tests.support.spark_tasks import ranged
 
 SIZES = st.lists(st.integers(0, 1000), max_size=30)
 

@@ -13,7 +13,7 @@ from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, To
 from partition.interfaces import LogEnd, Topic
 from partition.records import Partition, Position
 from service.spark_engine.planner import LogEndTracker
-from tests.worlds.driving import ApartSink, Driving
+from tests.support.spark_engine import ApartSink, Driving
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 

@@ -19,10 +19,9 @@ from sinks.spark.frames import SpoolStager
 from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
 from tests.acceptance import evidence
-from tests.worlds.driving import ApartSink, Driving, HereSink, text
-from tests.worlds.fake_spark import FakeSpark
-from tests.worlds.frames import Driver as FrameDriver
-from tests.worlds.frames import Frame
+from tests.support.fake_spark import Driver as FrameDriver
+from tests.support.fake_spark import FakeSpark, Frame
+from tests.support.spark_engine import ApartSink, Driving, HereSink, text
 from topology.sink import Sink, SinkContext
 from topology.spark_step import SparkStep, ThroughSpark, spark_step
 from transactions.groups import RangePolicy

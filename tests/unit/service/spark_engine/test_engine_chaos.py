@@ -16,7 +16,7 @@ from service.spark_engine.task import Task
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes
 from tests.support.patience import Limit
-from tests.worlds.driving import ApartSink, Driving, HereExecutors, HereSink
+from tests.support.spark_engine import ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkFailed
 from transactions import groups
 from transactions.groups import RangePolicy

@@ -24,7 +24,7 @@ from sinks.errors import SparkTimeout
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import until
-from tests.worlds.driving import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
+from tests.support.spark_engine import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Fence, Staged
 from transactions.groups import RangePolicy

@@ -7,7 +7,7 @@ from headrace.sinks import MemoryDeadLetters
 from partition.records import Partition, Position
 from service.spark_engine.task import TaskFailed, TaskRange
 from service.spark_engine.task_runner import LettersAway
-from tests.worlds.tasking import TaskWorld, numbers, ranged, rows_in, text, texts
+from tests.support.spark_tasks import TaskWorld, numbers, ranged, rows_in, text, texts
 from topology.bolt import Bolt
 from topology.sink import DeadLetter, RangeNotice
 

@@ -7,8 +7,8 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import topology_test
 from service.spark_engine.task import TaskDone
 from service.spark_engine.task_runner import process
-from tests.worlds.noting import KINDS, Seen
-from tests.worlds.tasking import KeepingStager, Tasks, opened, ranged, rows_in
+from tests.support.pipeline import KINDS, Seen
+from tests.support.spark_tasks import KeepingStager, Tasks, opened, ranged, rows_in
 
 USERS = ["anna", "béla", "chidi", "dao", "eve", "farid", "grace", "hugo"]
 COUNT = 40

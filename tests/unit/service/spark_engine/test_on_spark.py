@@ -27,8 +27,8 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from service.wiring import wire
 from sinks.errors import SparkDied, TaskRaised
 from tests.support.patience import seconds, until
-from tests.worlds.driving import text
-from tests.worlds.tasking import SETTINGS, ranged
+from tests.support.spark_engine import text
+from tests.support.spark_tasks import SETTINGS, ranged
 from topology.steps import SinkStep
 
 ONE = Partition("t", 0)

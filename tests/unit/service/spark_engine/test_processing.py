@@ -15,7 +15,7 @@ from partition.records import OFFSET_BITS, Partition
 from service.spark_engine.range_buffer import EVERY_ROW
 from service.spark_engine.task import TaskDone
 from service.spark_engine.task_runner import process
-from tests.worlds.tasking import (
+from tests.support.spark_tasks import (
     KeepingStager,
     Tasks,
     TaskWorld,

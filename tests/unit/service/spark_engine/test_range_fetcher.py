@@ -19,8 +19,7 @@ from service.spark_engine.range_fetcher import (
 from service.spark_engine.task import TaskRange
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import Limit, slack
-from tests.worlds.silent import SilentFetcher
-from tests.worlds.tasking import digest_of, ranged
+from tests.support.spark_tasks import SilentFetcher, digest_of, ranged
 
 A, B = Partition("t", 0), Partition("t", 1)
 

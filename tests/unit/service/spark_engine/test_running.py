@@ -33,7 +33,7 @@ from service.spark_engine.task_runner import (
 from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
-from tests.worlds.tasking import SETTINGS, CountingFetcher, ranged
+from tests.support.spark_tasks import SETTINGS, CountingFetcher, ranged
 from topology.sink import Delivered, RangeNotice, SinkContext
 
 MODULE = """

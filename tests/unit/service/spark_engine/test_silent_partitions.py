@@ -16,8 +16,8 @@ from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from sinks.errors import SparkTimeout
-from tests.worlds.driving import ApartSink, Driving, HereExecutors
-from tests.worlds.silent import SilentCatalogue, SilentFetcher
+from tests.support.spark_engine import ApartSink, Driving, HereExecutors
+from tests.support.spark_tasks import SilentCatalogue, SilentFetcher
 from transactions.groups import RangePolicy
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)

@@ -8,7 +8,15 @@ import pytest
 from headrace import Record, bolt
 from service.spark_engine.task import EVERY_ROW, TaskFailed
 from sinks.writer import WriteRetries
-from tests.worlds.tasking import KeepingStager, TaskWorld, numbers, ranged, rows_in, text, texts
+from tests.support.spark_tasks import (
+    KeepingStager,
+    TaskWorld,
+    numbers,
+    ranged,
+    rows_in,
+    text,
+    texts,
+)
 from topology.errors import SinkFailed
 from topology.sink import Batch, Staged
 

@@ -17,7 +17,7 @@ from service.config import TracingConfig
 from service.tracing.exporting import Tracing
 from sinks.kafka.dead_letters import _content, _Form
 from tests.support.faulty_store import FaultyStore
-from tests.worlds.running import PLACE, HeldSink, Works
+from tests.support.pipeline import PLACE, HeldSink, Works
 from topology.calls import Failure
 from topology.masking import mask
 from topology.record import KeptMessage

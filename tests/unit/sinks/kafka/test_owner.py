@@ -9,7 +9,7 @@ import pytest
 from sinks.kafka.client import OutcomeUnknown, TransactionFailed
 from sinks.kafka.messages import Message
 from sinks.kafka.transactions import Owner
-from tests.worlds.transactions_of_kafka import (
+from tests.support.kafka_transactions import (
     Broker,
     Shuffled,
     SimulatedClaims,

@@ -14,7 +14,7 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, SinkContext, SparkSink
 from sinks.spark import sink as spark_sink
 from sinks.storage import Storage
-from tests.worlds.fake_spark import FakeSpark
+from tests.support.fake_spark import FakeSpark
 from topology.errors import InvalidSchema, InvalidTopology
 from topology.sink import Batch
 

@@ -13,7 +13,7 @@ import pytest
 
 from sinks.errors import TaskRaised
 from sinks.spark.tasks import lighten, run_tasks
-from tests.worlds.task_functions import doubled
+from tests.support.spark import doubled
 
 
 class HereRdd:

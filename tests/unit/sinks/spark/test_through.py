@@ -17,8 +17,8 @@ from sinks.errors import TaskRaised
 from sinks.spark.frames import fit_records
 from sinks.spark.through import SparkPassage, stage_apart
 from sinks.storage import Storage
+from tests.support.fake_spark import Driver, Frame
 from tests.support.faulty_kafka import FaultyLog
-from tests.worlds.frames import Driver, Frame
 from topology.sink import Share, Staged
 from topology.spark_step import ThroughSpark, spark_step
 

@@ -15,7 +15,7 @@ import pytest
 from sinks import DeltaSink
 from sinks.tables.delta_log import DeltaLog
 from sinks.tables.log import Conflict, app_id
-from tests.worlds.delta_table import LINE, SCHEMA, Table, around_commit, group, put, rows, write
+from tests.support.delta_table import LINE, SCHEMA, Table, around_commit, group, put, rows, write
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Compaction, Fence, Share
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sinks.tables import delta_entries
+from tests.support.delta_table import LINE, Table, group, put, racing, write
 from tests.support.patience import seconds
-from tests.worlds.delta_table import LINE, Table, group, put, racing, write
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Removal
 

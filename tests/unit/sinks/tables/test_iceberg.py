@@ -15,8 +15,8 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from sinks import IcebergSink
 from sinks.storage import Storage
 from sinks.tables import iceberg_files
-from tests.worlds.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
-from tests.worlds.iceberg_table import Table
+from tests.support.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
+from tests.support.iceberg_table import Table
 from topology.errors import InvalidSchema, SinkFailed
 from topology.sink import Batch, Committed, SinkContext
 

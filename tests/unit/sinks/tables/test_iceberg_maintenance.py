@@ -17,9 +17,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from sinks import IcebergSink
 from sinks.tables import iceberg_maintenance
 from sinks.tables.iceberg_maintenance import TAG
+from tests.support.delta_table import LINE, SCHEMA, around_commit, group, put
+from tests.support.iceberg_table import Table, racing
 from tests.support.patience import seconds
-from tests.worlds.delta_table import LINE, SCHEMA, around_commit, group, put
-from tests.worlds.iceberg_table import Table, racing
 from topology.errors import SinkFailed
 from topology.sink import Committed, Compaction, Removal, SinkContext
 

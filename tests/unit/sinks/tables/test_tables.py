@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support import delta_table, iceberg_table
+from tests.support.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
 from tests.support.patience import seconds
-from tests.worlds import delta_table, iceberg_table
-from tests.worlds.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Compaction
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.worlds.calling import SECONDS, Bench
+from tests.support.step_workers import SECONDS, Bench
 from topology.bolt import Bolt, FunctionBolt, Kind
 from topology.errors import BoltError, NothingReturned
 from topology.record import SKIP, Reject

@@ -8,7 +8,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from tests.worlds.calling import SECONDS, Bench
+from tests.support.step_workers import SECONDS, Bench
 from topology.bolt import Bolt, FunctionBolt, Kind
 from topology.steps import Order
 

@@ -1,4 +1,4 @@
-"""The spark engine on fakes: executors are threads of this process, all servers are in memory."""
+"""A replica that is the only one, on an offset store in memory."""
 
 import random
 import threading
@@ -11,13 +11,16 @@ from typing import Any, Self
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
-from partition.consumer import ConsumerPolicy
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.interfaces import StoredOffset
 from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
+from partition.replicas.heartbeat import Heartbeats
+from partition.replicas.plan import Member
 from service.config import load
 from service.failpoints import with_places
+from service.membership import GroupMembership, MembershipPolicy
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
@@ -36,10 +39,15 @@ from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
-from tests.worlds.alone import alone
-from tests.worlds.tasking import SETTINGS
+from tests.support.spark_tasks import SETTINGS
 from topology.sink import Batch, Share, Sink, Staged
 from transactions.groups import RangePolicy
+
+
+def alone(store: FaultyStore, reader: Consumer) -> GroupMembership:
+    heartbeats = Heartbeats("/headrace", "memory", Member("one", "process"))
+    return GroupMembership(store, heartbeats, reader.assignment, MembershipPolicy("one"))
+
 
 PATIENCE_SECONDS = seconds(20.0)
 

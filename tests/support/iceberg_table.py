@@ -15,8 +15,8 @@ from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from tests.worlds.delta_table import LINE, SCHEMA, race, rows
-from tests.worlds.shared_spark import stream
+from tests.support.delta_table import LINE, SCHEMA, race, rows
+from tests.support.spark import stream
 from topology.sink import Fence, SinkContext
 
 

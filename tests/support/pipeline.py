@@ -1,17 +1,26 @@
 """A pipeline on fakes, driven turn by turn, with a clock that stands still until it is told."""
 
 import asyncio
+import json
 import math
 import random
+import shutil
 import threading
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
 
-from headrace import Record, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, Sink
+from headrace import AdvancedBolt, Bolt, Record, Topology, bolt
+from headrace.sinks import DeltaSink, IcebergSink, MemoryDeadLetters, Sink, SinkContext, SparkSink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
@@ -21,8 +30,13 @@ from partition.records import Partition
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere, with_places
+from service.health import HealthCheck
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
+from service.snapshot import snapshot_of
+from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from sinks.writer import WriteRetries
+from tests.acceptance import evidence, table_files
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
@@ -278,3 +292,152 @@ class Works:
         store.open()
         found = store.load(Partition("t", number))
         return -1 if found is None else found.offset
+
+
+QUICK = WriteRetries(first_seconds=0.05, longest_seconds=0.5)
+
+
+class Row(TypedDict):
+    number: int
+    text: str
+
+
+@bolt
+def row_of(record: Record) -> Row:
+    return Row(number=record.offset, text=(record.value or b"").decode())
+
+
+def of_parquet(folder: Path) -> pa.Table:
+    return pq.read_table(folder)
+
+
+SINKS: dict[str, tuple[Callable[..., Any], Callable[[Path], pa.Table]]] = {
+    "delta": (DeltaSink, evidence.read_table),
+    "iceberg": (IcebergSink, table_files.of_iceberg),
+    "parquet": (partial(SparkSink, format="parquet"), of_parquet),
+}
+KEEP_TRANSACTIONS = ["delta", "iceberg"]
+
+
+class Plant(Works):
+    """A pipeline into a table in `warehouse`."""
+
+    patience_seconds = 120.0  # Spark takes longer than what others do in memory
+
+    def __init__(self, kind: str, warehouse: Path, spark: SparkDriver, guarantee: str) -> None:
+        make, self._read = SINKS[kind]
+        self.folder = warehouse / "rows"
+        # pyiceberg puts a table below its namespace.
+        self.files = warehouse / "default" / "rows" if kind == "iceberg" else self.folder
+        self.table = make("rows", schema=Row)
+        exactly_once = guarantee == "exactly-once"
+        super().__init__(
+            row_of, sinks=[self.table], batch_rows=50, write_retries=QUICK,
+            exactly_once="transactional" if exactly_once else None,
+        )  # fmt: skip
+        self.table.open(
+            SinkContext(
+                "faults", "rows", {}, Storage(str(warehouse)), spark, exactly_once=exactly_once
+            )
+        )
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.table.close()
+
+    def drop(self) -> None:
+        """Remove the table, as its format does."""
+        if isinstance(self.table, IcebergSink):
+            uri = f"sqlite:///{self.folder.parent}/iceberg.db"
+            catalog = load_catalog("default", type="sql", uri=uri)
+            catalog.drop_table(("default", self.folder.name))
+            catalog.close()
+        else:
+            shutil.rmtree(self.folder)
+
+    def numbers(self) -> Counter[int]:
+        """How often each row is there."""
+        return Counter(self._read(self.folder).column("number").to_pylist())
+
+    def problems(self) -> tuple[str, ...]:
+        """What /health/ready would say."""
+        taken = snapshot_of(self.pipeline, time.monotonic())
+        return HealthCheck(lambda: taken, lambda: taken.taken_at).ready().problems
+
+    def retried(self) -> int:
+        """How many tries of the sink's have failed."""
+        return self.pipeline.outlets[0].writer.retries
+
+
+CASES = [
+    *((kind, "exactly-once") for kind in KEEP_TRANSACTIONS),
+    *((kind, "at-least-once") for kind in SINKS),
+]
+
+
+@bolt
+def parse(record):
+    return json.loads(record.value)
+
+
+def payload(**fields_):
+    return json.dumps(fields_).encode()
+
+
+def drawn(draw, *, reliability="at-least-once"):
+    """A topology of one source whose parsed stream `draw` goes on with."""
+    topology = Topology("runtime", reliability=reliability)
+    draw(topology.source("in").then(parse))
+    topology.dead_letters.into(MemoryDeadLetters())
+    return topology
+
+
+class Seen:
+    """Notes what each instance of a bolt was called with, and fails where it is told to."""
+
+    def __init__(self, failing=()):
+        self.calls = defaultdict(list)
+        self.failing = list(failing)  # (task, value), once each
+        self.made = 0
+
+    def check(self, task, value):
+        self.calls[task].append(value["n"])
+        if (task, value["n"]) in self.failing:
+            self.failing.remove((task, value["n"]))
+            raise ValueError("once")
+        return {"task": task, "n": value["n"]}
+
+    def make(self, kind="function"):
+        task, check = self.made, self.check
+        self.made += 1
+
+        class Function(Bolt):
+            def process(self, value, /):
+                return check(task, value)
+
+        class Generator(Bolt):
+            def process(self, value, /):
+                yield check(task, value)
+
+        class Async(Bolt):
+            async def process(self, value, /):
+                await asyncio.sleep(0)
+                return check(task, value)
+
+        class Blocking(Function):
+            blocking = True
+
+        class Advanced(AdvancedBolt):
+            def process(self, tuple_, collector, /):
+                collector.emit(check(task, tuple_.value), anchors=tuple_)
+                collector.ack(tuple_)
+
+        kinds = {
+            "function": Function, "generator": Generator, "async": Async,
+            "blocking": Blocking, "advanced": Advanced,
+        }  # fmt: skip
+        return kinds[kind]()
+
+
+KINDS = ["function", "generator", "async", "blocking", "advanced"]
+ORDERED_KINDS = KINDS[:-1]

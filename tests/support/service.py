@@ -1,25 +1,33 @@
 """A whole service in a thread, on real servers: what it reads, tells and shows."""
 
+import contextlib
+import json
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from structlog.testing import capture_logs
 
-from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import KafkaDeadLetters, MemorySink
+from headrace import Record, Reject, To, Topology, bolt
+from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink
+from headrace.testing import TopologyTest
 from service.app import Service
 from service.config import load
+from service.devservers.server import free_ports
 from service.health import HealthCheck
 from service.metrics import figures
-from service.snapshot import RunSummary, Snapshot
+from service.snapshot import RunSummary, Snapshot, snapshot_of
 from service.wiring import wire
 from tests.support import patience
+from tests.support.kafka import BRISK
 from tests.support.patience import Limit, seconds, until
-from tests.worlds.fetching import BRISK
 from topology.topology import Reliability
 
 SECONDS = seconds(60.0)
@@ -218,3 +226,79 @@ class Running:
         self._service.stop()
         self._thread.join(SECONDS)
         assert self.has_ended
+
+
+_ANSWER_SECONDS = seconds(5.0)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The HTTP port of one process; `environment` makes it listen there."""
+
+    port: int = field(default_factory=lambda: free_ports(1)[0])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"HEADRACE_HTTP__PORT": str(self.port)}
+
+    def problems(self) -> list[str] | None:
+        """Why it is not ready; nothing if it is, None if nobody answers."""
+        return self._problems("/health/ready")
+
+    def live(self) -> list[str] | None:
+        """Why a restart would help; nothing if it would not, None if nobody answers."""
+        return self._problems("/health/live")
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels; nan when nobody answers, or there is none."""
+        lines = (self._get("/metrics") or b"").decode().splitlines()
+        found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in found) if found else float("nan")
+
+    def _problems(self, path: str) -> list[str] | None:
+        told = self._get(path)
+        return None if told is None else list(json.loads(told)["problems"])
+
+    def _get(self, path: str) -> bytes | None:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=_ANSWER_SECONDS)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read()
+        except (OSError, HTTPException):
+            return None
+        finally:
+            connection.close()
+
+
+def descriptors(pid: int, kind: str = "") -> int:
+    """How many a process has open; those of a kind, such as "pipe:" or "socket:", or all."""
+    found = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found += os.readlink(each).startswith(kind)  # noqa: PTH115 - it is no path
+    return found
+
+
+@bolt
+def parse(record: Record) -> int:
+    return int(record.value or b"")
+
+
+@bolt
+def check(value: int) -> int | To:
+    return To("late", value) if value > 60 else value
+
+
+def topology() -> Topology:
+    made = Topology("orders")
+    orders = made.source("orders").then(parse)
+    returns = made.source("returns").then(parse, name="parse_returns")
+    checked = orders.merge(returns).then(check, streams=("late",))
+    checked.into(MemorySink("all"))
+    checked["late"].into(MemorySink("late"))
+    made.dead_letters.into(MemoryDeadLetters())
+    return made
+
+
+def snapshot(test: TopologyTest, now: float = 100.0) -> Snapshot:
+    return snapshot_of(test._bench.pipeline, now)

@@ -1,14 +1,15 @@
 """Tasks of the spark engine on logs in memory: no Kafka, no Spark, nothing pickled."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headrace import Record, bolt
-from partition.interfaces import Fetched
-from partition.memory import MemoryFetcher
+from partition.interfaces import Fetched, LogEnd
+from partition.memory import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition, Position
 from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
@@ -177,3 +178,32 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 
 def texts(count: int, start: int = 0) -> list[str]:
     return [str(number) for number in range(start, start + count)]
+
+
+class SilentFetcher(CountingFetcher):
+    """Tells nothing of some partitions."""
+
+    def __init__(self, log: FaultyLog, silent: Collection[Partition] = ()) -> None:
+        super().__init__(log)
+        self.silent = silent
+        self.at_most = 1_000_000  # so many records are brought at once
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
+        paused = self._paused.copy()
+        self._paused.update(self.silent)
+        try:
+            return super().fetch(min(max_records, self.at_most), timeout_seconds)
+        finally:
+            self._paused.clear()
+            self._paused.update(paused)
+
+
+class SilentCatalogue(MemoryCatalogue):
+    """Cannot tell where the logs of some partitions end."""
+
+    def __init__(self, log: FaultyLog) -> None:
+        super().__init__(log)
+        self.silent: Collection[Partition] = ()
+
+    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+        return super().ends({each for each in partitions if each not in self.silent})

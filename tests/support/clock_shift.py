@@ -4,7 +4,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_suffix(".c")
+_SOURCE = Path(__file__).with_name("clock_shift.c")
 _FLAGS = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
 
 
