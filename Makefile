@@ -107,7 +107,7 @@ bench: $(READY)  ## Measure (docs/benchmarks.md): make bench SUITE=hot-path, or 
 	@$(BIN)/python -m benchmarks $(SUITE) $(if $(REPORT),--report $(REPORT))
 
 docs: $(READY)  ## Write the generated parts of docs/ anew.
-	@$(BIN)/python -m service.reference
+	@$(BIN)/python -m deploy.reference
 	@$(BIN)/python -m deploy.chart
 
 site: $(READY)  ## Build the documentation site into site/, with every warning an error.

@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks.bench import Bench, Options
 from benchmarks.report import Conditions, written_into
 from benchmarks.result import Facts, Result
-from service import logs
+from service.observability import logs
 
 SUITES = {
     "hot-path": "benchmarks.hot_path",

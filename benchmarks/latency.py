@@ -20,7 +20,7 @@ from headrace import Topology
 from headrace.sinks import DeltaSink
 from partition.kafka.librdkafka import DEFAULTS
 from service.app import Service
-from service.snapshot import Snapshot
+from service.observability.snapshot import Snapshot
 
 PER_SECOND = 20_000
 BATCH_SECONDS = 1.0

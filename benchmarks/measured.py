@@ -13,10 +13,10 @@ from benchmarks.child import Figures, Job
 from headrace import Hooks, Topology
 from headrace.sinks import MemoryDeadLetters
 from partition.kafka.librdkafka import DEFAULTS
-from service import logs
 from service.app import Service
-from service.config import Config, load
-from service.snapshot import Snapshot
+from service.config.settings import Config, load
+from service.observability import logs
+from service.observability.snapshot import Snapshot
 from service.wiring import Parts, wire
 
 CONSUMER = {**DEFAULTS, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}

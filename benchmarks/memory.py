@@ -15,7 +15,7 @@ from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.kafka.librdkafka import DEFAULTS
 from service.app import Service
-from service.snapshot import Snapshot
+from service.observability.snapshot import Snapshot
 
 THIRDS = ("first", "middle", "last")
 _LOOKS = 30

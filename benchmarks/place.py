@@ -17,9 +17,9 @@ from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
 from benchmarks.order_table import PRICED
 from headrace import Topology
 from service import wiring as service_parts
-from service.config import Config
+from service.config.servers import StorageConfig
+from service.config.settings import Config
 from service.jars.resolver import resolve
-from service.storage_config import StorageConfig
 from service.wiring import Parts, wire
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage

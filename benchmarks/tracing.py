@@ -16,7 +16,7 @@ from benchmarks.result import Goal, Result, Table
 from examples.flights.bolts import parse
 from headrace import Topology
 from headrace.sinks import DiscardSink
-from service.snapshot import TraceStatistics
+from service.observability.snapshot import TraceStatistics
 
 _SECONDS = 30
 RECORDS = 2_000_000

@@ -19,13 +19,13 @@ from confluent_kafka import KafkaError, Producer
 from rich.console import Console
 
 from headrace import Topology
-from service import logs
 from service.app import run_pipeline
 from service.cli.embedded import Servers, embedded
 from service.cli.render import RunProgress, show_account
-from service.config import Config, EngineName, load
+from service.config.settings import Config, EngineName, load
 from service.jars.resolver import resolve
-from service.snapshot import RunSummary
+from service.observability import logs
+from service.observability.snapshot import RunSummary
 
 INTERRUPTED = 130
 PARTITIONS = 4

@@ -10,13 +10,19 @@ from types import FrameType
 import structlog
 
 from partition.commits import CommitAges
-from service.config import Config
-from service.health import HealthCheck
-from service.http import HttpServer
-from service.metrics import Metrics
-from service.page.status import StatusPage
+from service.config.settings import Config
+from service.observability.health import HealthCheck
+from service.observability.metrics import Metrics
+from service.observability.server import HttpServer
+from service.observability.snapshot import (
+    RunSummary,
+    Snapshot,
+    SparkStatistics,
+    TraceStatistics,
+    snapshot_of,
+)
+from service.observability.status_page import StatusPage
 from service.pipeline.loop import rare_collections
-from service.snapshot import RunSummary, Snapshot, SparkStatistics, TraceStatistics, snapshot_of
 from service.wiring import Deadline, Parts, wire
 from topology.errors import InvalidTopology
 from topology.topology import Topology

@@ -28,7 +28,7 @@ from partition.recovery import Loss, Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Copartitions, Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.config import Config
+from service.config.settings import Config
 from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
 from service.jars.resolver import resolve
@@ -68,7 +68,7 @@ from topology.steps import SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:
-    from service.tracing.exporting import Tracing
+    from service.observability.tracing import Tracing
 
 _TABLES = (SparkSink, TableSink)  # they have a path
 _MOMENT_SECONDS = 0.5
@@ -292,7 +292,7 @@ def _tracing(config: Config, pipeline: str) -> "Tracing | None":
     if config.tracing.endpoint is None:
         return None
     try:
-        from service.tracing.exporting import Tracing  # noqa: PLC0415 - an extra
+        from service.observability.tracing import Tracing  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         found = missing_extra(f"an endpoint, which needs '{error.name}'", "tracing")
         raise BadConfig("configuration", "tracing.endpoint", found, "none without it") from error

@@ -10,7 +10,7 @@ import orjson
 from examples.lookup.pipeline import priced
 from examples.lookup.prices import ITEMS, PriceService
 from headrace.testing import topology_test
-from service import logs
+from service.observability import logs
 
 ORDERS = 1_000
 UNKNOWN_EVERY = 100

@@ -22,7 +22,7 @@ from examples.running import (
     run_example,
 )
 from examples.word_count.pipeline import split, topology
-from service.config import EngineName
+from service.config.settings import EngineName
 
 TARGET = "examples.word_count.pipeline:topology"
 LINES = 5_000

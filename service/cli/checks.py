@@ -8,7 +8,7 @@ from typing import Any
 
 from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
 from service.cli.common import ASK_SECONDS, describe, topics_of
-from service.config import Config
+from service.config.settings import Config
 from service.wiring import Parts, wire
 from sinks.probe import probe
 from sinks.tables.iceberg import IcebergSink

@@ -9,15 +9,15 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from service import logs
 from service.app import run_pipeline
 from service.cli.checks import Check, run_checks
 from service.cli.common import answers, configured, load_topology, print_json
 from service.cli.embedded import embedded
 from service.cli.render import RunProgress, show_account
-from service.config import Config, EngineName, load
+from service.config.settings import Config, EngineName, load
 from service.errors import BadConfig, NotStarted, RunIncomplete, ServerEnded
-from service.snapshot import RunSummary
+from service.observability import logs
+from service.observability.snapshot import RunSummary
 from topology.topology import Topology, as_facts, as_mermaid, as_text
 
 _POLL_SECONDS = 0.5

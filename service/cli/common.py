@@ -25,10 +25,10 @@ from partition.errors import KafkaUnavailable, StoreError, StoreUnavailable
 from partition.interfaces import Catalogue, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
-from service.printing import escaped
+from topology.masking import escaped
 
 if TYPE_CHECKING:  # slow to import
-    from service.config import Config
+    from service.config.settings import Config
     from topology.steps import Source
     from topology.topology import Topology
 
@@ -94,8 +94,8 @@ def load_topology(target: str) -> "Topology":
 
 def configured(path: Path | None, overrides: Mapping[str, Any] | None = None) -> "Config":
     """Load the configuration, and set up logging as it says. Raises BadConfig."""
-    from service import logs  # noqa: PLC0415 - see above
-    from service.config import load  # noqa: PLC0415 - see above
+    from service.config.settings import load  # noqa: PLC0415 - see above
+    from service.observability import logs  # noqa: PLC0415 - see above
 
     settings = load(path, overrides)
     logs.configure(settings.logs.level, settings.logs.format, settings.secrets())

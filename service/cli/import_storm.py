@@ -50,7 +50,7 @@ from service.errors import NotImported, StormStillRuns
 
 if TYPE_CHECKING:  # slow to import
     from partition.zookeeper.zookeeper_store import ZooKeeperEditor
-    from service.config import Config
+    from service.config.settings import Config
     from topology.steps import Source
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from rich.table import Table
 from service.dead_letters.commands import DeadLetterResult, Skipped
 from service.dead_letters.format import cut, header_text, value_lines
 from service.dead_letters.messages import Mark, RecordContent, StoredDeadLetter, utc_text
-from service.printing import escaped
+from topology.masking import escaped
 
 _REASON = 60  # characters in a table
 _GROUPS = 10

@@ -8,9 +8,9 @@ from partition.errors import KafkaMisconfigured
 from service.cli.app import app
 from service.cli.common import describe
 from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
-from service.printing import escaped
-from service.stderr import stderr
+from service.observability.logs import stderr
 from topology.errors import InvalidTopology
+from topology.masking import escaped
 
 DEBUG_VARIABLE = "HEADRACE_DEBUG"
 

@@ -50,7 +50,7 @@ from service.cli.replicas import Change, ReplicaNodes, replica_nodes
 from service.errors import ServiceError
 
 if TYPE_CHECKING:  # slow to import
-    from service.config import HttpConfig
+    from service.config.settings import HttpConfig
 
 log = structlog.get_logger()
 offsets_app = typer.Typer(

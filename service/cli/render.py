@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.snapshot import RunSummary, Snapshot
+from service.observability.snapshot import RunSummary, Snapshot
 
 
 class RunProgress:

@@ -63,7 +63,7 @@ from service.cli.common import (
 
 if TYPE_CHECKING:  # slow to import
     from partition.zookeeper.zookeeper_store import ZooKeeperEditor
-    from service.config import Config
+    from service.config.settings import Config
     from topology.topology import Topology
 
 replicas_app = typer.Typer()

@@ -35,7 +35,7 @@ from service.errors import SinksFailed
 from transactions.transaction import resumed
 
 if TYPE_CHECKING:  # slow to import
-    from service.config import Config
+    from service.config.settings import Config
     from topology.sink import Committed
     from topology.topology import Topology
 

@@ -5,7 +5,7 @@ Pure. What does not print (control characters, marks of writing direction) is es
 
 import msgspec
 
-from service.printing import escaped
+from topology.masking import escaped
 
 _LARGEST_JSON = 1_000_000  # bytes that are parsed to be laid out
 _PER_LINE = 16

@@ -13,6 +13,7 @@ from acker.acker import Trees
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
 from partition.records import Chunk, RecordIds, partition_indexes_of
+from service.observability.snapshot import Apart, EngineStatistics
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
@@ -21,7 +22,6 @@ from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
 from service.pipeline.sink_buffer import SinkBuffer
 from service.pipeline.trees import TreeTracker
-from service.snapshot import Apart, EngineStatistics
 from topology.histogram import distributions_of
 from topology.workers.call import Answers, TickFailed
 

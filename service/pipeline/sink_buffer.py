@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from acker.acker import Edges, Trees
 from partition.records import RecordIds, offsets_of
+from service.observability.snapshot import SinkStatistics
 from service.pipeline.context import Observer
 from service.pipeline.trees import TreeTracker
-from service.snapshot import SinkStatistics
 from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
 from topology.errors import SinkFenced
 from topology.histogram import Histogram

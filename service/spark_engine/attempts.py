@@ -16,10 +16,10 @@ from partition.errors import (
 )
 from partition.records import Partition, Position, later_epoch
 from service.errors import ServiceError, TaskError
+from service.observability.snapshot import Apart
 from service.pipeline.committers import share_of
 from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import OutcomeCounters
-from service.snapshot import Apart
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
 from service.spark_engine.planner import RangeOwner, Silences
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again

@@ -27,15 +27,15 @@ from partition.ledger import CommitProgress, Ledger
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Resumed, TransactionKind
 from partition.recovery import Ways
-from service.config import Config
+from service.config.settings import Config
 from service.failpoints import consumer_with_places, nowhere, with_places
+from service.observability.snapshot import EngineStatistics
 from service.pipeline.build import sizes_of
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import OutcomeCounters
-from service.snapshot import EngineStatistics
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import Executors, OnSpark, SharedFolder, Submissions, TasksEnded
 from service.spark_engine.planner import LogEndTracker, RangeOwner, RangePlans

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from partition.errors import OffsetOutOfRange
 from partition.kafka.kafka_fetcher import KafkaFetcher
-from service import logs
 from service.loading import load_topology
+from service.observability import logs
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import rare_collections
 from service.spark_engine.range_fetcher import (

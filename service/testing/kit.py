@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from partition.records import Partition
 from partition.retry import RetryPolicy
+from service.observability.snapshot import snapshot_of
 from service.pipeline.failures import ScreenPolicy
-from service.snapshot import snapshot_of
 from service.testing.bench import Bench
 from service.testing.timeline import Event
 from topology.record import Record
@@ -147,7 +147,7 @@ class TopologyTest:
         `headrace_topology_failed_tuples_total{step="parse"}`.
         """
         # Not above: whoever only tests needs no client of Prometheus.
-        from service.metrics import figures  # noqa: PLC0415
+        from service.observability.metrics import figures  # noqa: PLC0415
 
         return figures(snapshot_of(self._bench.pipeline, self._bench.now))
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from headrace.sinks import SinkContext
-from service.config import EngineName
+from service.config.settings import EngineName
 from sinks.storage import Storage
 from tests.acceptance import evidence, feed
 from tests.acceptance.feed import Ends, Feed, Part

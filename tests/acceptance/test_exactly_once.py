@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config import EngineName
+from service.config.settings import EngineName
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.stores import STORES
 from tests.faults import sink_crashes

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from deploy.reference import ROOT
 from service.devservers.server import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.reference import ROOT
 from tests.support.orders_topology import TOPIC
 from tests.support.patience import seconds, until
 from tests.support.prometheus import DASHBOARDS, Prometheus, expressions, filled_in, read

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from deploy.reference import ROOT
 from service.devservers.server import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.reference import ROOT
 from tests.support.patience import seconds, until
 from tests.support.prometheus import Prometheus, expressions, filled_in, read
 from tests.unit.deploy.test_alerts import RULES

@@ -15,7 +15,7 @@ from kubernetes_validate import (
 
 from deploy.chart import CHART, ROOT
 from partition.interfaces import AtTimestamp
-from service.config import load
+from service.config.settings import load
 from tests.deploy.tools import (
     CI,
     Manifest,

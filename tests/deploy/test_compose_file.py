@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy.chart import ROOT
-from service.config import load
+from service.config.settings import load
 from tests.deploy.tools import packaged, run
 
 FILE = ROOT / "docker-compose.yml"

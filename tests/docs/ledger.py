@@ -93,7 +93,7 @@ RUN_BY = {
     "--config service.toml": SOME_LETTERS,
     'headrace dead-letters drop orders:topology --error "no such currency" --until 1d '
     '--why "a test\'s records" --config service.toml': LETTERS,
-    "python -m service.reference": (
+    "python -m deploy.reference": (
         "docs/test_reference.py::test_the_metrics_page_is_the_catalogue"
     ),
     "python -m examples.own_sink": (

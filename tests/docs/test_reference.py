@@ -12,21 +12,21 @@ import headrace
 import headrace.payloads
 import headrace.sinks
 import headrace.testing
-from partition.kafka.librdkafka import DEFAULTS, FORCED
-from service.cli.app import app
-from service.config import Config, Section
-from service.configuration_table import configuration_table
-from service.metrics import CATALOGUE
-from service.reference import (
+from deploy.reference import (
     CONFIGURATION,
     METRICS,
     PROMISES,
     STORM,
+    configuration_table,
     generated,
     storm_tests,
     storm_without_tests,
 )
-from service.variables import OTHER_VARIABLES
+from partition.kafka.librdkafka import DEFAULTS, FORCED
+from service.cli.app import app
+from service.config.settings import Config, Section
+from service.config.sources import OTHER_VARIABLES
+from service.observability.metrics import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition", "acker")
@@ -43,14 +43,14 @@ def modules() -> list[Path]:
 
 def test_the_metrics_page_is_the_catalogue():
     page = read(METRICS)
-    assert page == generated(page), "run `python -m service.reference`"
+    assert page == generated(page), "run `python -m deploy.reference`"
     named = set(re.findall(r"^\| `(headrace_\w+)`", page, re.MULTILINE))
     assert {name.removesuffix("_total") for name in named} == {each.name for each in CATALOGUE}
 
 
 def test_the_table_of_every_key_is_that_of_the_code():
     page = read(CONFIGURATION)
-    assert page == generated(page), "run `python -m service.reference`"
+    assert page == generated(page), "run `python -m deploy.reference`"
     listed = set(re.findall(r"^\| `\[(\w+)\] (\w+)` \|", page, re.MULTILINE))
     assert listed == {(section, key) for section, key, _ in sections()}
 
@@ -171,7 +171,7 @@ def test_every_test_named_on_a_page_exists(page):
         for path, name in named
         if not (ROOT / "tests" / path).is_file() or f"def {name}(" not in read(f"tests/{path}")
     ]
-    assert missing == [], "run `python -m service.reference`"
+    assert missing == [], "run `python -m deploy.reference`"
 
 
 def test_the_promises_are_numbered_as_in_the_tests():
@@ -190,7 +190,7 @@ def test_storms_faults_are_all_on_their_page():
     numbers = [int(n) for n in re.findall(r"^### (\d+)\. ", page, re.MULTILINE)]
     assert numbers == list(range(1, 56))
     assert [int(n) for n in re.findall(r"<!-- storm: (\d+) -->", page)] == numbers
-    assert "- none\n" not in page, "run `python -m service.reference`"
+    assert "- none\n" not in page, "run `python -m deploy.reference`"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from service.cli.app import app
-from service.config import load
+from service.config.settings import load
 from tests.docs.blocks import ROOT, all_pages, blocks, inline_commands, name_of
 from tests.docs.ledger import PYTHON_RUN_BY
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
-from service.config import EngineName
+from service.config.settings import EngineName
 from service.failpoints import PLACES, VARIABLE
 from tests.acceptance import evidence, processes, wanted
 from tests.acceptance.evidence import Place

@@ -30,9 +30,9 @@ from partition.records import Partition
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere, with_places
-from service.health import HealthCheck
+from service.observability.health import HealthCheck
+from service.observability.snapshot import snapshot_of
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
-from service.snapshot import snapshot_of
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.writer import WriteRetries

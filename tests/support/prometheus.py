@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from service.devservers.server import free_ports
-from service.metrics import CATALOGUE
-from service.reference import ROOT
+from service.observability.metrics import CATALOGUE
 from tests.support.patience import seconds, until
 
 DEBIAN = "prometheus=2.42.*"  # its libraries are linked into it

@@ -19,11 +19,11 @@ from headrace import Record, Reject, To, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
 from service.app import Service
-from service.config import load
+from service.config.settings import load
 from service.devservers.server import free_ports
-from service.health import HealthCheck
-from service.metrics import figures
-from service.snapshot import RunSummary, Snapshot, snapshot_of
+from service.observability.health import HealthCheck
+from service.observability.metrics import figures
+from service.observability.snapshot import RunSummary, Snapshot, snapshot_of
 from service.wiring import wire
 from tests.support import patience
 from tests.support.kafka import BRISK

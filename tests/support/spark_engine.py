@@ -18,7 +18,7 @@ from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Member
-from service.config import load
+from service.config.settings import load
 from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy
 from service.pipeline.context import ResultQueue

@@ -14,7 +14,9 @@ def test_endless_transaction_is_reported_with_its_offset(
     world: KafkaWorld, serve: MakeServing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 15; Faults K13: unready and told, with the offset; then all is read, once."""
-    monkeypatch.setattr("service.health.TRANSACTION_SECONDS", 3.0)  # instead of minutes
+    monkeypatch.setattr(
+        "service.observability.health.TRANSACTION_SECONDS", 3.0
+    )  # instead of minutes
     topic = world.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
     serving = serve(topic, world)

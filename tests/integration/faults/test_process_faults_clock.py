@@ -8,7 +8,7 @@ import pytest
 
 from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka
-from service.health import STALLED_SECONDS
+from service.observability.health import STALLED_SECONDS
 from tests.acceptance import replicas as sharing
 from tests.acceptance import trial as alone
 from tests.acceptance.harness import Run

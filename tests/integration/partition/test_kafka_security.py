@@ -17,7 +17,7 @@ from partition.errors import PartitionError
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from service.app import run_pipeline
 from service.cli.app import app
-from service.config import load
+from service.config.settings import load
 from service.devservers.servers import EmbeddedZooKeeper
 from sinks.storage import Storage
 from tests.integration.partition.conftest import STORE_PASSWORD, Authority

@@ -16,9 +16,9 @@ from headrace import Record, SinkFailed, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, MemorySink, Staged
 from partition.errors import ReplayDiffers
 from service.app import Service
-from service.config import load
+from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.snapshot import RunSummary
+from service.observability.snapshot import RunSummary
 from service.wiring import wire
 from tests.support.patience import Limit, seconds
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from service.config import load
+from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds

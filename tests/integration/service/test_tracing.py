@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from service.app import run_pipeline
-from service.config import load
+from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds

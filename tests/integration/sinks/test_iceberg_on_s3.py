@@ -13,7 +13,7 @@ import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from headrace import reference
-from service.config import Config, load
+from service.config.settings import Config, load
 from service.wiring import spark_driver
 from sinks import IcebergSink
 from sinks.references import needs_spark, read_reference

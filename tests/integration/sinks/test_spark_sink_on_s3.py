@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from service.config import load
+from service.config.settings import load
 from service.wiring import spark_for
 from sinks import DeltaSink, SparkSink
 from sinks.spark.driver import SparkDriver

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.reference import ROOT
+from deploy.reference import ROOT
 from tests.support.prometheus import known_series, named_series
 
 RULES = ROOT / "deploy/prometheus/headrace-alerts.yaml"

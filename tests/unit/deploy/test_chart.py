@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from deploy.chart import CHART, ROOT, BadValues, copies, defaults, present, readme, values, write
-from service.config import Config, PipelineConfig
+from service.config.settings import Config, PipelineConfig
 
 FOLDER = ROOT / CHART
 VALUES = (FOLDER / "values.yaml").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from service.config import EngineName
+from service.config.settings import EngineName
 from service.failpoints import ACTIONS, PLACES, VARIABLE, failpoints
 from tests.acceptance.stores import STORES
 from tests.faults import sink_crashes

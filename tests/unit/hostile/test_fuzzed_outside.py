@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.cli.common import describe
-from service.config import Config, load
+from service.config.settings import Config, load
 from service.dead_letters.format import header_text, value_lines
 from service.dead_letters.messages import (
     MARK,
@@ -21,9 +21,9 @@ from service.dead_letters.messages import (
     read_message,
 )
 from service.errors import BadConfig
-from service.health import Health
-from service.http import HttpServer
-from service.tracing.traces import parents_in
+from service.observability.health import Health
+from service.observability.server import HttpServer
+from service.observability.tracing import parents_in
 from sinks.kafka.dead_letters import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
 from tests.support.commands import StoredMessage
 from tests.support.patience import seconds

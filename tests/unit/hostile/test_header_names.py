@@ -15,7 +15,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from partition.records import Chunk, Partition
 from service.dead_letters.messages import collect_marks, content_of, read_message
-from service.tracing.traces import Traces
+from service.observability.tracing import Traces
 from sinks.kafka.dead_letters import _content, _Form
 from sinks.spark.frames import fit_records
 from tests.support.raw_headers import RawRecord, send_raw

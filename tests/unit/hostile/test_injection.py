@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.cli.common import describe
-from service.config import load
+from service.config.settings import load
 from service.errors import BadConfig
-from service.printing import escaped
 from sinks.tables.partitioning import _folder
 from tests.support.patience import seconds
+from topology.masking import escaped
 from topology.topology import can_name_offsets
 
 FORGED = '\n{"event":"forged","level":"critical"}\r\n\x1b[2J\x1b]0;owned\x07\u2028\u202e\x00\x85end'
@@ -28,7 +28,7 @@ def logged(form: str) -> str:
     """What a process logs of hostile texts, to a pipe."""
     code = f"""
         import structlog
-        from service import logs
+        from service.observability import logs
         logs.configure("info", {form!r})
         log = structlog.get_logger()
         text = {FORGED!r}

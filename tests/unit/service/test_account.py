@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from service.observability.snapshot import PartitionSummary, RunSummary
 from service.pipeline.trees import OutcomeCounters
-from service.snapshot import PartitionSummary, RunSummary
 
 WRITTEN, DEAD_LETTERED = 1, 2
 

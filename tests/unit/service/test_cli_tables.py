@@ -14,7 +14,7 @@ from headrace.state import PostgresState, State, count
 from service import wiring
 from service.cli import main as main_module
 from service.cli import tables
-from service.config import load
+from service.config.settings import load
 from sinks.storage import Storage
 from tests.support import commands
 from tests.support.commands import TARGET, FileSink, topology_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from partition.interfaces import AtOffset, AtTimestamp
-from service.config import Config, load
+from service.config.settings import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
 from transactions.transaction import TransactionPolicy
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from service.config import Config, load
+from service.config.settings import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
 
 BASE = {"kafka": "bootstrap.servers = 'a:1'", "zookeeper": "hosts = 'a:1'"}

@@ -8,8 +8,8 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.records import Partition
-from service.health import STALLED_SECONDS, Health, HealthCheck
-from service.snapshot import Apart, SinkStatistics, Snapshot
+from service.observability.health import STALLED_SECONDS, Health, HealthCheck
+from service.observability.snapshot import Apart, SinkStatistics, Snapshot
 from topology.workers.runners import RunnerStatistics
 
 

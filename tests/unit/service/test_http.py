@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from service import http as server_module
 from service.errors import EXIT_FAILED, AddressTaken
-from service.health import Health
-from service.http import MOST_CONNECTIONS, HttpServer
+from service.observability import server as server_module
+from service.observability.health import Health
+from service.observability.server import MOST_CONNECTIONS, HttpServer
 from tests.support.patience import Limit, seconds, slack
 
 _SECONDS = seconds(10)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config import Config, load
+from service.config.settings import Config, load
 from service.wiring import spark_for
 from sinks.spark.settings import check, settings
 

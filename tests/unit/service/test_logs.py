@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from service.redaction import redacted
-from service.stderr import PatientStderr
+from service.observability.logs import PatientStderr
 from tests.support.patience import seconds
-from topology.masking import HIDDEN, is_secret, mask
+from topology.masking import HIDDEN, is_secret, mask, redacted
 
 CANARY = "canary-4f1e9b"
 _SECONDS = seconds(30)
@@ -51,7 +50,7 @@ def lines(text: str) -> list[dict]:
 def test_an_event_is_one_json_line_on_standard_error_and_nothing_is_on_standard_output():
     done = run("""
         import structlog
-        from service import logs
+        from service.observability import logs
         log = structlog.get_logger()
         logs.configure("info", "json")
         log.info("service_started", pipeline="flights")
@@ -72,7 +71,7 @@ def test_an_event_is_one_json_line_on_standard_error_and_nothing_is_on_standard_
 def test_a_library_s_warning_is_json_too():
     done = run("""
         import logging
-        from service import logs
+        from service.observability import logs
         logs.configure("info", "json", ["hush-hush"])
         logging.getLogger("kazoo").warning("lost %s", "hush-hush")
         logging.getLogger("kazoo").info("too quiet")
@@ -88,7 +87,7 @@ def test_a_library_s_warning_is_json_too():
 def test_no_secret_reaches_a_line_at_any_depth_or_in_an_exception(form):
     done = run(f"""
         import structlog
-        from service import logs
+        from service.observability import logs
         logs.configure("info", {form!r}, ["{CANARY}-known"])
         log = structlog.get_logger()
         kafka = {{"sasl.password": "{CANARY}", "sasl.username": "user", "group.id": "visible"}}
@@ -110,7 +109,7 @@ def test_no_secret_reaches_a_line_at_any_depth_or_in_an_exception(form):
 def test_a_level_is_kept_and_console_lines_are_readable():
     done = run("""
         import structlog
-        from service import logs
+        from service.observability import logs
         logs.configure("warning", "console")
         structlog.get_logger().info("quiet")
         structlog.get_logger().warning("loud", records=3)
@@ -123,8 +122,8 @@ def test_a_level_is_kept_and_console_lines_are_readable():
 
 WRITER = """
     import sys, threading, structlog
-    from service import logs
-    from service.stderr import stderr
+    from service.observability import logs
+    from service.observability.logs import stderr
     logs.configure("info", "json")
     log = structlog.get_logger()
     for number in range(50_000):

@@ -10,9 +10,9 @@ from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.assignment import Moves
 from partition.records import Partition
-from service.metrics import CATALOGUE, CONTENT_TYPE, Metrics
+from service.observability.metrics import CATALOGUE, CONTENT_TYPE, Metrics
+from service.observability.snapshot import Apart, Snapshot, SparkStatistics, TraceStatistics
 from service.pipeline.reference_tables import ReferenceStatistics
-from service.snapshot import Apart, Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS
 from topology.workers.runners import RunnerStatistics
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from headrace import AdvancedBolt, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from service.metrics import figures
-from service.snapshot import snapshot_of
+from service.observability.metrics import figures
+from service.observability.snapshot import snapshot_of
 from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
 from topology.sink import Staged
 

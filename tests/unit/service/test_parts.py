@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, SparkSink
-from service.config import load
+from service.config.settings import load
 from service.wiring import spark_for, wire
 from tests.support.front import Front
 

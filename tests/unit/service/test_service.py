@@ -34,7 +34,7 @@ from partition.records import Partition, Position
 from partition.recovery import Ways
 from partition.retry import RetryPolicy
 from service.app import Service
-from service.config import load
+from service.config.settings import load
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References

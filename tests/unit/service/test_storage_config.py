@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.sinks import DiscardSink
-from service.config import Config, load
+from service.config.settings import Config, load
 from service.errors import BadConfig
 from service.wiring import wire
 from sinks.storage import Storage

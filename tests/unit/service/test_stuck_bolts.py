@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from headrace import Record, bolt
 from partition.retry import RetryPolicy
-from service.health import STALLED_SECONDS, HealthCheck
-from service.metrics import figures
-from service.snapshot import snapshot_of
+from service.observability.health import STALLED_SECONDS, HealthCheck
+from service.observability.metrics import figures
+from service.observability.snapshot import snapshot_of
 from tests.support.pipeline import PATIENCE_SECONDS, Works
 
 TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)

@@ -14,7 +14,7 @@ from partition.records import Partition, Position
 from service.cli import common
 from service.cli.common import opened_pipeline
 from service.cli.offsets import OffsetRow, read_offsets, show_offsets
-from service.config import load
+from service.config.settings import load
 from tests.support.zookeeper import opened_transactions
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.config import load
+from service.config.settings import load
 from service.errors import BadConfig
 
 KAFKA = {"kafka": {"bootstrap.servers": "a:1"}}

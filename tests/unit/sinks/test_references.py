@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from headrace import Reference, reference
 from service import wiring
-from service.config import load
+from service.config.settings import load
 from sinks.references import needs_spark, read_reference
 from sinks.storage import Storage
 from topology.errors import ReferenceLoadFailed

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace import Record, Reject, Retry, bolt
-from service.config import load
+from service.config.settings import load
 from service.errors import BadConfig
 from tests.support.pipeline import HeldSink, Works
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.dead_letters.format import cut, header_text, value_lines
-from service.printing import escaped
+from topology.masking import escaped
 
 
 @given(st.text() | st.binary().map(lambda each: each.decode(errors="surrogateescape")))

@@ -14,7 +14,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
 from partition.records import Partition, Position
 from service.app import run_pipeline
-from service.config import load
+from service.config.settings import load
 from service.errors import TaskError
 from service.pipeline.loop import Pipeline
 from service.pipeline.sink_buffer import writer_of

@@ -132,7 +132,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(task_runner, "_workers", {})
     monkeypatch.setattr(task_runner, "KafkaFetcher", fetcher)
-    monkeypatch.setattr("service.logs.configure", lambda *_how: None)
+    monkeypatch.setattr("service.observability.logs.configure", lambda *_how: None)
     yield Worker(tmp_path, log, fetchers)
     for name in ("worker_flow", "worker_letters"):
         sys.modules.pop(name, None)

@@ -13,8 +13,8 @@ from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink, Staged
 from partition.records import Chunk, Partition
 from partition.retry import RetryPolicy
-from service.config import TracingConfig
-from service.tracing.exporting import Tracing
+from service.config.settings import TracingConfig
+from service.observability.tracing import Tracing
 from sinks.kafka.dead_letters import _content, _Form
 from tests.support.faulty_store import FaultyStore
 from tests.support.pipeline import PLACE, HeldSink, Works

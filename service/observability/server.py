@@ -18,10 +18,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from service.errors import AddressTaken
-from service.health import Health, HealthCheck
-from service.metrics import CONTENT_TYPE, Metrics
-from service.page.files import CONTENT_SECURITY, page_files
-from service.page.status import StatusPage
+from service.observability.health import Health, HealthCheck
+from service.observability.metrics import CONTENT_TYPE, Metrics
+from service.observability.status_page import CONTENT_SECURITY, StatusPage, page_files
 from topology.masking import mask
 
 log = structlog.get_logger()

@@ -21,8 +21,13 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from partition.manager import PartitionStatistics
+from service.observability.snapshot import (
+    SinkStatistics,
+    Snapshot,
+    SparkStatistics,
+    TraceStatistics,
+)
 from service.pipeline.reference_tables import ReferenceStatistics
-from service.snapshot import SinkStatistics, Snapshot, SparkStatistics, TraceStatistics
 from topology.histogram import BOUNDS, Distribution
 from topology.workers.runners import RunnerStatistics
 

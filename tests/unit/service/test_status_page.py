@@ -7,9 +7,9 @@ import pytest
 
 from headrace.testing import topology_test
 from partition.records import Partition
-from service.health import HealthCheck
-from service.page.status import MOST_PARTITIONS, StatusPage
-from service.snapshot import Snapshot
+from service.observability.health import HealthCheck
+from service.observability.snapshot import Snapshot
+from service.observability.status_page import MOST_PARTITIONS, StatusPage
 from tests.support.service import snapshot, topology
 from topology import masking
 from topology.complaints import Complaint
@@ -129,7 +129,7 @@ def test_texts_of_errors_can_be_left_out(world):
 def test_a_secret_in_a_reason_is_hidden(world, monkeypatch):
     hidden = masking.Mask()
     hidden.learn(["canary-s3cret"])
-    monkeypatch.setattr("service.page.status.mask", hidden)
+    monkeypatch.setattr("service.observability.status_page.mask", hidden)
     failure = Complaint(1.0, "step_failing", "parse", "E", "login canary-s3cret refused", 1)
     world.snapshot = replace(world.snapshot, recent_failures=(failure,))
     assert "canary-s3cret" not in json.dumps(world.status())

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from service.snapshot import Snapshot
+from service.observability.snapshot import Snapshot
 
 STALLED_SECONDS = 60.0  # a bolt that holds the loop longer than this is taken as hung
 # Brokers end a transaction after fifteen minutes, unless they were told to allow longer ones.

@@ -44,14 +44,18 @@ from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.heartbeat import check_name
 from partition.retry import RetryPolicy
-from service.config_errors import as_bad_config, check_numbers
+from service.config.servers import Section, StorageConfig, ZooKeeperConfig, hidden
+from service.config.sources import (
+    PREFIX,
+    Variables,
+    as_bad_config,
+    check_names,
+    check_numbers,
+    flat,
+)
 from service.errors import BadConfig
 from service.membership import MembershipPolicy
 from service.pipeline.failures import DeadLetterLimit, NullValues, ScreenPolicy
-from service.section import Section, hidden
-from service.storage_config import StorageConfig
-from service.variables import PREFIX, Variables, check_names, flat
-from service.zookeeper_config import ZooKeeperConfig
 from topology.masking import secrets_in
 from topology.topology import can_name_offsets
 from transactions.groups import RangePolicy

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from partition.records import Chunk, Partition
-from service.config import TracingConfig
-from service.tracing.exporting import Tracing, _Complaints
+from service.config.settings import TracingConfig
+from service.observability.tracing import Tracing, _Complaints
 from tests.support.patience import slack
 from topology.record import KeptMessage
 

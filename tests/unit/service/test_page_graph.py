@@ -1,6 +1,6 @@
 """Where the steps of a topology are drawn."""
 
-from service.page.graph import graph_of
+from service.observability.status_page import graph_of
 from tests.support.service import topology
 
 

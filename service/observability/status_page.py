@@ -1,21 +1,51 @@
-"""What the status page shows, as JSON: read off the newest snapshot, never from the pipeline."""
+"""The status page: files, the drawn topology, and the facts as JSON from the newest snapshot."""
 
 import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from partition.manager import PartitionStatistics
-from service.health import Health, HealthCheck
-from service.page.graph import Graph, Node, graph_of
-from service.snapshot import Snapshot
+from service.observability.health import Health, HealthCheck
+from service.observability.snapshot import Snapshot
 from topology.masking import mask
+from topology.record import DEFAULT_STREAM
+from topology.steps import BoltStep, Source, Step
 from topology.topology import Topology
 
 MOST_PARTITIONS = 200  # that are shown: those that are worst off
 _FRESH_SECONDS = 0.25  # snapshots are no younger; who asks more often is told the same again
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A source, a bolt or a sink, and its place: its layer from the left, its row in it."""
+
+    id: str
+    name: str
+    kind: str  # source, sink, or the bolt's kind
+    layer: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What flows from one node to another. `stream` is empty for the default one."""
+
+    source: str
+    target: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A topology as it is drawn."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
 
 
 class StatusPage:
@@ -191,3 +221,75 @@ def _partition(part: PartitionStatistics, snapshot: Snapshot) -> dict[str, Any]:
         "lost": sum(part.lost.values()),
         "halted": snapshot.halted.get(part.partition),
     }
+
+
+def graph_of(topology: Topology) -> Graph:
+    """Lay a topology out: every step one layer behind the last of those that lead to it."""
+    steps = list(topology.steps())
+    ids = {id(step): f"step-{number}" for number, step in enumerate(steps)}
+    sources = {f"source-{number}": each for number, each in enumerate(topology.sources)}
+    edges = [
+        Edge(name, ids[id(child)], "")
+        for name, source in sources.items()
+        for child in source.children
+    ]
+    edges += [
+        Edge(ids[id(step)], ids[id(child)], "" if stream == DEFAULT_STREAM else stream)
+        for step in steps
+        if isinstance(step, BoltStep)
+        for stream, children in step.streams.items()
+        for child in children
+    ]
+    layers = _layers([*sources, *ids.values()], edges)
+    rows = dict.fromkeys(range(max(layers.values(), default=0) + 1), 0)
+    nodes = []
+    every: list[tuple[str, Source | Step]] = [*sources.items(), *((ids[id(s)], s) for s in steps)]
+    for name, each in every:
+        layer = layers[name]
+        label = each.label if isinstance(each, Source) else each.name
+        nodes.append(Node(name, label, _kind(each), layer, rows[layer]))
+        rows[layer] += 1
+    return Graph(tuple(nodes), tuple(edges))
+
+
+def _layers(names: list[str], edges: list[Edge]) -> dict[str, int]:
+    """The length of the longest way to each; a topology has no circles."""
+    layers = dict.fromkeys(names, 0)
+    for _ in names:
+        moved = False
+        for edge in edges:
+            least = layers[edge.source] + 1
+            if layers[edge.target] < least:
+                layers[edge.target] = least
+                moved = True
+        if not moved:
+            break
+    return layers
+
+
+def _kind(each: Source | Step) -> str:
+    if isinstance(each, Source):
+        return "source"
+    return each.kind.value if isinstance(each, BoltStep) else "sink"
+
+
+_FOLDER = Path(__file__).parent / "assets"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+# Nothing of the page comes from elsewhere, and nothing of a record becomes a part of it.
+CONTENT_SECURITY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Kind and content by path."""
+    found = {
+        f"/{path.name}": (_KINDS[path.suffix], path.read_bytes())
+        for path in sorted(_FOLDER.iterdir())
+    }
+    return {"/": found.pop("/status.html"), **found}

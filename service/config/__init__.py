@@ -1,0 +1,1 @@
+"""The configuration: its sections, where values come from, and errors in them."""
