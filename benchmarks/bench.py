@@ -18,8 +18,7 @@ from rich.console import Console
 from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
 from benchmarks.publishing import publish
 from examples.flights.publish import publish as publish_flights
-from service.cli.embedded import Servers, embedded
-from service.cli.render import RunProgress
+from service.cli.run import RunProgress, Servers, embedded
 
 FLIGHTS = 336_776
 Runs = dict[str, list[Figures]]  # by variant

@@ -30,7 +30,7 @@ from benchmarks.result import Facts, Goal, Table
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, KafkaDeadLetters
 from partition.zookeeper.zookeeper_client import quiet_logger
-from service.cli.embedded import Servers
+from service.cli.run import Servers
 from service.devservers.servers import four_letters
 
 FEW, MANY = 100, 1_000

@@ -20,8 +20,7 @@ from rich.console import Console
 
 from headrace import Topology
 from service.app import run_pipeline
-from service.cli.embedded import Servers, embedded
-from service.cli.render import RunProgress, show_account
+from service.cli.run import RunProgress, Servers, embedded, show_account
 from service.config.settings import Config, EngineName, load
 from service.jars.resolver import resolve
 from service.observability import logs

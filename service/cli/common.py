@@ -1,6 +1,6 @@
-"""Parts that several subcommands share.
+"""Options, access to a pipeline from outside its process, and output, for every subcommand.
 
-The imports inside functions keep `headrace --help` quick.
+The modules of this folder import what is slow inside functions: `headrace --help` stays quick.
 """
 
 import getpass
@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from partition.errors import KafkaUnavailable, StoreError, StoreUnavailable
 from partition.interfaces import Catalogue, StoredOffset, Topic
@@ -27,7 +28,7 @@ from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
 from topology.masking import escaped
 
-if TYPE_CHECKING:  # slow to import
+if TYPE_CHECKING:
     from service.config.settings import Config
     from topology.steps import Source
     from topology.topology import Topology
@@ -35,8 +36,9 @@ if TYPE_CHECKING:  # slow to import
 T = TypeVar("T")
 
 ASK_SECONDS = 20.0  # above what Kafka's and ZooKeeper's clients take themselves
-_ROOMS = ("service", "topology", "sinks", "partition", "acker", "transactions", "headrace")
+_PACKAGES = ("service", "topology", "sinks", "partition", "acker", "transactions", "headrace")
 _LONGEST = 1000
+_LONGEST_WHY = 500
 _WIDE = 500  # characters
 
 Target = Annotated[
@@ -48,15 +50,33 @@ Target = Annotated[
 ConfigPath = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="The TOML file; HEADRACE_… variables stand above it."
+        "--config",
+        metavar="FILE",
+        help="Configuration file (TOML); HEADRACE_* environment variables override it.",
     ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the facts as one JSON object, the last line.")
 ]
-CheckOnly = Annotated[
+DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check and show everything; write nothing.")
 ]
+
+
+def _checked_why(why: str | None) -> str | None:
+    if why is not None and not (why.strip() and len(why) <= _LONGEST_WHY):
+        message = f"some words are needed, in {_LONGEST_WHY} characters at most"
+        raise typer.BadParameter(message)
+    return why
+
+
+why_option = typer.Option(
+    "--why",
+    metavar="TEXT",
+    help="The reason, for whoever reads it later; it is kept with your name.",
+    callback=_checked_why,
+)
+Why = Annotated[str, why_option]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +88,25 @@ class OpenPipeline:
     name: str
     catalogue: Catalogue
     store: OffsetStore
+    parts: Any = None  # the `Parts`, whose sinks may be opened
 
 
 @contextmanager
 def opened_pipeline(topology: "Topology", settings: "Config") -> Iterator[OpenPipeline]:
     """Open a pipeline's catalogue and store. Raises KafkaError, StoreUnavailable."""
-    from service.wiring import wire  # noqa: PLC0415 - see above
+    from service.wiring import wire
 
     parts = wire(topology, settings)
     with ExitStack() as closing:
         for each in (parts.catalogue, parts.store):
             closing.callback(each.close)
             each.open()
-        yield OpenPipeline(topology, settings, parts.name, parts.catalogue, parts.store)
+        yield OpenPipeline(topology, settings, parts.name, parts.catalogue, parts.store, parts)
 
 
 def load_topology(target: str) -> "Topology":
     """Import and validate the topology that MODULE:TOPOLOGY names. Raises InvalidTopology."""
-    from service.loading import load_topology as load  # noqa: PLC0415 - see above
+    from service.loading import load_topology as load
 
     topology = load(target)
     topology.validate()
@@ -94,8 +115,8 @@ def load_topology(target: str) -> "Topology":
 
 def configured(path: Path | None, overrides: Mapping[str, Any] | None = None) -> "Config":
     """Load the configuration, and set up logging as it says. Raises BadConfig."""
-    from service.config.settings import load  # noqa: PLC0415 - see above
-    from service.observability import logs  # noqa: PLC0415 - see above
+    from service.config.settings import load
+    from service.observability import logs
 
     settings = load(path, overrides)
     logs.configure(settings.logs.level, settings.logs.format, settings.secrets())
@@ -121,7 +142,7 @@ def done(asked: Future[T], what: str) -> T:
 
 
 def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | StoreError | None:
-    """Return what is stored, or why it cannot be read. Raises StoreUnavailable."""
+    """Return the stored offset, or the reason it cannot be read. Raises StoreUnavailable."""
     try:
         return store.load(partition)
     except StoreUnavailable:
@@ -156,7 +177,7 @@ def describe(error: BaseException) -> str:
     text = str(said()) if callable(said) else str(error)
     text = "\n".join([text, *getattr(error, "__notes__", ())])
     line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
-    is_ours = type(error).__module__.partition(".")[0] in _ROOMS
+    is_ours = type(error).__module__.partition(".")[0] in _PACKAGES
     line = line if is_ours and line else f"{name}: {line}" if line else name
     return escaped(line)[:_LONGEST]
 
@@ -167,6 +188,19 @@ def answers() -> Console:
     A text that was broken to fit could not be found by `grep`.
     """
     return Console() if sys.stdout.isatty() else Console(width=_WIDE)
+
+
+def table_of(
+    columns: Iterable[str], rows: Iterable[Sequence[str | int | None]], title: str | None = None
+) -> Table:
+    """Lay rows out as a table; a column whose name begins with ">" is aligned to the right."""
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        justify: Any = "right" if name.startswith(">") else "left"
+        table.add_column(escape(name.removeprefix(">")), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(each) if isinstance(each, str) else cell(each) for each in row))
+    return table
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
@@ -204,22 +238,3 @@ def moment(at_ms: int) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"
-
-
-_LONGEST_WHY = 500
-
-
-def _checked_why(why: str | None) -> str | None:
-    if why is not None and not (why.strip() and len(why) <= _LONGEST_WHY):
-        message = f"some words are needed, in {_LONGEST_WHY} characters at most"
-        raise typer.BadParameter(message)
-    return why
-
-
-why_option = typer.Option(
-    "--why",
-    metavar="TEXT",
-    help="Why, for whoever reads it later; it is kept with your name.",
-    callback=_checked_why,
-)
-Why = Annotated[str, why_option]

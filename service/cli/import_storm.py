@@ -1,20 +1,16 @@
-"""`headrace offsets import-storm`: reads on where a Storm topology stopped.
+"""`headrace offsets import-storm`: take over the offsets at which a Storm topology stopped.
 
 Storm's nodes are only read. Everything is read and judged before anything is written.
-
-The imports inside functions keep `headrace --help` quick.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import structlog
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from partition.errors import (
     PartitionError,
@@ -28,14 +24,13 @@ from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position
 from partition.storm_offsets import Found, Layout, StormOffset, Tree, read_offsets
 from service.cli.common import (
-    CheckOnly,
     ConfigPath,
+    DryRun,
     Json,
     OpenPipeline,
     Target,
     answer,
     answers,
-    cell,
     configured,
     describe,
     done,
@@ -44,11 +39,12 @@ from service.cli.common import (
     print_json,
     print_lines,
     stored_offset,
+    table_of,
     topics_of,
 )
 from service.errors import NotImported, StormStillRuns
 
-if TYPE_CHECKING:  # slow to import
+if TYPE_CHECKING:
     from partition.zookeeper.zookeeper_store import ZooKeeperEditor
     from service.config.settings import Config
     from topology.steps import Source
@@ -70,7 +66,7 @@ _WORDS: Mapping[Outcome, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """What an operator asks for."""
+    """An operator's request."""
 
     layout: Layout
     path: str
@@ -99,19 +95,7 @@ class ImportRow:
             return None
         return self.log.end - self.storm.offset
 
-    @property
-    def position(self) -> Position:
-        """What is to be stored. Only where there is something to import."""
-        if self.storm is None or self.log is None:
-            raise AssertionError(self.outcome)
-        return Position(self.storm.offset, None, self.log.topic_id)
-
-    def become(self, outcome: Outcome, note: str | None = None) -> Self:
-        """The row after an attempt."""
-        return replace(self, outcome=outcome, note=self.note if note is None else note)
-
     def as_json(self) -> dict[str, Any]:
-        """The row as JSON takes it."""
         return {
             "outcome": self.outcome,
             "note": self.note,
@@ -165,7 +149,7 @@ def offsets_import_storm(
             help="Storm's ZooKeeper, if it is another one than the configuration's.",
         ),
     ] = None,
-    dry_run: CheckOnly = False,
+    dry_run: DryRun = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Import the others when partitions are refused.")
     ] = False,
@@ -251,7 +235,7 @@ def import_offsets(
     moved = _moved(found, read_offsets(tree, request.layout, request.path, names))
     if request.dry_run:
         return [
-            row.become(row.outcome, f"{row.note}; Storm still runs: this has just changed")
+            replace(row, note=f"{row.note}; Storm still runs: this has just changed")
             if row.partition in moved
             else row
             for row in rows
@@ -320,7 +304,7 @@ def _without_storm(stored: StoredOffset | StoreError | None) -> str:
 def _against_stored(
     storm: StormOffset, stored: StoredOffset | StoreError, topology_id: str
 ) -> str | None:
-    """What is wrong with the offset that is stored already; None if it is the same."""
+    """Return the conflict with the offset that is stored already; None if it is the same."""
     if isinstance(stored, StoreError):
         return str(stored)
     if stored.topology_id != topology_id:
@@ -348,7 +332,7 @@ def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[Out
 
 
 def _chosen(sources: "Sequence[Source]", topic: str | None) -> "Sequence[Source]":
-    """The sources that are meant; `topic` may be one's name, or match one that is a pattern."""
+    """Return the chosen sources; `topic` may be one's name, or match one that is a pattern."""
     if topic is None:
         return sources
     meant = [
@@ -369,7 +353,7 @@ def _chosen(sources: "Sequence[Source]", topic: str | None) -> "Sequence[Source]
 
 def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperEditor":
     """Return a reader of Storm's ensemble; credentials go to none but our own."""
-    from partition.zookeeper.zookeeper_store import ZooKeeperEditor  # noqa: PLC0415 - see above
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
 
     if storm_hosts is not None:
         return ZooKeeperEditor(storm_hosts)
@@ -379,7 +363,7 @@ def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperEditor":
 
 
 def _moved(first: Found, second: Found) -> list[Partition]:
-    """The partitions whose nodes are not the same in two readings."""
+    """Return the partitions whose nodes differ between two readings."""
     return [
         partition
         for partition in sorted(set(first) | set(second))
@@ -399,54 +383,54 @@ def _write(store: OffsetStore, rows: Sequence[ImportRow]) -> list[ImportRow]:
             written.append(row)
             continue
         try:
-            _begin(store, row)
+            position = _begin(store, row)
         except PartitionError as error:
-            written.append(row.become("failed", describe(error)))
+            written.append(replace(row, outcome="failed", note=describe(error)))
         else:
-            written.append(row.become("imported"))
-            node = row.storm.path if row.storm else ""
+            written.append(replace(row, outcome="imported"))
             log.info(
                 "storm_offset_imported",
                 partition=str(row.partition),
-                offset=row.position.offset,
-                topic_id=row.position.topic_id,
-                node=node,
+                offset=position.offset,
+                topic_id=position.topic_id,
+                node=row.storm.path if row.storm else "",
             )
     return written
 
 
-def _begin(store: OffsetStore, row: ImportRow) -> None:
+def _begin(store: OffsetStore, row: ImportRow) -> Position:
     """Store a row's position as a partition's first. Raises what the store raises."""
+    if row.storm is None or row.log is None:
+        raise AssertionError(row.outcome)
+    position = Position(row.storm.offset, None, row.log.topic_id)
     claim = done(store.claim(row.partition), "a first offset")
     if claim.stored is not None:
         raise StoreConflict(str(row.partition), f"offset {claim.stored.offset}, just stored")
-    done(store.begin(row.partition, row.position), "a first offset")
+    done(store.begin(row.partition, position), "a first offset")
     back = store.load(row.partition)
-    if back is None or back.position != row.position:
-        raise StoreError(f"{row.partition}: {row.position} was stored, and {back} is read back")
+    if back is None or back.position != position:
+        raise StoreError(f"{row.partition}: {position} was stored, and {back} is read back")
+    return position
 
 
 def show_imports(
     console: Console, rows: Sequence[ImportRow], request: ImportRequest, place: str
 ) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
-    table = Table()
-    table.add_column("partition")
-    for name in ("storm", "log start", "log end", "lag"):
-        table.add_column(name, justify="right")
-    table.add_column("what happens")
-    for row in rows:
-        numbers = (
+    words = {**_WORDS, "to_import": "would be imported"} if request.dry_run else _WORDS
+    columns = ("partition", ">storm", ">log start", ">log end", ">lag", "what happens")
+    cells = (
+        (
+            str(row.partition),
             row.storm.offset if row.storm else None,
             row.log.start if row.log else None,
             row.log.end if row.log else None,
             row.lag,
+            words[row.outcome],
         )
-        words = _WORDS[row.outcome]
-        if row.outcome == "to_import" and request.dry_run:
-            words = "would be imported"
-        table.add_row(escape(str(row.partition)), *map(cell, numbers), words)
-    console.print(table)
+        for row in rows
+    )
+    console.print(table_of(columns, cells))
     written = sum(row.outcome == "imported" for row in rows)
     said = "nothing was written (--dry-run)" if request.dry_run else f"{written} offsets written"
     notes = [f"{row.partition}: {row.note}" for row in rows]

@@ -1,60 +1,50 @@
-"""`headrace offsets show`, `set` and `reset`: where partitions stand, and are read on.
+"""`headrace offsets set` and `reset`: move the offsets at which partitions are read on.
 
 Before a move everything is read and judged; then it is written. A move raises the epoch, so
 whoever has the partition is fenced: a replica releases it, and opens it anew where it was moved to.
-
-The imports inside functions keep `headrace --help` quick.
 """
 
-import http.client
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
 
 import structlog
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from partition.errors import PartitionError, StoreCorrupt, StoreError, StoreMissing, TopicMissing
 from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
 from partition.replicas.plan import Control, Member, by_topic
 from service.cli.common import (
-    CheckOnly,
     ConfigPath,
+    DryRun,
     Json,
     OpenPipeline,
     Target,
     Why,
     answer,
     answers,
-    cell,
     configured,
     describe,
     done,
     load_topology,
     now_ms,
     opened_pipeline,
-    partitions_of,
     print_json,
     print_lines,
     stored_offset,
+    table_of,
     topics_of,
     whoami,
 )
-from service.cli.replicas import Change, ReplicaNodes, replica_nodes
+from service.cli.control import OffsetChange, ReplicaNodes, replica_nodes
 from service.errors import ServiceError
-
-if TYPE_CHECKING:  # slow to import
-    from service.config.settings import HttpConfig
 
 log = structlog.get_logger()
 offsets_app = typer.Typer(
-    help="What is committed in ZooKeeper, against what Kafka has.", no_args_is_help=True
+    help="Move committed offsets, or import those of a Storm topology.", no_args_is_help=True
 )
 
 Goals: TypeAlias = Mapping[Partition, StartFrom]
@@ -63,8 +53,6 @@ Outcome: TypeAlias = Literal["moved", "to_move", "refused", "failed"]
 _PLACE = "TOPIC:PARTITION=OFFSET"
 _PLACE_FORM = re.compile(r"(.+):(\d{1,9})=(\d{1,18})")
 _WORDS = {"moved": "moved", "to_move": "not moved", "refused": "refused", "failed": "failed"}
-_FRONTIER = "headrace_partition_frontier_offset{"
-_SCRAPE_SECONDS = 2.0
 
 
 class StillConsumed(ServiceError):
@@ -84,7 +72,7 @@ class NotMoved(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """What an operator asks for; `goals` chooses among the topics that the topology reads."""
+    """An operator's request; `goals` chooses among the topics that the topology reads."""
 
     goals: Callable[[Mapping[str, Topic]], Goals]  # raises typer.BadParameter
     why: str
@@ -104,28 +92,6 @@ class MoveRow:
     to: int
     before: int | None  # what is stored; None: nothing is, or it cannot be read
 
-    @property
-    def position(self) -> Position:
-        """What is to be stored. Of no record's epoch: the leader's tells of a later cut, too."""
-        return Position(self.to, self.log.leader_epoch, self.log.topic_id)
-
-    def become(self, outcome: Outcome, note: str = "", *, before: int | None = None) -> Self:
-        """The row after an attempt, with what was stored when it was made."""
-        return replace(
-            self, outcome=outcome, note=note, before=self.before if before is None else before
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """The row as JSON takes it."""
-        return {
-            "outcome": self.outcome,
-            "note": self.note,
-            "from": self.before,
-            "to": self.to,
-            "log_start": self.log.start,
-            "log_end": self.log.end,
-        }
-
 
 @offsets_app.command("set")
 def offsets_set(
@@ -139,7 +105,7 @@ def offsets_set(
     why: Why,
     config: ConfigPath = None,
     *,
-    dry_run: CheckOnly = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Set the offsets at which partitions are read on, forward or back.
@@ -178,7 +144,7 @@ def offsets_reset(
         list[int] | None,
         typer.Option(min=0, metavar="N", help="Only this partition; may be given several times."),
     ] = None,
-    dry_run: CheckOnly = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Set the offsets of all partitions, or of some, to the log's start, its end, or a time.
@@ -195,7 +161,7 @@ def offsets_reset(
 
 
 def _move(target: str, config: ConfigPath, request: MoveRequest, *, as_json: bool) -> None:
-    """Raises StillConsumed, NotMoved."""
+    """Carry out a request and print it. Raises StillConsumed, NotMoved."""
     topology, settings = load_topology(target), configured(config)
     with (
         replica_nodes(topology, settings) as nodes,
@@ -213,7 +179,17 @@ def _move(target: str, config: ConfigPath, request: MoveRequest, *, as_json: boo
                 "moved": moved,
                 "refused": len(_refused(rows)),
                 "consumed": reason,
-                "partitions": {str(row.partition): row.as_json() for row in rows},
+                "partitions": {
+                    str(row.partition): {
+                        "outcome": row.outcome,
+                        "note": row.note,
+                        "from": row.before,
+                        "to": row.to,
+                        "log_start": row.log.start,
+                        "log_end": row.log.end,
+                    }
+                    for row in rows
+                },
             }
         )
     else:
@@ -275,22 +251,24 @@ def judge_move(
     before = stored.offset if isinstance(stored, StoredOffset) else None
     row = MoveRow(partition, "to_move", "", log, to, before)
     if not log.start <= to <= log.end:
-        return row.become("refused", f"the log holds {log.start} to {log.end}, not offset {to}")
+        return replace(
+            row, outcome="refused", note=f"the log holds {log.start} to {log.end}, not offset {to}"
+        )
     if isinstance(stored, StoreCorrupt) and not exactly_once:
-        return row.become("to_move", f"{stored}; it is replaced")
+        return replace(row, outcome="to_move", note=f"{stored}; it is replaced")
     if isinstance(stored, StoreError):
-        return row.become("refused", str(stored))
+        return replace(row, outcome="refused", note=str(stored))
     if stored is None:
-        return row.become("to_move", "nothing is stored; it is begun there")
+        return replace(row, outcome="to_move", note="nothing is stored; it is begun there")
     if stored.topology_id != pipeline:
         found = f"topology '{stored.topology_id}' stored its offset, not '{pipeline}'"
-        return row.become("refused", f"{found}; use another [pipeline] name")
+        return replace(row, outcome="refused", note=f"{found}; use another [pipeline] name")
     trouble = still_open(stored)
-    return row if trouble is None else row.become("refused", trouble)
+    return row if trouble is None else replace(row, outcome="refused", note=trouble)
 
 
 def still_open(stored: StoredOffset) -> str | None:
-    """Say what is open and would be lost by a move; None if nothing is."""
+    """Return which open transactions a move would lose; None if there are none."""
     opened = stored.transactions.open if stored.transactions else ()
     if not opened:
         return None
@@ -319,17 +297,17 @@ def _write(
         try:
             before = _store(pipeline, request, row, len(topics[row.partition.topic].partitions))
         except PartitionError as error:
-            written.append(row.become("failed", describe(error)))
+            written.append(replace(row, outcome="failed", note=describe(error)))
             continue
-        moved = row.become("moved", row.note, before=before)
-        change = Change(
+        moved = replace(row, outcome="moved", before=row.before if before is None else before)
+        change = OffsetChange(
             request.at_ms, request.by, request.why, str(row.partition), moved.before, row.to
         )
         try:
             nodes.record(change)
         except PartitionError as error:
             reason = f"moved, but who and why could not be kept: {describe(error)}"
-            moved = moved.become("failed", reason)
+            moved = replace(moved, outcome="failed", note=reason)
         written.append(moved)
     return written
 
@@ -339,18 +317,18 @@ def _store(
 ) -> int | None:
     """Store a row's position; return what was stored until then. Raises what the store does."""
     partition, reason = row.partition, f"{request.by}: {request.why}"
+    # Of no record's epoch: the leader's shows a later cut of the log, too.
+    position = Position(row.to, row.log.leader_epoch, row.log.topic_id)
     stored: StoredOffset | None = None
     try:
         claim = done(pipeline.store.claim(partition), "a move")
     except (StoreMissing, StoreCorrupt):
-        if (
-            pipeline.topology.reliability == "exactly-once"
-        ):  # up to which txid the sinks have it was stored there
+        if pipeline.topology.reliability == "exactly-once":  # the count of transactions is lost
             raise
     else:
         stored = claim.stored
         if stored is None:
-            done(pipeline.store.begin(partition, row.position, partitions), "a move")
+            done(pipeline.store.begin(partition, position, partitions), "a move")
             log.info(
                 "offset_moved", partition=str(partition), before=None, offset=row.to, reason=reason
             )
@@ -360,7 +338,7 @@ def _store(
         raise StoreError(trouble)
     # The count of transactions goes on: the sinks have it, too.
     kept = replace(stored.transactions, open=()) if stored and stored.transactions else None
-    done(pipeline.store.move(partition, row.position, reason, kept), "a move")
+    done(pipeline.store.move(partition, position, reason, kept), "a move")
     return stored.offset if stored else None
 
 
@@ -403,7 +381,7 @@ def check_are_read(asked: Collection[Partition], topics: Mapping[str, Topic]) ->
 def chosen(
     topics: Mapping[str, Topic], topic: str | None, numbers: Sequence[int]
 ) -> list[Partition]:
-    """The partitions that are meant: of one topic or all, these numbers or all.
+    """Return the chosen partitions: of one topic or all, these numbers or all.
 
     Raises typer.BadParameter, naming those that are allowed.
     """
@@ -424,7 +402,7 @@ def chosen(
 
 
 def consumed(members: Sequence[Member], control: Control) -> str | None:
-    """Say why nothing can be moved while these replicas are registered; None if it can.
+    """Return why nothing can be moved while these replicas are registered; None if it can.
 
     Paused, a replica releases one that was moved, and opens it anew.
     """
@@ -458,127 +436,23 @@ def show_moves(
     console: Console, rows: Sequence[MoveRow], request: MoveRequest, reason: str | None
 ) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
-    table = Table()
-    table.add_column("partition")
-    for name in ("from", "to", "log start", "log end"):
-        table.add_column(name, justify="right")
-    table.add_column("what happens")
-    for row in rows:
-        words = _WORDS[row.outcome]
-        if row.outcome == "to_move" and request.dry_run:
-            words = "would be moved"
-        numbers = (row.before, row.to, row.log.start, row.log.end)
-        table.add_row(escape(str(row.partition)), *map(cell, numbers), words)
-    console.print(table)
+    words = {**_WORDS, "to_move": "would be moved"} if request.dry_run else _WORDS
+    columns = ("partition", ">from", ">to", ">log start", ">log end", "what happens")
+    cells = (
+        (
+            str(row.partition),
+            row.before,
+            row.to,
+            row.log.start,
+            row.log.end,
+            words[row.outcome],
+        )
+        for row in rows
+    )
+    console.print(table_of(columns, cells))
     said = [f"{row.partition}: {row.note}" for row in rows if row.note]
     moved = f"{sum(row.outcome == 'moved' for row in rows)} of {len(rows)} partitions moved"
     said.append("nothing was moved (--dry-run)" if request.dry_run else moved)
     if reason is not None:
         said.append(f"now it would be refused: {reason}")
     print_lines(console, said)
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRow:
-    """One partition. Offsets are the next to read; None where there is none to know."""
-
-    partition: str
-    committed: int | None  # None: nothing is stored
-    epoch: int | None  # how often the partition has been claimed
-    frontier: int | None  # None: no running service answered
-    log_start: int
-    log_end: int
-    committed_txid: int | None = None  # in every sink; None: nothing of it is exactly-once
-    open_txids: tuple[int, ...] = ()  # recorded, and not known to be in every sink
-
-    @property
-    def lag(self) -> int:
-        """Offsets between what is committed, or else the log's start, and the log's end."""
-        return self.log_end - (self.log_start if self.committed is None else self.committed)
-
-    def as_json(self) -> dict[str, Any]:
-        """The row as JSON takes it."""
-        facts = asdict(self)
-        del facts["partition"]
-        return facts | {"lag": self.lag}
-
-
-@offsets_app.command("show")
-def offsets_show(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Show committed, frontier, log start, log end, lag and epoch of every partition.
-
-    The frontier is a running service's own; it is asked for it at the configured [http] port.
-    """
-    topology, settings = load_topology(target), configured(config)
-    with opened_pipeline(topology, settings) as pipeline:
-        rows = read_offsets(pipeline, live_frontiers(settings.http))
-    if as_json:
-        print_json({"partitions": {row.partition: row.as_json() for row in rows}})
-    else:
-        show_offsets(answers(), rows)
-
-
-def read_offsets(pipeline: OpenPipeline, frontiers: Mapping[Partition, int]) -> list[OffsetRow]:
-    """Read ZooKeeper and Kafka; the frontiers come from the running service, if it serves HTTP."""
-    partitions = partitions_of(pipeline.topology, pipeline.catalogue)
-    # All at once: the catalogue asks for them together.
-    asked = [(partition, pipeline.catalogue.log(partition)) for partition in partitions]
-    rows = []
-    for partition, log in asked:
-        found = answer(log)
-        stored = pipeline.store.load(partition)
-        transactions = stored.transactions if stored is not None else None
-        rows.append(
-            OffsetRow(
-                partition=str(partition),
-                committed=stored.offset if stored is not None else None,
-                epoch=stored.epoch if stored is not None else None,
-                frontier=frontiers.get(partition),
-                log_start=found.start,
-                log_end=found.end,
-                committed_txid=transactions.committed if transactions else None,
-                open_txids=tuple(each.txid for each in transactions.open) if transactions else (),
-            )
-        )
-    return rows
-
-
-def show_offsets(console: Console, rows: list[OffsetRow]) -> None:
-    """Print the rows as a table; transactions only if a partition has any."""
-    names = ["committed", "frontier", "log start", "log end", "lag", "epoch"]
-    transactional = any(row.committed_txid is not None for row in rows)
-    table = Table()
-    table.add_column("partition")
-    for name in [*names, "txid", "open"] if transactional else names:
-        table.add_column(name, justify="right")
-    for row in rows:
-        numbers = [row.committed, row.frontier, row.log_start, row.log_end, row.lag, row.epoch]
-        if transactional:
-            numbers += [row.committed_txid, len(row.open_txids)]
-        table.add_row(escape(row.partition), *map(cell, numbers))
-    console.print(table)
-
-
-def live_frontiers(http_config: "HttpConfig") -> dict[Partition, int]:
-    """The frontiers that a running service shows; empty when none answers in 2 seconds."""
-    if not http_config.port:
-        return {}
-    connection = http.client.HTTPConnection(
-        http_config.host, http_config.port, timeout=_SCRAPE_SECONDS
-    )
-    try:
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        text = answer.read().decode() if answer.status == HTTPStatus.OK else ""
-    except (OSError, http.client.HTTPException, UnicodeDecodeError):
-        return {}  # no service, or another one
-    finally:
-        connection.close()
-    frontiers: dict[Partition, int] = {}
-    for line in text.splitlines():
-        if line.startswith(_FRONTIER):
-            labels, value = line.removeprefix(_FRONTIER).rsplit("} ", 1)
-            named = dict(label.split("=", 1) for label in labels.split(","))
-            topic, number = named["topic"].strip('"'), int(named["partition"].strip('"'))
-            frontiers[Partition(topic, number)] = int(float(value))
-    return frontiers

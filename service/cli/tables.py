@@ -9,87 +9,119 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from service.cli.common import answers, configured, describe, load_topology, print_json
-from service.cli.render import RunProgress
+from service.cli.common import (
+    ConfigPath,
+    Json,
+    Target,
+    answers,
+    configured,
+    describe,
+    load_topology,
+    print_json,
+    print_lines,
+    table_of,
+)
+from service.cli.run import RunProgress
 from service.errors import SinksFailed
-from service.wiring import Parts, spark_driver, wire
-from topology.sink import Compaction, Maintained, Maintenance, Removal, innermost
-from topology.steps import SinkStep
-from topology.topology import Topology
 
-Verb: TypeAlias = Literal["compact", "vacuum", "expire"]
-Figures: TypeAlias = Compaction | Removal
+if TYPE_CHECKING:
+    from service.wiring import Parts
+    from topology.sink import Compaction, Maintenance, Removal
+    from topology.steps import SinkStep
+    from topology.topology import Topology
 
+tables_app = typer.Typer(
+    help="The files of the tables that a topology writes, and their maintenance.",
+    no_args_is_help=True,
+)
+
+Sinks = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SINK", help="Only these sinks, by the names of their steps."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 _MIB = 1024 * 1024
-_WORDS: dict[Verb, tuple[str, str, Figures]] = {
-    "compact": ("compacting", "compacted", Compaction(0, 0, 0)),
-    "vacuum": ("vacuuming", "vacuumed", Removal(0, 0)),
-    "expire": ("expiring versions of", "expired", Removal(0, 0)),
-}
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One sink, and what became of its table's files."""
-
-    sink: str
-    kind: str  # the sink's class
-    outcome: str  # the verb's own, "dry_run", "nothing_to_do", "has_no_files" or "failed"
-    figures: Figures
-    note: str = ""
-    seconds: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """The row as JSON takes it."""
-        return {
-            "kind": self.kind,
-            "outcome": self.outcome,
-            "note": self.note,
-            **self.figures._asdict(),
-            "seconds": round(self.seconds, 3),
-        }
-
-
-def maintain(
-    target: str,
-    config: Path | None,
-    sinks: Sequence[str],
-    verb: Verb,
-    work: Callable[[Maintenance], Figures],
+@tables_app.command("compact")
+def tables_compact(
+    target: Target,
+    sinks: Sinks = None,
+    config: ConfigPath = None,
     *,
-    dry_run: bool,
-    as_json: bool,
+    target_mib: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="About how large the new files shall be, in MiB."),
+    ] = 128,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
-    """Do some work on the tables of these sinks, or of all that have one, and print the figures.
+    """Join the small files of tables into large ones, also while a service writes them.
 
-    One that fails keeps no other from its turn. Raises SinksFailed then.
+    No row changes, and no transaction. Sinks that have no table of files are passed over.
     """
-    topology = load_topology(target)
-    steps = chosen(topology, sinks)
-    doing, done, nothing = _WORDS[verb]
-    rows = []
-    with _parts(topology, config) as parts, RunProgress(Console(stderr=True)) as progress:
-        for number, step in enumerate(steps):
-            progress.step(f"{doing} {step.name}", number, len(steps))
-            rows.append(_maintained(parts, step, work, "dry_run" if dry_run else done, nothing))
-    if as_json:
-        print_json({"sinks": {row.sink: row.as_json() for row in rows}})
-    else:
-        show_rows(answers(), rows)
-    failed = [row.sink for row in rows if row.outcome == "failed"]
-    if failed:
-        raise SinksFailed(f"not {done}", failed)
+    from topology.sink import Compaction
+
+    job = _Job("compacting", "compacted", Compaction(0, 0, 0), dry_run=dry_run, as_json=as_json)
+    job.run(target, config, sinks, lambda table: table.compact(target_mib * _MIB, dry_run=dry_run))
 
 
-def files(target: str, config: Path | None, sink: str, *, as_json: bool) -> None:
-    """Print the files that a sink's table is made of now, a line each."""
+@tables_app.command("vacuum")
+def tables_vacuum(
+    target: Target,
+    sinks: Sinks = None,
+    config: ConfigPath = None,
+    *,
+    older_than_hours: Annotated[
+        int,
+        typer.Option(min=24, metavar="N", help="Remove no file that is younger, in hours."),
+    ] = 168,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old files that tables do not name: replaced ones, and those of killed processes.
+
+    A service may write the tables meanwhile.
+    """
+    from topology.sink import Removal
+
+    job = _Job("vacuuming", "vacuumed", Removal(0, 0), dry_run=dry_run, as_json=as_json)
+    job.run(target, config, sinks, lambda table: table.vacuum(older_than_hours, dry_run=dry_run))
+
+
+@tables_app.command("expire")
+def tables_expire(
+    target: Target,
+    sinks: Sinks = None,
+    config: ConfigPath = None,
+    *,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old versions of tables: snapshots with their files (Iceberg), log entries (Delta).
+
+    Each table's own properties say what is old. A service may write the tables meanwhile.
+    """
+    from topology.sink import Removal
+
+    job = _Job("expiring versions of", "expired", Removal(0, 0), dry_run=dry_run, as_json=as_json)
+    job.run(target, config, sinks, lambda table: table.expire(dry_run=dry_run))
+
+
+@tables_app.command("files")
+def tables_files(
+    target: Target,
+    sink: Annotated[str, typer.Argument(metavar="SINK", help="The name of the sink's step.")],
+    config: ConfigPath = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Print the files that a sink's table is made of now, one in a line."""
     topology = load_topology(target)
     (step,) = chosen(topology, [sink])
     with _parts(topology, config) as parts, _opened(parts, step) as table:
@@ -100,8 +132,86 @@ def files(target: str, config: Path | None, sink: str, *, as_json: bool) -> None
         sys.stdout.writelines(f"{each}\n" for each in found)
 
 
-def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
-    """The sinks that are meant, in the topology's order; all of them if none is named.
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One sink, and what became of its table's files."""
+
+    sink: str
+    kind: str  # the sink's class
+    outcome: str  # the verb's own, "dry_run", "nothing_to_do", "has_no_files" or "failed"
+    result: "Compaction | Removal"
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Maintenance of the tables of some sinks, or of all that have one."""
+
+    doing: str
+    done: str
+    nothing: "Compaction | Removal"
+    dry_run: bool
+    as_json: bool
+
+    def run(
+        self,
+        target: str,
+        config: Path | None,
+        sinks: Sequence[str] | None,
+        work: "Callable[[Maintenance], Compaction | Removal]",
+    ) -> None:
+        """Do the work and print what became of each table. Raises SinksFailed if one fails.
+
+        One that fails keeps no other from its turn.
+        """
+        topology = load_topology(target)
+        steps = chosen(topology, sinks or [])
+        rows = []
+        with _parts(topology, config) as parts, RunProgress(Console(stderr=True)) as progress:
+            for number, step in enumerate(steps):
+                progress.step(f"{self.doing} {step.name}", number, len(steps))
+                rows.append(self._maintain(parts, step, work))
+        if self.as_json:
+            facts = {
+                row.sink: {
+                    "kind": row.kind,
+                    "outcome": row.outcome,
+                    "note": row.note,
+                    **row.result._asdict(),
+                    "seconds": round(row.seconds, 3),
+                }
+                for row in rows
+            }
+            print_json({"sinks": facts})
+        else:
+            show_rows(answers(), rows)
+        failed = [row.sink for row in rows if row.outcome == "failed"]
+        if failed:
+            raise SinksFailed(f"not {self.done}", failed)
+
+    def _maintain(
+        self,
+        parts: "Parts",
+        step: "SinkStep",
+        work: "Callable[[Maintenance], Compaction | Removal]",
+    ) -> TableRow:
+        kind = _kind(step)
+        if not _has_files(step):
+            return TableRow(step.name, kind, "has_no_files", self.nothing)
+        started = time.monotonic()
+        try:
+            with _opened(parts, step) as table:
+                result = work(table)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other tables have their turn
+            return TableRow(step.name, kind, "failed", self.nothing, describe(error))
+        outcome = "dry_run" if self.dry_run else self.done
+        outcome = "nothing_to_do" if result == self.nothing else outcome
+        return TableRow(step.name, kind, outcome, result, "", time.monotonic() - started)
+
+
+def chosen(topology: "Topology", names: Sequence[str]) -> "list[SinkStep]":
+    """Return the named sinks in the topology's order; all of them if none is named.
 
     Raises typer.BadParameter, naming those that are allowed: there is no such sink, it has no
     files, or no sink of the topology has.
@@ -126,48 +236,31 @@ def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
 
 def show_rows(console: Console, rows: Sequence[TableRow]) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
-    table = Table()
-    for name in ("sink", "what happened"):
-        table.add_column(name)
-    for name in (*rows[0].figures._fields, "seconds"):
-        table.add_column(name.replace("_", " ").replace("bytes", "MiB"), justify="right")
-    for row in rows:
-        figures = [
-            f"{value / _MIB:,.1f}" if name.startswith("bytes") else f"{value:,}"
-            for name, value in row.figures._asdict().items()
-        ]
-        table.add_row(
-            escape(row.sink), row.outcome.replace("_", " "), *figures, f"{row.seconds:,.1f}"
+    names = [
+        ">" + name.replace("_", " ").replace("bytes", "MiB")
+        for name in (*rows[0].result._fields, "seconds")
+    ]
+    shown = [
+        (
+            row.sink,
+            row.outcome.replace("_", " "),
+            *(
+                f"{value / _MIB:,.1f}" if name.startswith("bytes") else f"{value:,}"
+                for name, value in row.result._asdict().items()
+            ),
+            f"{row.seconds:,.1f}",
         )
-    console.print(table)
-    for row in rows:
-        if row.note:
-            console.print(escape(f"{row.sink}: {row.note}"), soft_wrap=True, highlight=False)
-
-
-def _maintained(
-    parts: Parts,
-    step: SinkStep,
-    work: Callable[[Maintenance], Figures],
-    done: str,
-    nothing: Figures,
-) -> TableRow:
-    kind = _kind(step)
-    if not _has_files(step):
-        return TableRow(step.name, kind, "has_no_files", nothing)
-    started = time.monotonic()
-    try:
-        with _opened(parts, step) as table:
-            figures = work(table)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other tables have their turn
-        return TableRow(step.name, kind, "failed", nothing, describe(error))
-    outcome = "nothing_to_do" if figures == nothing else done
-    return TableRow(step.name, kind, outcome, figures, "", time.monotonic() - started)
+        for row in rows
+    ]
+    console.print(table_of(["sink", "what happened", *names], shown))
+    print_lines(console, [f"{row.sink}: {row.note}" for row in rows if row.note])
 
 
 @contextmanager
-def _opened(parts: Parts, step: SinkStep) -> Iterator[Maintenance]:
-    """A sink's table, with the sink opened as a run would open it."""
+def _opened(parts: "Parts", step: "SinkStep") -> "Iterator[Maintenance]":
+    """Open a sink as a run would, for its table."""
+    from topology.sink import innermost
+
     sink: Any = innermost(step.sink)
     with closing(sink):
         sink.open(parts.context(step.name))
@@ -175,11 +268,13 @@ def _opened(parts: Parts, step: SinkStep) -> Iterator[Maintenance]:
 
 
 @contextmanager
-def _parts(topology: Topology, config: Path | None) -> Iterator[Parts]:
-    """The pipeline's parts, of which sinks may be opened.
+def _parts(topology: "Topology", config: Path | None) -> "Iterator[Parts]":
+    """Wire the pipeline's parts, of which sinks may be opened.
 
     Spark starts when a table first asks for a procedure of Iceberg's, and is ended.
     """
+    from service.wiring import spark_driver, wire
+
     parts = wire(topology, configured(config))
     spark = parts.spark = spark_driver(parts.name, parts.config, ["iceberg"])
     try:
@@ -188,9 +283,13 @@ def _parts(topology: Topology, config: Path | None) -> Iterator[Parts]:
         spark.close()
 
 
-def _has_files(step: SinkStep) -> bool:
+def _has_files(step: "SinkStep") -> bool:
+    from topology.sink import Maintained, innermost
+
     return isinstance(innermost(step.sink), Maintained)
 
 
-def _kind(step: SinkStep) -> str:
+def _kind(step: "SinkStep") -> str:
+    from topology.sink import innermost
+
     return type(innermost(step.sink)).__name__

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -28,8 +28,7 @@ log = structlog.get_logger()
 REQUEST_SECONDS = 5.0  # from connecting to the last byte
 MOST_CONNECTIONS = 64
 _CHECK_SECONDS = 0.25
-_FULL = (errno.EMFILE, errno.ENFILE)
-_FULL_SECONDS = 10.0  # so often it is told
+_WARN_SECONDS = 10.0
 
 _HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY,
@@ -39,10 +38,11 @@ _HEADERS = {
 }
 
 Answer = tuple[HTTPStatus, str, bytes]
+Routes = dict[str, Callable[[], Answer]]
 
 
 class HttpServer:
-    """Answers scrapes and probes on threads of its own, from snapshots only."""
+    """Answers scrapes and probes on its own threads, from snapshots only."""
 
     def __init__(
         self,
@@ -54,9 +54,18 @@ class HttpServer:
     ) -> None:
         self._host = host
         self._port = port
-        self._metrics = metrics
-        self._health = health
-        self._page = page
+        self._routes: Routes = {
+            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, metrics.exposition()),
+            "/health/live": lambda: _verdict(health.live()),
+            "/health/startup": lambda: _verdict(health.startup()),
+            "/health/ready": lambda: _verdict(health.ready()),
+        }
+        if page is not None:
+            for path, (kind, body) in page_files().items():
+                self._routes[path] = lambda kind=kind, body=body: (HTTPStatus.OK, kind, body)
+            self._routes["/status.json"] = lambda: (
+                HTTPStatus.OK, "application/json", page.json()
+            )  # fmt: skip
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -67,18 +76,9 @@ class HttpServer:
 
     def open(self) -> None:
         """Listen. Raises AddressTaken when the address cannot be had."""
-        metrics, health = self._metrics, self._health
-        routes: dict[str, Callable[[], Answer]] = {
-            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, metrics.exposition()),
-            "/health/live": lambda: _verdict(health.live()),
-            "/health/startup": lambda: _verdict(health.startup()),
-            "/health/ready": lambda: _verdict(health.ready()),
-        }
-        if self._page is not None:
-            routes |= _page_routes(self._page)
 
         class Handler(_Handler):
-            paths = routes
+            routes = self._routes
 
         try:
             self._server = _Server((self._host, self._port), Handler)
@@ -106,7 +106,7 @@ class HttpServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """One short thread per request; who is slow, or comes in crowds, is cut off.
+    """One short thread per request; slow clients, and the oldest of a crowd, are cut off.
 
     So a client that sends or reads a byte now and then holds back nobody else. One descriptor is
     kept in reserve: when the process has no other left, clients are answered one by one.
@@ -120,7 +120,7 @@ class _Server(ThreadingHTTPServer):
         self._guard = threading.Lock()
         self._spare: int | None = None
         self._is_closed = False
-        self._told_full = -_FULL_SECONDS
+        self._warned_at = -_WARN_SECONDS
         super().__init__(address, handler)
         self._keep_spare()
 
@@ -129,49 +129,42 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
-    def server_close(self) -> None:
-        """Stop listening."""
-        super().server_close()
-        with self._guard:
-            self._is_closed = True
-            self._free_spare()
-
     def get_request(self) -> tuple[Any, Any]:
         """Accept a client. Raises OSError when that cannot be done now."""
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            self._tell_full(error)
+            now = time.monotonic()
+            if now - self._warned_at >= _WARN_SECONDS:
+                self._warned_at = now
+                log.warning("descriptors_exhausted", error=error.strerror)
             with self._guard:
                 had_spare = self._free_spare()
             if not had_spare:
                 # The client still waits, so the server would be back at once, and again.
                 time.sleep(_CHECK_SECONDS)
-                with self._guard:
-                    self._keep_spare()
+                self._keep_spare()
                 raise
             return super().get_request()
 
-    def _tell_full(self, error: OSError) -> None:
-        now = time.monotonic()
-        if now - self._told_full >= _FULL_SECONDS:
-            self._told_full = now
-            log.warning("descriptors_exhausted", error=error.strerror)
-
     def _keep_spare(self) -> None:
-        if self._spare is None and not self._is_closed:
-            try:
+        with self._guard, suppress(OSError):  # there is none now
+            if self._spare is None and not self._is_closed:
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:  # there is none now
-                return
 
     def _free_spare(self) -> bool:
         spare, self._spare = self._spare, None
         if spare is not None:
             os.close(spare)
         return spare is not None
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._guard:
+            self._is_closed = True
+            self._free_spare()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Note a connection; above the limit the oldest one goes."""
@@ -183,12 +176,10 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection."""
         with self._guard:
             self._since.pop(request, None)
         super().shutdown_request(request)
-        with self._guard:
-            self._keep_spare()
+        self._keep_spare()
 
     def service_actions(self) -> None:
         """Cut off what takes too long; called every `_CHECK_SECONDS`."""
@@ -205,7 +196,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    paths: dict[str, Callable[[], Answer]]
+    routes: Routes
     timeout = REQUEST_SECONDS
     server_version = "headrace"
     sys_version = ""
@@ -217,9 +208,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        answer = self.paths.get(_path_of(self.path))
+        answer = None
+        with suppress(ValueError):  # the target is no path
+            answer = self.routes.get(urlsplit(self.path).path)
         if answer is None:
-            body = f"allowed: {', '.join(self.paths)}\n".encode()
+            body = f"allowed: {', '.join(self.routes)}\n".encode()
             status, kind = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8"
         else:
             status, kind, body = answer()
@@ -236,25 +229,6 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("http_request", line=format % args)
 
 
-def _path_of(target: str) -> str:
-    """The path of a request's target; nothing if it is none."""
-    try:
-        return urlsplit(target).path
-    except ValueError:
-        return ""
-
-
-def _page_routes(page: StatusPage) -> dict[str, Callable[[], Answer]]:
-    routes: dict[str, Callable[[], Answer]] = {
-        path: partial(_found, *found) for path, found in page_files().items()
-    }
-    return routes | {"/status.json": lambda: _found("application/json", page.json())}
-
-
-def _found(kind: str, body: bytes) -> Answer:
-    return HTTPStatus.OK, kind, body
-
-
 def _verdict(health: Health) -> Answer:
     status = HTTPStatus.OK if health.ok else HTTPStatus.SERVICE_UNAVAILABLE
     body = json.dumps({"ok": health.ok, "problems": health.problems}) + "\n"
@@ -262,7 +236,5 @@ def _verdict(health: Health) -> Answer:
 
 
 def _cut(connection: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads or writes it
-    except OSError:
-        return

@@ -78,7 +78,7 @@ def late_in_postgres() -> list[str]:
 
 def stored() -> dict[str, tuple[int, int]]:
     """Committed offset and log's end of each partition."""
-    offsets = ("headrace", "offsets", "show", "flights:topology", "--config",
+    offsets = ("headrace", "status", "flights:topology", "--config",
                "/etc/headrace/service.toml", "--json")  # fmt: skip
     found = json.loads(compose("exec", "-T", "headrace", *offsets))["partitions"]
     return {name: (each["committed"], each["log_end"]) for name, each in found.items()}

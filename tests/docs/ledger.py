@@ -46,7 +46,7 @@ RUN_BY = {
     "headrace dev up --topic readings": QUICKSTART,
     "headrace check readings:topology --config service.toml": QUICKSTART,
     "headrace run readings:topology --config service.toml": QUICKSTART,
-    "headrace offsets show readings:topology --config service.toml": QUICKSTART,
+    "headrace status readings:topology --config service.toml": QUICKSTART,
     "headrace run orders:topology --embedded": (
         "integration/service/test_cli.py::test_a_run_with_its_own_servers_needs_no_configuration"
     ),

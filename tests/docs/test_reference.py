@@ -23,7 +23,7 @@ from deploy.reference import (
     storm_without_tests,
 )
 from partition.kafka.librdkafka import DEFAULTS, FORCED
-from service.cli.app import app
+from service.cli.main import app
 from service.config.settings import Config, Section
 from service.config.sources import OTHER_VARIABLES
 from service.observability.metrics import CATALOGUE

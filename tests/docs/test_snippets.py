@@ -12,7 +12,7 @@ import click
 import pytest
 import typer.main
 
-from service.cli.app import app
+from service.cli.main import app
 from service.config.settings import load
 from tests.docs.blocks import ROOT, all_pages, blocks, inline_commands, name_of
 from tests.docs.ledger import PYTHON_RUN_BY
@@ -76,7 +76,7 @@ def test_the_toml_of_a_page_is_a_configuration(page, tmp_path):
         ("make run", None),
         ("make nothing", "no target 'nothing'"),
         ("HEADRACE_LOGS__LEVEL=debug headrace run a:b --embedded", None),
-        ("headrace offsets show a:b --config x.toml --json", None),
+        ("headrace status a:b --config x.toml --json", None),
         ("headrace offsets put", "no command 'put'"),
         ("headrace graph a:b --config x.toml", "no option '--config'"),
         ("curl -s localhost:9095/health/ready", None),

@@ -29,7 +29,7 @@ from tests.support.patience import seconds
 MODULES = (
     "headrace.sinks",
     "service.cli.main",
-    "service.cli.commands",
+    "service.cli.run",
     "service.app",
     "partition.kafka.kafka_fetcher",
     "sinks.kafka.transactions",

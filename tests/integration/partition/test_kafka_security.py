@@ -16,7 +16,7 @@ from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from partition.errors import PartitionError
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from service.app import run_pipeline
-from service.cli.app import app
+from service.cli.main import app
 from service.config.settings import load
 from service.devservers.servers import EmbeddedZooKeeper
 from sinks.storage import Storage

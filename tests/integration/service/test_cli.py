@@ -168,38 +168,42 @@ def test_check_tries_what_a_table_needs_of_the_warehouses_store(
     assert done in out
 
 
-def test_offsets_show_tells_committed_log_end_and_lag(folder, configure, topic, kafka):
+def test_status_shows_committed_log_end_and_lag(folder, configure, topic, kafka):
     configure()
     name = topic()
     common = ("flow:topology", "--config", "service.toml", "--json")
     publish(kafka.address, name, b"1", b"2", b"skip")
-    _, out, _ = headrace(folder, "offsets", "show", *common, TOPIC=name)
+    _, out, _ = headrace(folder, "status", *common, TOPIC=name)
     place = f"{name}[0]"
-    assert json.loads(out)["partitions"][place] == {
-        "committed": None, "epoch": None, "frontier": None, "log_start": 0, "log_end": 3, "lag": 3,
-        "committed_txid": None, "open_txids": [],
-    }  # fmt: skip
+    facts = json.loads(out)["partitions"][place]
+    assert [facts[key] for key in ("committed", "epoch", "last_completed", "state")] == [
+        None, None, None, "free",
+    ]  # fmt: skip
+    assert (facts["log_start"], facts["log_end"], facts["lag"]) == (0, 3, 3)
     code, out, err = headrace(folder, "run", *common, "--until-caught-up", TOPIC=name)
     assert code == 0, err
     account = json.loads(out.splitlines()[-1])
     assert (account["read"], account["rows"], account["filtered"]) == (3, 2, 1)
     publish(kafka.address, name, b"3")
-    _, out, _ = headrace(folder, "offsets", "show", *common, TOPIC=name)
+    _, out, _ = headrace(folder, "status", *common, TOPIC=name)
     facts = json.loads(out)["partitions"][place]
     assert (facts["committed"], facts["log_end"], facts["lag"]) == (3, 4, 1)
-    code, out, _ = headrace(folder, "offsets", "show", *common[:-1], TOPIC=name)
+    code, out, _ = headrace(folder, "status", *common[:-1], TOPIC=name)
     assert code == 0
     assert place in out
 
 
-def test_offsets_show_without_kafka_is_one_line_and_1(folder, configure):
+def test_status_without_kafka_exits_with_1(folder, configure):
     configure(brokers=NOBODY)
-    code, out, err = headrace(folder, "offsets", "show", "flow:topology", "--config=service.toml")
-    assert (code, out) == (1, "")
+    code, out, err = headrace(folder, "status", "flow:topology", "--config=service.toml")
+    assert code == 1
+    assert "partitions 0" in out
     assert err.splitlines()[-1].startswith("headrace: Kafka does not answer")
 
 
-def test_running_service_shows_offsets_and_drains_on_sigterm(folder, configure, topic, kafka):
+def test_running_service_shows_what_is_completed_and_sigterm_drains_it(
+    folder, configure, topic, kafka
+):
     """Promise 16: SIGTERM drains, commits, and exits with 0."""
     name = topic()
     configure(more="[http]\nport = 0\n[pipeline]\ncommit_interval_seconds = 600\n")
@@ -213,13 +217,13 @@ def test_running_service_shows_offsets_and_drains_on_sigterm(folder, configure, 
                 if event["event"] == "service_started":
                     break
             ends = Limit(60)
-            frontier = None
-            while frontier != 3 and not ends.passed:
+            completed = None
+            while completed != 3 and not ends.passed:
                 _, out, _ = headrace(
-                    folder, "offsets", "show", *command, TOPIC=name, HEADRACE_HTTP__PORT=str(port)
+                    folder, "status", *command, TOPIC=name, HEADRACE_HTTP__PORT=str(port)
                 )
-                frontier = json.loads(out)["partitions"][f"{name}[0]"]["frontier"]
-            assert frontier == 3
+                completed = json.loads(out)["partitions"][f"{name}[0]"]["last_completed"]
+            assert completed == 3
             process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=seconds(60))
         finally:

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
-from service.cli.app import app
-from service.cli.letters import DeadLettersNotDone
+from service.cli.dead_letters import DeadLettersNotDone
+from service.cli.main import app
 from service.dead_letters.commands import ConcurrentOperator
 from service.dead_letters.topic import NoSuchDeadLetter
 from service.devservers.servers import EmbeddedKafka

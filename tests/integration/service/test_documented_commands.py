@@ -61,7 +61,7 @@ CONFIG = """\
 [zookeeper]
 hosts = "{zookeeper}"
 """
-LOOKS = ("status", "check", "offsets show", "transactions show")
+LOOKS = ("status", "check")
 STATUS = "headrace status orders:topology --config service.toml --json"
 
 

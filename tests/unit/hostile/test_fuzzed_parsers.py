@@ -26,7 +26,7 @@ from partition.offsets.znode import (
 )
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from partition.replicas.heartbeat import decode_control, decode_member, decode_plan
-from service.cli.replicas import decode_changes
+from service.cli.control import decode_changes
 from sinks.kafka.client import Cluster
 from sinks.kafka.transactions import ClaimsTopic
 from topology.errors import SinkFailed

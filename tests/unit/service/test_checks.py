@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.sinks import DiscardSink, IcebergSink
-from service.cli.checks import _Checks
+from service.cli.check import _sinks
 from sinks.storage import Storage
 from tests.support.commands import topology_of
 from topology.errors import SinkFailed
@@ -26,17 +26,17 @@ def checks(warehouse: Path, *sinks: Any) -> list[str]:
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
     context = SinkContext("p", "s", {}, Storage(str(warehouse)), None)
     parts: Any = SimpleNamespace(spark=None, sinks=steps, context=lambda _: context)
-    found = _Checks(topology, parts)._sinks()
+    found = _sinks(parts)
     for step in steps:
         step.sink.close()
-    return [check.as_line() for check in found]
+    return [f"{each.ok} {each.name}: {each.detail}" for each in found]
 
 
 def test_each_table_of_a_catalogue_has_a_line(tmp_path: Path) -> None:
     assert checks(tmp_path, orders(), DiscardSink("rest")) == [
-        "OK   sink         orders",
-        "OK   catalogue    default: create, load, commit to and drop a table in default",
-        "OK   sink         rest",
+        "True sink: orders",
+        "True catalogue: default: create, load, commit to and drop a table in default",
+        "True sink: rest",
     ]
 
 
@@ -48,5 +48,5 @@ def test_a_right_that_is_missing_fails_the_catalogue_and_not_the_sink(
 
     monkeypatch.setattr(IcebergSink, "probe", refuse)
     ok, failed = checks(tmp_path, orders())
-    assert ok == "OK   sink         orders"
-    assert failed.startswith("FAIL catalogue    default: cannot create default.headrace_check: F")
+    assert ok == "True sink: orders"
+    assert failed.startswith("False catalogue: default: cannot create default.headrace_check: F")

@@ -1,18 +1,20 @@
 """The `headrace` command without servers: words, facts, exit codes, one-line errors."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import Future
 
 import pytest
 
-from partition.errors import KafkaUnavailable
-from service.cli import main as main_module
-from service.cli.app import app
+from partition.errors import KafkaUnavailable, StoreUnavailable
+from service.cli import common
 from service.cli.common import describe, load_topology
+from service.cli.main import app
 from service.errors import BadConfig, NoTopology
 from tests.support.patience import seconds
 from topology.errors import InvalidTopology
@@ -58,19 +60,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def headrace(folder, monkeypatch, capsys):
-    """Run the command in this process; its exit code, standard output and error."""
-
-    def headrace(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
-        code = main_module.main()
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    monkeypatch.setenv("COLUMNS", "100")
+@pytest.fixture(autouse=True)
+def own_modules(folder):
+    """Forget the modules of `folder` afterwards."""
     path, modules = sys.path[:], set(sys.modules)
-    yield headrace
+    yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if name in ("flow", "broken", "failing", "unfit"):
@@ -82,7 +76,7 @@ def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
     assert code == 0
     names = (
         "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance",
-        "offsets", "tables", "transactions", "dev",
+        "offsets", "tables", "dead-letters", "dev",
     )  # fmt: skip
     for word in (*names, "Exit codes", "78", "--version"):
         assert word in out
@@ -99,13 +93,11 @@ def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
         ["resume"],
         ["drain"],
         ["rebalance"],
-        ["offsets", "show"],
         ["offsets", "set"],
         ["offsets", "reset"],
         ["offsets", "import-storm"],
         ["tables", "compact"],
         ["tables", "files"],
-        ["transactions", "show"],
         ["dev", "up"],
     ],
 )
@@ -141,7 +133,6 @@ def test_the_version_is_the_package_s(headrace):
         ["run", "flow:empty"],
         ["check", "flow:empty"],
         ["graph", "flow:empty"],
-        ["offsets", "show", "flow:empty"],
         ["status", "flow:empty"],
         ["status", "flow:topology", "--interval", "0"],
         ["pause", "flow:topology"],
@@ -166,8 +157,6 @@ def test_the_version_is_the_package_s(headrace):
         ["tables"],
         ["tables", "compact", "flow:empty"],
         ["tables", "compact", "flow:topology"],
-        ["transactions"],
-        ["transactions", "show", "flow:empty"],
     ],
 )
 def test_wrong_usage_ends_with_2(arguments, headrace):
@@ -176,9 +165,7 @@ def test_wrong_usage_ends_with_2(arguments, headrace):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    "command", [["run"], ["check"], ["offsets", "show"], ["transactions", "show"]]
-)
+@pytest.mark.parametrize("command", [["run"], ["check"], ["status"], ["dead-letters", "list"]])
 def test_a_bad_configuration_ends_with_78_and_one_line(command, headrace, folder):
     (folder / "service.toml").write_text("[pipeline]\nspeed = 'high'\n")
     code, _, err = headrace(*command, "flow:topology", "--config", "service.toml")
@@ -386,3 +373,18 @@ def test_the_engine_of_the_command_stands_above_the_configuration(headrace, fold
     )
     assert code == 2
     assert "runs topologies that are exactly-once" in err
+
+
+def test_unanswered_questions_are_errors_in_words(monkeypatch):
+    monkeypatch.setattr(common, "ASK_SECONDS", 0.01)
+    with pytest.raises(KafkaUnavailable, match=r"no answer in 0\.01 seconds"):
+        common.answer(Future())
+    with pytest.raises(StoreUnavailable, match=r"no answer in 0\.01 seconds; it may be"):
+        common.done(Future(), "a move")
+
+
+def test_tables_outside_a_terminal_are_found_by_grep(monkeypatch):
+    text = "no such currency: XAF, in a text that is longer than a terminal is wide, " * 3
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    common.answers().print(common.table_of(("letter", ">n"), [("0:17", 1), (text, None)]))
+    assert text.strip() in sys.stdout.getvalue()

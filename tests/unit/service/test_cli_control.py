@@ -1,27 +1,21 @@
-"""`headrace pause`, `resume`, `drain`, `rebalance`: what stands in `@control`, and is printed."""
+"""`headrace pause`, `resume`, `drain`, `rebalance`: the node `@control`, and what is printed."""
 
 import json
-import sys
 
 import pytest
 
 from partition.errors import StoreCorrupt
 from partition.replicas.plan import Control, Note
-from service.cli import main as main_module
-from service.cli import replicas as module
 from service.cli.common import moment, whoami
-from service.cli.replicas import (
-    KEPT,
-    Change,
+from service.cli.control import (
+    MAX_CHANGES,
+    OffsetChange,
     changes_path,
     decode_changes,
     with_change,
 )
-from tests.support import commands
 from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory
-
-AT = 1_800_000_000_000
-ME = "op@shell"
+from tests.unit.service.conftest import AT, ME
 
 
 @pytest.fixture
@@ -30,32 +24,19 @@ def nodes():
 
 
 @pytest.fixture
-def headrace(nodes, tmp_path, monkeypatch, capsys):
-    """Run a command in this process over `nodes`; its exit code, standard output and error."""
-    config = tmp_path / "service.toml"
-    config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
-    monkeypatch.setattr(commands, "topology", commands.topology_of([FileSink("a")]))
-    monkeypatch.setattr(module, "replica_nodes", nodes.opened)
-    monkeypatch.setattr(module, "whoami", lambda: ME)
-    monkeypatch.setattr(module, "now_ms", lambda: AT)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def headrace(name, *words):
-        line = ["headrace", name, TARGET, *words, "--config", str(config)]
-        monkeypatch.setattr(sys, "argv", line)
-        code = main_module.main()
-        return code, *capsys.readouterr()
-
-    return headrace
+def control(operated, nodes):
+    """`control(name, *words)` runs a command over `nodes`."""
+    given = operated(nodes, topology_of([FileSink("a")]))
+    return lambda name, *words: given(name, TARGET, *words)
 
 
 def facts_of(out):
     return json.loads(out.splitlines()[-1])
 
 
-def test_a_pause_is_kept_with_who_and_why_and_ends_with_resume(headrace, nodes):
+def test_pause_is_recorded_until_resume(control, nodes):
     nodes.register("a")
-    code, out, _ = headrace("pause", "--why", "a new release", "--json")
+    code, out, _ = control("pause", "--why", "a new release", "--json")
     assert code == 0
     paused = {"by": ME, "why": "a new release", "at_ms": AT}
     assert facts_of(out) == {
@@ -63,22 +44,22 @@ def test_a_pause_is_kept_with_who_and_why_and_ends_with_resume(headrace, nodes):
         "paused": paused, "drained": {}, "rebalance": 0, "replicas": ["a"],
     }  # fmt: skip
     assert nodes.pipeline.control() == Control(paused=Note(**paused))
-    code, out, _ = headrace("resume", "--json")
+    code, out, _ = control("resume", "--json")
     assert (code, facts_of(out)["paused"]) == (0, None)
     assert nodes.pipeline.control() == Control()
 
 
-def test_a_pause_of_what_is_paused_says_who_it_was(headrace, nodes):
+def test_second_pause_keeps_the_first_note(control, nodes):
     nodes.put_control(Control(paused=NOTE))
-    code, out, _ = headrace("pause", "--why", "me too")
+    code, out, _ = control("pause", "--why", "me too")
     assert code == 0
     assert "paused by ada@desk since 2023-11-14 22:13:20 UTC: a new release" in out
     assert nodes.pipeline.control().paused == NOTE
 
 
-def test_resuming_what_is_not_paused_changes_nothing_else(headrace, nodes):
+def test_resume_of_a_running_pipeline_changes_nothing_else(control, nodes):
     nodes.put_control(Control(drained={"a": NOTE}, rebalance=3))
-    code, out, _ = headrace("resume")
+    code, out, _ = control("resume")
     assert code == 0
     assert out.splitlines() == [
         "not paused",
@@ -89,16 +70,15 @@ def test_resuming_what_is_not_paused_changes_nothing_else(headrace, nodes):
     assert nodes.pipeline.control() == Control(drained={"a": NOTE}, rebalance=3)
 
 
-def test_a_replica_is_drained_until_that_is_undone(headrace, nodes):
+def test_drained_replica_stays_drained_until_undone(control, nodes):
     for name in ("a", "b"):
         nodes.register(name)
-    code, out, _ = headrace("drain", "a", "--why", "a new disk", "--json")
     note = {"by": ME, "why": "a new disk", "at_ms": AT}
-    assert (code, facts_of(out)["drained"]) == (0, {"a": note})
-    code, out, _ = headrace("drain", "a", "--why", "again", "--json")
-    assert (code, facts_of(out)["drained"]) == (0, {"a": note})
+    for why in ("a new disk", "again"):
+        code, out, _ = control("drain", "a", "--why", why, "--json")
+        assert (code, facts_of(out)["drained"]) == (0, {"a": note})
     nodes.leave("a")  # it can be undone all the same
-    code, out, _ = headrace("drain", "a", "--undo", "--json")
+    code, out, _ = control("drain", "a", "--undo", "--json")
     assert (code, facts_of(out)["drained"]) == (0, {})
 
 
@@ -113,18 +93,18 @@ def test_a_replica_is_drained_until_that_is_undone(headrace, nodes):
         (["a/b", "--why", "x"], "a/b"),
     ],
 )
-def test_a_drain_that_cannot_be_is_wrong_usage_and_says_what_can(headrace, nodes, words, said):
+def test_impossible_drain_is_wrong_usage(control, nodes, words, said):
     for name in ("b", "a"):
         nodes.register(name)
-    code, _, err = headrace("drain", *words)
+    code, _, err = control("drain", *words)
     assert code == 2
     assert said in " ".join(err.replace("│", " ").split())
     assert nodes.pipeline.control() == Control()
 
 
-def test_each_rebalance_is_another_request(headrace, nodes):
+def test_each_rebalance_is_another_request(control, nodes):
     nodes.put_control(Control(paused=NOTE, rebalance=3))
-    code, out, _ = headrace("rebalance", "--json")
+    code, out, _ = control("rebalance", "--json")
     assert (code, facts_of(out)["rebalance"]) == (0, 4)
     assert nodes.pipeline.control() == Control(paused=NOTE, rebalance=4)
 
@@ -132,40 +112,46 @@ def test_each_rebalance_is_another_request(headrace, nodes):
 @pytest.mark.parametrize(
     "words", [["pause", "--why", "x"], ["resume"], ["rebalance"], ["drain", "a", "--undo"]]
 )
-def test_what_stands_there_and_cannot_be_read_is_not_overwritten(headrace, nodes, words):
+def test_unreadable_control_is_not_overwritten(control, nodes, words):
     nodes.put(nodes.pipeline.control_path, b"[")
-    code, out, err = headrace(*words)
+    code, out, err = control(*words)
     assert (code, out) == (1, "")
     assert err.startswith("headrace: /headrace/tables/@control")
     assert nodes.nodes[nodes.pipeline.control_path].data == b"["
 
 
-def test_a_zookeeper_that_does_not_answer_is_one_line_and_1(headrace, nodes):
+def test_silent_zookeeper_is_one_line_and_exit_code_1(control, nodes):
     nodes.away = True
-    code, out, err = headrace("pause", "--why", "x")
+    code, out, err = control("pause", "--why", "x")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
 
 
-def test_the_newest_changes_are_kept_each_once():
+def test_newest_changes_are_recorded_once_each():
     path = changes_path("/headrace/tables/@replicas")
     assert path == "/headrace/tables/@changes"
     data = None
-    changes = [Change(at, ME, "x", "orders[0]", at - 1, at) for at in range(KEPT + 5)]
+    changes = [OffsetChange(at, ME, "x", "t[0]", at - 1, at) for at in range(MAX_CHANGES + 5)]
     for change in changes:
         data = with_change(path, data, change)
         assert with_change(path, data, change) == data  # its reply was lost
-    assert decode_changes(path, data) == changes[-KEPT:]
+    assert decode_changes(path, data) == changes[-MAX_CHANGES:]
     assert json.loads(data)[0] == {
-        "at_ms": 5, "by": ME, "why": "x", "partition": "orders[0]", "from": 4, "to": 5,
+        "at_ms": 5, "by": ME, "why": "x", "partition": "t[0]", "from": 4, "to": 5,
     }  # fmt: skip
 
 
-def test_a_moment_is_told_in_utc_whatever_the_number():
+@pytest.mark.parametrize("data", [b"?", b"{}", b'[{"at_ms": 1}]', b"\xff", b"[" * 10_000])
+def test_unreadable_changes_are_not_overwritten(data):
+    with pytest.raises(StoreCorrupt, match="/@changes"):
+        with_change("/p/@changes", data, OffsetChange(1, ME, "x", "orders[0]", None, 1))
+
+
+def test_moment_is_printed_in_utc():
     assert moment(0) == "1970-01-01 00:00:00 UTC"
     assert moment(10**30) == f"{10**30} ms"
 
 
-def test_whoever_gives_a_command_has_a_name(monkeypatch):
+def test_operator_without_a_name_is_a_number(monkeypatch):
     def nameless():
         raise KeyError("getpwuid(): uid not found: 1234")
 
@@ -174,9 +160,3 @@ def test_whoever_gives_a_command_has_a_name(monkeypatch):
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr("os.getuid", lambda: 1234)
     assert whoami().startswith("1234@")
-
-
-@pytest.mark.parametrize("data", [b"?", b"{}", b'[{"at_ms": 1}]', b"\xff", b"[" * 10_000])
-def test_changes_that_cannot_be_read_are_not_overwritten(data):
-    with pytest.raises(StoreCorrupt, match="/@changes"):
-        with_change("/p/@changes", data, Change(1, ME, "x", "orders[0]", None, 1))

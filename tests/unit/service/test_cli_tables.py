@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,64 +11,52 @@ import pytest
 from headrace.sinks import Batch, DeltaSink, DiscardSink, IcebergSink, PostgresSink, SinkContext
 from headrace.state import PostgresState, State, count
 from service import wiring
-from service.cli import main as main_module
-from service.cli import tables
 from service.config.settings import load
 from sinks.storage import Storage
-from tests.support import commands
 from tests.support.commands import TARGET, FileSink, topology_of
 from tests.support.front import Front
+from tests.unit.service.conftest import cells_of
 from topology.errors import SinkBusy, SinkFailed
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-def headrace(tmp_path, monkeypatch, capsys):
-    """`headrace(sinks, *words)` runs the command on a topology of these sinks."""
-    config = tmp_path / "service.toml"
-    config.write_text(
-        '[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n'
-        '[pipeline]\nname = "shop"\n[storage]\nwarehouse = "/tables"\n'
-    )
+def run_tables(headrace, service_toml, monkeypatch):
+    """`run_tables(sinks, *words)` runs `headrace tables …` on a topology of these sinks."""
 
-    def headrace(sinks, *words):
-        monkeypatch.setattr(commands, "topology", topology_of(sinks))
-        words = [*words[:1], TARGET, *words[1:], "--config", str(config)]
-        monkeypatch.setattr(sys, "argv", ["headrace", "tables", *words])
-        code = main_module.main()
-        out, err = capsys.readouterr()
-        return code, out, err
+    def run_tables(sinks, *words):
+        monkeypatch.setattr(compacting, "topology", topology_of(sinks))
+        config = ["--config", str(service_toml)]
+        return headrace("tables", *words[:1], TARGET, *words[1:], *config)
 
-    monkeypatch.setenv("COLUMNS", "120")
-    return headrace
+    return run_tables
 
 
-def test_small_files_are_joined_and_a_table_says_how_many_they_were(headrace):
+def test_small_files_are_joined_and_a_table_says_how_many_they_were(run_tables):
     sink = FileSink("orders", MIB, 2 * MIB, 3 * MIB, 500 * MIB)
-    code, out, _ = headrace([sink, DiscardSink("rest")], "compact")
+    code, out, _ = run_tables([sink, DiscardSink("rest")], "compact")
     assert code == 0
-    cells = [[each.strip() for each in line.split("│")[1:-1]] for line in out.splitlines()]
-    orders, rest = [row for row in cells if row]
+    orders, rest = cells_of(out)
     assert orders[:5] == ["orders", "compacted", "3", "1", "6.0"]
     assert rest[:5] == ["rest", "has no files", "0", "0", "0.0"]
     assert sink.calls == ["open", f"compact {128 * MIB}", "close"]
 
 
-def test_a_sink_is_opened_as_a_run_opens_it(headrace):
+def test_a_sink_is_opened_as_a_run_opens_it(run_tables):
     sink = FileSink("orders")
-    headrace([sink], "compact")
+    run_tables([sink], "compact")
     context = sink.context
-    assert (context.pipeline, context.sink) == ("shop", "orders")
+    assert (context.pipeline, context.sink) == ("tables", "orders")
     assert context.storage.warehouse == "/tables"
     assert context.spark is not None
     assert not context.spark.running  # until a table asks for it
     assert context.exactly_once is False
 
 
-def test_the_facts_are_one_json_object(headrace):
+def test_the_facts_are_one_json_object(run_tables):
     sinks = [FileSink("orders", 5, 6), FileSink("refunds", 7), DiscardSink("rest")]
-    code, out, _ = headrace(sinks, "compact", "--target-mib", "1", "--json")
+    code, out, _ = run_tables(sinks, "compact", "--target-mib", "1", "--json")
     assert code == 0
     (line,) = out.splitlines()
     facts = json.loads(line)["sinks"]
@@ -83,47 +70,47 @@ def test_the_facts_are_one_json_object(headrace):
     assert sinks[0].calls[1] == f"compact {MIB}"
 
 
-def test_vacuum_and_expire_say_how_much_was_removed(headrace):
+def test_vacuum_and_expire_say_how_much_was_removed(run_tables):
     sink = FileSink("orders", 5, 6)
-    code, out, _ = headrace([sink], "vacuum", "--older-than-hours", "30", "--json")
+    code, out, _ = run_tables([sink], "vacuum", "--older-than-hours", "30", "--json")
     facts = json.loads(out)["sinks"]["orders"]
     assert (code, facts["outcome"], facts["files_removed"]) == (0, "vacuumed", 2)
-    code, out, _ = headrace([sink], "expire", "--json")
+    code, out, _ = run_tables([sink], "expire", "--json")
     facts = json.loads(out)["sinks"]["orders"]
     assert (code, facts["outcome"], facts["versions_removed"]) == (0, "expired", 2)
     assert sink.calls == ["open", "vacuum 30", "close", "open", "expire", "close"]
-    headrace([sink], "vacuum")
+    run_tables([sink], "vacuum")
     assert sink.calls[-2] == "vacuum 168"
 
 
 @pytest.mark.parametrize("verb", ["compact", "vacuum", "expire"])
-def test_a_dry_run_says_what_would_be_done(headrace, verb):
+def test_a_dry_run_says_what_would_be_done(run_tables, verb):
     sink = FileSink("orders", 5, 6)
-    code, out, _ = headrace([sink], verb, "--dry-run", "--json")
+    code, out, _ = run_tables([sink], verb, "--dry-run", "--json")
     assert (code, json.loads(out)["sinks"]["orders"]["outcome"]) == (0, "dry_run")
     assert sink.calls[1].endswith(" dry")
-    assert "dry run" in headrace([sink], verb, "--dry-run")[1]
+    assert "dry run" in run_tables([sink], verb, "--dry-run")[1]
 
 
-def test_only_the_sinks_that_are_named_are_opened(headrace):
+def test_only_the_sinks_that_are_named_are_opened(run_tables):
     sinks = [FileSink("orders"), FileSink("refunds"), FileSink("returns")]
-    code, out, _ = headrace(sinks, "compact", "returns", "orders", "--json")
+    code, out, _ = run_tables(sinks, "compact", "returns", "orders", "--json")
     assert code == 0
     assert list(json.loads(out)["sinks"]) == ["orders", "returns"]
     assert sinks[1].calls == []
 
 
-def test_a_table_behind_another_sink_is_compacted(headrace):
+def test_a_table_behind_another_sink_is_compacted(run_tables):
     sink = FileSink("orders", 1, 2)
-    code, out, _ = headrace([Front(sink)], "compact", "--json")
+    code, out, _ = run_tables([Front(sink)], "compact", "--json")
     assert code == 0
     assert json.loads(out)["sinks"]["orders"]["files_replaced"] == 2
 
 
 @pytest.mark.parametrize("error", [SinkBusy(0.5, "another commits"), SinkFailed("no"), OSError(5)])
-def test_a_table_that_fails_keeps_no_other_from_its_turn(headrace, error):
+def test_a_table_that_fails_keeps_no_other_from_its_turn(run_tables, error):
     sinks = [FileSink("orders", 1, 2, error=error), FileSink("refunds", 1, 2)]
-    code, out, err = headrace(sinks, "compact", "--json")
+    code, out, err = run_tables(sinks, "compact", "--json")
     assert code == 1
     facts = json.loads(out)["sinks"]
     assert facts["orders"]["outcome"] == "failed"
@@ -133,9 +120,9 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn(headrace, error):
     assert [sink.calls[-1] for sink in sinks] == ["close", "close"]
 
 
-def test_a_person_reads_why_a_table_failed(headrace):
+def test_a_person_reads_why_a_table_failed(run_tables):
     sink = FileSink("orders", 1, 2, error=SinkFailed("table 'orders' is none"))
-    code, out, _ = headrace([sink], "compact")
+    code, out, _ = run_tables([sink], "compact")
     assert code == 1
     assert "orders: table 'orders' is none" in out
 
@@ -154,25 +141,25 @@ def test_a_person_reads_why_a_table_failed(headrace):
     ],
 )
 def test_a_sink_that_cannot_be_meant_is_wrong_usage_and_those_that_can_are_named(
-    headrace, sinks, words, said
+    run_tables, sinks, words, said
 ):
     made = [DiscardSink(name) if name == "rest" else FileSink(name) for name in sinks]
-    code, out, err = headrace(made, *words)
+    code, out, err = run_tables(made, *words)
     assert (code, out) == (2, "")
     words = [each for line in err.splitlines() for each in line.strip("│╭╮╰╯─ ").split()]
     assert said in " ".join(words)
 
 
-def test_the_files_of_a_table_are_a_line_each(headrace):
+def test_the_files_of_a_table_are_a_line_each(run_tables):
     sink = FileSink("orders", 1, 2)
-    code, out, _ = headrace([sink], "files", "orders")
+    code, out, _ = run_tables([sink], "files", "orders")
     assert (code, out.splitlines()) == (0, ["/tables/orders/0-1", "/tables/orders/1-2"])
     assert sink.calls == ["open", "close"]
-    _, out, _ = headrace([sink], "files", "orders", "--json")
+    _, out, _ = run_tables([sink], "files", "orders", "--json")
     assert json.loads(out) == {"sink": "orders", "files": sink.data_files()}
 
 
-def test_spark_is_ended_also_when_nothing_else_works(headrace, monkeypatch):
+def test_spark_is_ended_also_when_nothing_else_works(run_tables, monkeypatch):
     ended = []
     spark = SimpleNamespace(close=lambda: ended.append(True))
 
@@ -180,10 +167,10 @@ def test_spark_is_ended_also_when_nothing_else_works(headrace, monkeypatch):
         raise SinkFailed("no warehouse")
 
     parts_ = SimpleNamespace(name="shop", config=None, context=context)
-    monkeypatch.setattr(tables, "wire", lambda *_: parts_)
-    monkeypatch.setattr(tables, "spark_driver", lambda *_: spark)
-    assert headrace([FileSink("orders")], "compact")[0] == 1
-    assert headrace([FileSink("orders")], "files", "orders")[0] == 1
+    monkeypatch.setattr(wiring, "wire", lambda *_: parts_)
+    monkeypatch.setattr(wiring, "spark_driver", lambda *_: spark)
+    assert run_tables([FileSink("orders")], "compact")[0] == 1
+    assert run_tables([FileSink("orders")], "files", "orders")[0] == 1
     assert ended == [True, True]
 
 
@@ -208,7 +195,7 @@ def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
 
 
 def test_tables_of_both_formats_are_maintained_as_the_configuration_says(
-    headrace, tmp_path, monkeypatch
+    run_tables, tmp_path, monkeypatch
 ):
     schema = pa.schema({"id": pa.int64()})
     monkeypatch.setenv("HEADRACE_STORAGE__WAREHOUSE", str(tmp_path / "tables"))
@@ -222,13 +209,13 @@ def test_tables_of_both_formats_are_maintained_as_the_configuration_says(
         sink.close()
 
     def outcomes(*words):
-        code, out, _ = headrace(sinks, *words, "--json")
+        code, out, _ = run_tables(sinks, *words, "--json")
         return code, [facts["outcome"] for facts in json.loads(out)["sinks"].values()]
 
     assert outcomes("compact", "--dry-run") == (0, ["dry_run", "dry_run"])
     assert outcomes("compact", "delta") == (0, ["compacted"])
     assert outcomes("expire") == (0, ["nothing_to_do", "nothing_to_do"])
     assert outcomes("vacuum") == (1, ["nothing_to_do", "failed"])
-    _, out, _ = headrace(sinks, "vacuum")
+    _, out, _ = run_tables(sinks, "vacuum")
     assert "iceberg: remove_orphan_files needs PySpark, which is not installed: pip" in out
     assert outcomes("compact", "--dry-run") == (0, ["nothing_to_do", "dry_run"])

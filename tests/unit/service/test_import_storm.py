@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from partition.errors import (
+    StoreCorrupt,
     StoreError,
     StoreForeign,
     StoreUnavailable,
@@ -20,12 +21,14 @@ from partition.errors import (
 from partition.interfaces import Claim, Log, StoredOffset, Topic
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
-from partition.storm_offsets import Layout
+from partition.storm_offsets import Layout, StormOffset
 from service.cli.common import OpenPipeline
 from service.cli.import_storm import (
     ImportRequest,
+    ImportRow,
     _chosen,
     import_offsets,
+    judge_import,
     offsets_import_storm,
     show_imports,
 )
@@ -119,7 +122,7 @@ def outcomes(*arguments, **more):
     return [row.outcome for row in imported(*arguments, **more).values()]
 
 
-def test_every_offset_is_claimed_begun_with_the_topic_s_id_and_read_back():
+def test_each_offset_is_claimed_begun_and_read_back():
     """Storm 13: what was written is read back before it counts as stored."""
     store = Store()
     assert outcomes(Nodes({0: 0, 1: 5, 2: 100}), store) == ["imported"] * 3
@@ -132,14 +135,14 @@ def test_every_offset_is_claimed_begun_with_the_topic_s_id_and_read_back():
     assert outcomes(Nodes({0: 0}), Store(forgets=T)) == ["failed"] + ["no_storm_node"] * 2
 
 
-def test_a_dry_run_judges_everything_and_writes_nothing():
+def test_dry_run_judges_all_and_writes_nothing():
     store = Store()
     rows = imported(Nodes({0: 1, 1: 101}), store, ImportRequest("core", "/s", dry_run=True))
     assert [row.outcome for row in rows.values()] == ["to_import", "refused", "no_storm_node"]
     assert store.calls == []
 
 
-def test_one_refused_partition_keeps_all_from_being_written_unless_asked_for():
+def test_refused_partition_stops_the_import_unless_partial():
     nodes = {0: 1, 1: b"?", 2: 3}
     store = Store()
     assert outcomes(Nodes(nodes), store) == ["to_import", "refused", "to_import"]
@@ -149,7 +152,7 @@ def test_one_refused_partition_keeps_all_from_being_written_unless_asked_for():
     assert set(store.stored) == {T[0], T[2]}
 
 
-def test_importing_twice_changes_nothing():
+def test_second_import_changes_nothing():
     store = Store()
     assert outcomes(Nodes({0: 1, 1: 2, 2: 3}), store) == ["imported"] * 3
     before, calls = dict(store.stored), list(store.calls)
@@ -160,7 +163,7 @@ def test_importing_twice_changes_nothing():
     assert store.stored[T[0]].offset == 50
 
 
-def test_an_offset_below_the_log_is_imported_as_it_stands_when_asked_for():
+def test_offset_below_the_log_needs_allow_loss():
     store = Store()
     kafka = Kafka(start=10)
     assert outcomes(Nodes({0: 4}), store, kafka=kafka)[0] == "refused"
@@ -169,11 +172,11 @@ def test_an_offset_below_the_log_is_imported_as_it_stands_when_asked_for():
     assert store.stored[T[0]].offset == 4
 
 
-def test_a_node_of_a_partition_that_is_not_there_is_refused():
+def test_node_of_a_missing_partition_refuses_the_import():
     assert outcomes(Nodes({3: 4}), Store()) == ["no_storm_node"] * 3 + ["refused"]
 
 
-def test_a_storm_that_still_commits_is_found_out_and_nothing_is_written():
+def test_running_storm_is_detected_before_writing():
     store = Store()
     with pytest.raises(StormStillRuns, match=r"t\[0\] changed.*deactivate") as caught:
         imported(Nodes({0: 1, 1: 2}, moves={0: b"?"}), store)
@@ -183,14 +186,14 @@ def test_a_storm_that_still_commits_is_found_out_and_nothing_is_written():
     assert store.calls == []
 
 
-def test_a_dry_run_while_storm_runs_tells_so_and_shows_the_rest():
+def test_dry_run_reports_a_running_storm():
     order = ImportRequest("core", "/s", dry_run=True)
     rows = imported(Nodes({0: 1, 1: 2}, moves={0: 2}), Store(), order)
     assert [row.outcome for row in rows.values()] == ["to_import", "to_import", "no_storm_node"]
     assert ["Storm still runs" in row.note for row in rows.values()] == [True, False, False]
 
 
-def test_storm_is_watched_for_the_time_that_is_asked_for():
+def test_storm_is_watched_for_the_given_time():
     pauses = []
     pipeline, nodes = OpenPipeline(None, None, "p", Kafka(), Store()), Nodes({0: 1})
     for order in (ORDER, ImportRequest("core", "/s", watch_seconds=0)):
@@ -198,7 +201,7 @@ def test_storm_is_watched_for_the_time_that_is_asked_for():
     assert pauses == [3.0, 0]
 
 
-def test_a_failure_while_writing_ends_it_and_tells_what_was_written():
+def test_failed_write_ends_the_import():
     store = Store(fails={T[1]: StoreError("no right to write")})
     rows = imported(Nodes({0: 1, 1: 2, 2: 3}), store)
     assert [row.outcome for row in rows.values()] == ["imported", "failed", "to_import"]
@@ -210,7 +213,7 @@ def test_a_failure_while_writing_ends_it_and_tells_what_was_written():
     assert ("begin", 0) not in store.calls
 
 
-def test_a_store_that_is_away_ends_the_command_and_a_node_of_another_is_a_refusal():
+def test_silent_store_ends_the_import():
     """Storm 8: no answer is not "nothing stored"."""
     away = StoreUnavailable("for x", "away")
     with pytest.raises(StoreUnavailable):
@@ -219,7 +222,7 @@ def test_a_store_that_is_away_ends_the_command_and_a_node_of_another_is_a_refusa
     assert outcomes(Nodes({0: 1}), Store({T[0]: foreign}))[0] == "refused"
 
 
-def test_topics_are_those_of_the_topology_or_the_one_that_is_named():
+def test_topics_are_the_topologys_or_the_named_one():
     named, pattern = Source("t"), Source(re.compile("w-.*"))
     assert list(_chosen([named, pattern], None)) == [named, pattern]
     assert list(_chosen([named, pattern], "t")) == [named]
@@ -239,7 +242,7 @@ def test_topics_are_those_of_the_topology_or_the_one_that_is_named():
                      Kafka(names=["x"]), sources)  # fmt: skip
 
 
-def test_the_table_has_every_partition_and_says_why():
+def test_table_gives_a_reason_for_each_partition():
     rows = list(imported(Nodes({0: 1234, 1: 5}), Store()).values())
     for order, words in (
         (ORDER, ["refused", "not imported", "0 offsets written"]),
@@ -253,11 +256,121 @@ def test_the_table_has_every_partition_and_says_why():
             assert word in text
 
 
-def test_an_import_that_is_not_complete_says_what_to_do():
+def test_incomplete_import_says_what_to_do():
     assert "nothing was written" in str(NotImported(1, 3, 0))
     assert "import the others before the pipeline runs" in str(NotImported(1, 3, 2))
 
 
-def test_the_command_knows_the_layouts():
+def test_command_knows_the_layouts():
     assert get_args(Layout) == ("core", "trident", "trident-client")
     assert str(get_args(Layout)).strip("()") in str(offsets_import_storm.__annotations__["layout"])
+
+
+# Judging one partition
+
+P = Partition("t", 3)
+LOG = Log(start=10, end=20, topic_id="id")
+
+
+def judged(
+    offset: int | None = 15,
+    log: Log | None = LOG,
+    stored: object = None,
+    *,
+    allow_loss: bool = False,
+) -> ImportRow:
+    storm = None if offset is None else StormOffset(offset, "/s/partition_3", 7, "by wc")
+    return judge_import(P, storm, log, stored, "ours", allow_loss=allow_loss)
+
+
+def stored(offset: int, topology: str = "ours") -> StoredOffset:
+    return StoredOffset(Position(offset), topology)
+
+
+@pytest.mark.parametrize("offset", [10, 15, 20])
+def test_offset_inside_the_log_is_imported(offset):
+    row = judged(offset)
+    assert (row.outcome, row.note, row.lag) == ("to_import", "by wc", 20 - offset)
+
+
+def test_offset_0_of_an_empty_log_is_imported():
+    """Storm 5: 0 is an offset like any other."""
+    row = judged(0, Log(0, 0))
+    assert (row.outcome, row.storm.offset, row.lag) == ("to_import", 0, 0)
+
+
+def test_offset_above_the_log_is_always_refused():
+    """Storm 6: an offset above the end belongs to another log; it is not moved to this one's."""
+    for allow_loss in (False, True):
+        row = judged(21, allow_loss=allow_loss)
+        assert row.outcome == "refused"
+        assert "is 1 above the log's end 20" in row.note
+        assert row.lag == -1
+
+
+def test_offset_below_the_log_is_refused_with_a_way_out():
+    row = judged(7)
+    assert row.outcome == "refused"
+    assert "3 offsets are deleted" in row.note
+    assert "--allow-loss" in row.note
+    row = judged(7, allow_loss=True)
+    assert (row.outcome, row.storm.offset) == ("to_import", 7)
+    assert "on_data_loss decides" in row.note
+
+
+def test_equal_stored_offset_stays_as_it_is():
+    assert judged(15, stored=stored(15)).outcome == "stored_already"
+    assert judged(5, stored=stored(5)).outcome == "stored_already"
+
+
+@pytest.mark.parametrize("there", [14, 16, 0])
+def test_different_stored_offset_is_never_overwritten(there):
+    row = judged(15, stored=stored(there))
+    assert row.outcome == "refused"
+    assert f"has stored offset {there} already" in row.note
+    assert row.stored_offset == there
+
+
+def test_foreign_or_unreadable_offset_is_never_overwritten():
+    assert "topology 'wc' has stored offset 15" in judged(stored=stored(15, "wc")).note
+    error = StoreCorrupt("/headrace/p/t/partition_3", "?")
+    row = judged(stored=error)
+    assert (row.outcome, row.note, row.stored_offset) == ("refused", str(error), None)
+
+
+def test_partition_without_a_storm_node_is_reported():
+    row = judged(None)
+    assert row.outcome == "no_storm_node"
+    assert "begins it at the log's start" in row.note
+    assert "stored offset 4" in judged(None, stored=stored(4)).note
+    error = StoreCorrupt("/headrace/p/t/partition_3", "?")
+    assert str(error) in judged(None, stored=error).note
+
+
+def test_node_of_a_missing_partition_is_refused():
+    row = judged(log=None)
+    assert row.outcome == "refused"
+    assert "does not have" in row.note
+
+
+def test_unreadable_storm_node_is_refused():
+    """Storm 8: what cannot be read never becomes a default offset."""
+    error = StormUnreadable("/s/partition_3", "''", "an offset")
+    row = judge_import(P, error, LOG, None, "ours", allow_loss=True)
+    assert (row.outcome, row.note, row.storm) == ("refused", str(error), None)
+
+
+def test_rows_are_plain_facts():
+    assert judged(15, stored=stored(15)).as_json() == {
+        "outcome": "stored_already",
+        "note": "by wc",
+        "storm_offset": 15,
+        "storm_node": "/s/partition_3",
+        "storm_version": 7,
+        "log_start": 10,
+        "log_end": 20,
+        "lag": 5,
+        "stored_offset": 15,
+    }
+    facts = judged(None, log=None).as_json()
+    assert {key for key, value in facts.items() if value is not None} == {"outcome", "note"}

@@ -2,10 +2,9 @@
 
 import io
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
+import typer
 from rich.console import Console
 from structlog.testing import capture_logs
 
@@ -18,14 +17,22 @@ from partition.errors import (
     StoreUnavailable,
     TopicMissing,
 )
-from partition.interfaces import AtOffset, AtTimestamp, Progress
-from partition.records import Position, Transactions
+from partition.interfaces import AtOffset, AtTimestamp, Log, Progress, StoredOffset, Topic
+from partition.records import Partition, Position, Transactions
 from partition.replicas.plan import Control
-from service.cli import main as main_module
-from service.cli import offsets as module
-from service.cli.offsets import MoveRequest, NotMoved, StillConsumed, show_moves
-from service.cli.replicas import Change
-from tests.support import commands
+from service.cli.control import OffsetChange
+from service.cli.offsets import (
+    MoveRequest,
+    NotMoved,
+    StillConsumed,
+    check_are_read,
+    chosen,
+    consumed,
+    judge_move,
+    parse_places,
+    parse_to,
+    show_moves,
+)
 from tests.support.commands import AT, ME, NOTE, TARGET, WHY, P, World, passes
 from tests.support.zookeeper import opened_transactions
 
@@ -46,25 +53,26 @@ def outcomes(rows):
     return [rows[each].outcome for each in sorted(rows)]
 
 
-def test_an_offset_is_moved_forward_and_back_and_kept_with_who_and_why(world):
+def test_move_records_who_and_why(world):
     with capture_logs() as logs:
         rows = world.move({P[0]: AtOffset(5), P[1]: AtOffset(20)})
     assert outcomes(rows) == ["moved", "moved"]
     assert world.offsets() == [5, 20, None]
     assert world.nodes.pipeline.changes() == [
-        Change(AT, ME, WHY, "numbers[0]", 10, 5), Change(AT, ME, WHY, "numbers[1]", 10, 20),
-    ]  # fmt: skip
+        OffsetChange(AT, ME, WHY, "numbers[0]", 10, 5),
+        OffsetChange(AT, ME, WHY, "numbers[1]", 10, 20),
+    ]
     assert [(each["before"], each["offset"], each["reason"]) for each in logs] == [
         (10, 5, f"{ME}: {WHY}"), (10, 20, f"{ME}: {WHY}"),
     ]  # fmt: skip
 
 
-def test_it_is_stored_with_the_topic_s_id_and_the_leader_s_epoch(world):
+def test_move_stores_topic_id_and_leader_epoch(world):
     world.move({P[0]: AtOffset(7)})
     assert world.store.load(P[0]).position == Position(7, 1, "numbers-1")
 
 
-def test_whoever_has_the_partition_is_fenced(world):
+def test_move_fences_the_owner(world):
     """Promise 9: a move by an operator is a takeover."""
     world.move({P[0]: AtOffset(7)})
     refused = world.owner.commit(
@@ -75,7 +83,7 @@ def test_whoever_has_the_partition_is_fenced(world):
     assert world.store.load(P[0]).epoch == 2
 
 
-def test_a_partition_of_which_nothing_is_stored_begins_there(world):
+def test_move_begins_a_partition_without_offset(world):
     with capture_logs() as logs:
         rows = world.move({P[2]: AtOffset(8)})
     assert outcomes(rows) == ["moved"]
@@ -86,7 +94,7 @@ def test_a_partition_of_which_nothing_is_stored_begins_there(world):
     assert world.nodes.pipeline.changes()[0].before is None
 
 
-def test_beginning_one_leaves_the_others_of_its_topic_where_start_from_says():
+def test_beginning_one_partition_leaves_the_others():
     world = World()
     world.stored.nodes.clear()
     world.move({P[2]: AtOffset(8)})
@@ -95,7 +103,7 @@ def test_beginning_one_leaves_the_others_of_its_topic_where_start_from_says():
 
 
 @pytest.mark.parametrize("offset", [4, 21])
-def test_an_offset_that_the_log_does_not_hold_is_refused_and_nothing_moves(world, offset):
+def test_offset_outside_the_log_refuses_all_moves(world, offset):
     rows = world.move({P[0]: AtOffset(offset), P[1]: AtOffset(6)})
     assert outcomes(rows) == ["refused", "to_move"]
     assert rows[P[0]].note == f"the log holds 5 to 20, not offset {offset}"
@@ -111,12 +119,12 @@ def test_an_offset_that_the_log_does_not_hold_is_refused_and_nothing_moves(world
         (AtTimestamp(9999), 20),
     ],
 )  # fmt: skip
-def test_a_reset_leads_to_the_log_s_ends_or_to_a_time(world, goal, offset):
+def test_reset_goes_to_the_logs_ends_or_to_a_time(world, goal, offset):
     world.move(dict.fromkeys(P, goal))
     assert world.offsets() == [offset] * 3
 
 
-def test_a_dry_run_shows_it_and_moves_nothing_even_while_it_is_consumed(world):
+def test_dry_run_moves_nothing_while_consumed(world):
     world.nodes.register("a", P[0])
     request = MoveRequest(lambda _: dict.fromkeys(P, "earliest"), WHY, ME, AT, dry_run=True)
     rows, reason = world.carry_out(request)
@@ -132,7 +140,7 @@ def test_a_dry_run_shows_it_and_moves_nothing_even_while_it_is_consumed(world):
         assert said in out.getvalue()
 
 
-def test_it_is_refused_while_a_replica_is_registered_unless_paused(world):
+def test_move_is_refused_while_consumed_unless_paused(world):
     world.nodes.register("a")
     with pytest.raises(StillConsumed, match=r"consumed by a: pause .*; nothing was moved"):
         world.move({P[0]: AtOffset(5)})
@@ -141,7 +149,7 @@ def test_it_is_refused_while_a_replica_is_registered_unless_paused(world):
     assert outcomes(world.move({P[0]: AtOffset(5)})) == ["moved"]
 
 
-def test_open_transactions_are_refused_and_a_count_of_done_ones_goes_on():
+def test_open_transactions_refuse_a_move():
     world = World(exactly_once())
     world.owner.move(P[0], Position(10), "x", opened_transactions(10, 15, committed=4)).result(0)
     world.owner.move(P[1], Position(10), "x", Transactions("transactional", 4)).result(0)
@@ -152,7 +160,7 @@ def test_open_transactions_are_refused_and_a_count_of_done_ones_goes_on():
     assert world.store.load(P[1]).transactions == Transactions("transactional", 4)
 
 
-def test_a_transaction_that_opens_after_it_was_judged_keeps_it_from_being_moved():
+def test_transaction_opened_after_judging_fails_the_move():
     world = World(exactly_once())
     claim = world.store.claim
 
@@ -169,7 +177,7 @@ def test_a_transaction_that_opens_after_it_was_judged_keeps_it_from_being_moved(
     assert (stored.offset, len(stored.transactions.open)) == (10, 1)
 
 
-def test_what_was_committed_since_it_was_judged_is_what_it_is_moved_from(world):
+def test_move_starts_from_the_newest_commit(world):
     claim = world.store.claim
 
     def late(partition):
@@ -178,10 +186,10 @@ def test_what_was_committed_since_it_was_judged_is_what_it_is_moved_from(world):
 
     world.store.claim = late
     assert world.move({P[0]: AtOffset(5)})[P[0]].before == 13
-    assert world.nodes.pipeline.changes() == [Change(AT, ME, WHY, "numbers[0]", 13, 5)]
+    assert world.nodes.pipeline.changes() == [OffsetChange(AT, ME, WHY, "numbers[0]", 13, 5)]
 
 
-def test_a_lost_or_broken_offset_is_put_right_by_a_move(world):
+def test_move_repairs_a_lost_or_broken_offset(world):
     world.stored.put("/headrace/tables/numbers/partition_0", b"?")
     world.stored.delete("/headrace/tables/numbers/partition_1")
     rows = world.move({P[0]: AtOffset(6), P[1]: AtOffset(7)})
@@ -190,7 +198,7 @@ def test_a_lost_or_broken_offset_is_put_right_by_a_move(world):
     assert world.offsets() == [6, 7, None]
 
 
-def test_a_lost_or_broken_offset_of_what_is_exactly_once_is_not():
+def test_exactly_once_move_repairs_no_lost_offset():
     """The sinks count its transactions, and the count is lost with it."""
     world = World(exactly_once())
     world.stored.put("/headrace/tables/numbers/partition_0", b"?")
@@ -202,7 +210,7 @@ def test_a_lost_or_broken_offset_of_what_is_exactly_once_is_not():
     assert world.nodes.pipeline.changes() == []
 
 
-def test_what_fails_ends_it_and_what_was_moved_before_is_kept(world):
+def test_failure_ends_the_move_and_keeps_earlier_ones(world):
     claim = world.store.claim
 
     def fails(partition):
@@ -218,7 +226,7 @@ def test_what_fails_ends_it_and_what_was_moved_before_is_kept(world):
     assert len(world.nodes.pipeline.changes()) == 1
 
 
-def test_a_move_that_cannot_be_kept_says_that_it_is_made(world):
+def test_unrecorded_move_is_reported_as_moved(world):
     world.nodes.refuses.add(world.nodes.pipeline.changes_path)
     rows = world.move(dict.fromkeys(P[:2], "earliest"))
     assert outcomes(rows) == ["failed", "to_move"]
@@ -226,14 +234,14 @@ def test_a_move_that_cannot_be_kept_says_that_it_is_made(world):
     assert world.offsets() == [5, 10, None]
 
 
-def test_broken_notes_of_earlier_moves_keep_everything_from_being_moved(world):
+def test_unreadable_changes_prevent_every_move(world):
     world.nodes.put(world.nodes.pipeline.changes_path, b"?")
     with pytest.raises(StoreCorrupt, match="@changes"):
         world.move({P[0]: AtOffset(5)})
     assert world.offsets() == [10, 10, None]
 
 
-def test_a_zookeeper_or_a_kafka_that_is_away_moves_nothing(world):
+def test_silent_zookeeper_moves_nothing(world):
     """Storm 8: no answer is not "nothing stored"."""
     world.stored.away = True
     with pytest.raises(StoreUnavailable):
@@ -245,42 +253,32 @@ def test_a_zookeeper_or_a_kafka_that_is_away_moves_nothing(world):
     assert world.offsets() == [10, 10, None]
 
 
-def test_a_topic_that_is_not_there_is_named(world):
+def test_missing_topic_is_named(world):
     world.log.delete_topic("numbers")
     with pytest.raises(TopicMissing, match="numbers"):
         world.move({P[0]: AtOffset(5)})
 
 
-def test_what_was_not_moved_is_said_in_one_line():
+def test_incomplete_move_is_one_line():
     assert str(NotMoved(1, 3, 0)) == "1 of 3 partitions refused or failed; nothing was moved"
     assert str(NotMoved(1, 3, 2)) == "1 of 3 partitions refused or failed; 2 were moved before"
 
 
 @pytest.fixture
-def headrace(world, tmp_path, monkeypatch, capsys):
-    """Run `headrace offsets …` in this process over `world`; exit code, standard output, error."""
-    config = tmp_path / "service.toml"
-    config.write_text('[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n')
-    parts = SimpleNamespace(name="tables", catalogue=world.catalogue, store=world.store)
-    monkeypatch.setattr(commands, "topology", world.topology)
-    monkeypatch.setattr("service.wiring.wire", lambda *_: parts)
-    monkeypatch.setattr(module, "replica_nodes", world.nodes.opened)
-    monkeypatch.setattr(module, "whoami", lambda: ME)
-    monkeypatch.setattr(module, "now_ms", lambda: AT)
-    monkeypatch.setenv("COLUMNS", "160")
+def offsets(operated, world):
+    """`offsets(name, *words)` runs `headrace offsets …` over `world`."""
+    given = operated(world.nodes, world.topology, catalogue=world.catalogue, store=world.store)
 
-    def headrace(name, *words):
-        line = ["headrace", "offsets", name, TARGET, "--config", str(config), *words]
-        monkeypatch.setattr(sys, "argv", line)
-        code = main_module.main()
+    def offsets(name, *words):
+        result = given("offsets", name, TARGET, *words)
         world.store.open()
-        return code, *capsys.readouterr()
+        return result
 
-    return headrace
+    return offsets
 
 
-def test_the_command_sets_and_prints_facts(world, headrace):
-    code, out, err = headrace("set", "numbers:0=7", "numbers:2=9", "--why", WHY, "--json")
+def test_set_prints_facts(world, offsets):
+    code, out, err = offsets("set", "numbers:0=7", "numbers:2=9", "--why", WHY, "--json")
     assert code == 0, err
     facts = json.loads(out.splitlines()[-1])
     assert facts["partitions"] == {
@@ -295,11 +293,11 @@ def test_the_command_sets_and_prints_facts(world, headrace):
     assert world.offsets() == [7, 10, 9]
 
 
-def test_the_command_resets_some_or_all(world, headrace):
-    code, out, _ = headrace("reset", "--to", "latest", "--partition", "1", "--why", WHY)
+def test_reset_moves_some_or_all(world, offsets):
+    code, out, _ = offsets("reset", "--to", "latest", "--partition", "1", "--why", WHY)
     assert (code, world.offsets()) == (0, [10, 20, None])
     assert "1 of 1 partitions moved" in out
-    code, _, _ = headrace("reset", "--to", "1006", "--topic", "numbers", "--why", WHY)
+    code, _, _ = offsets("reset", "--to", "1006", "--topic", "numbers", "--why", WHY)
     assert (code, world.offsets()) == (0, [6, 6, 6])
 
 
@@ -317,15 +315,83 @@ def test_the_command_resets_some_or_all(world, headrace):
         (["reset", "--to", "latest", "--partition", "3", "--why", "x"], 2, "no partition 3"),
     ],
 )
-def test_what_is_wrong_moves_nothing_and_says_what_is_allowed(world, headrace, words, code, said):
-    found, _, err = headrace(*words)
+def test_wrong_words_move_nothing_and_name_what_is_allowed(world, offsets, words, code, said):
+    found, _, err = offsets(*words)
     assert found == code
     assert said in " ".join(err.replace("│", " ").split())
     assert world.offsets() == [10, 10, None]
 
 
-def test_what_is_consumed_is_one_line_and_1(world, headrace):
+def test_consumed_partitions_are_one_line_and_exit_code_1(world, offsets):
     world.nodes.register("a")
-    code, out, err = headrace("set", "numbers:0=7", "--why", WHY)
+    code, out, err = offsets("set", "numbers:0=7", "--why", WHY)
     assert (code, out) == (1, "")
     assert err.startswith("headrace: the partitions are being consumed by a: pause")
+
+
+TOPICS = {"numbers": Topic("numbers", "id", (0, 1, 2)), "w": Topic("w", "id", (0,))}
+
+
+def test_nothing_is_consumed_without_replicas():
+    assert consumed([], Control()) is None
+    assert consumed([], Control(paused=NOTE)) is None
+
+
+def test_offset_of_another_topology_is_refused():
+    stored = StoredOffset(Position(10), "other")
+    row = judge_move(P[0], AtOffset(5), Log(0, 20), stored, "tables", exactly_once=False)
+    assert (row.outcome, row.before) == ("refused", 10)
+    assert "'other'" in row.note
+
+
+def test_unreadable_offset_is_refused():
+    error = StoreError("no right to read")
+    row = judge_move(P[0], AtOffset(5), Log(0, 20), error, "tables", exactly_once=False)
+    assert (row.outcome, row.note) == ("refused", "no right to read")
+
+
+@pytest.mark.parametrize(
+    "text", ["orders", "orders:0", "orders=3", ":0=3", "orders:x=3", "orders:0=-3", "orders:0=3.5",
+             "orders:0=9999999999999999999", "orders:0= 3"],
+)  # fmt: skip
+def test_malformed_place_is_refused(text):
+    with pytest.raises(typer.BadParameter, match="TOPIC:PARTITION=OFFSET is needed"):
+        parse_places([text])
+
+
+def test_places_are_parsed_and_named_once():
+    assert parse_places(["a:b:0=3", "a.b:12=0"]) == {
+        Partition("a:b", 0): AtOffset(3), Partition("a.b", 12): AtOffset(0),
+    }  # fmt: skip
+    with pytest.raises(typer.BadParameter, match=r"numbers\[0\] is named twice"):
+        parse_places(["numbers:0=1", "numbers:00=2"])
+
+
+def test_reset_target_is_a_word_or_a_time():
+    assert [parse_to(each) for each in ("earliest", "latest", "17")] == [
+        "earliest", "latest", AtTimestamp(17),
+    ]  # fmt: skip
+    for text in ("now", "-1", "1.5", "", "9" * 19):
+        with pytest.raises(typer.BadParameter, match="allowed: earliest, latest, or"):
+            parse_to(text)
+
+
+def test_unread_partitions_are_refused():
+    check_are_read(P, TOPICS)
+    for each in (Partition("numbers", 3), Partition("other", 0)):
+        with pytest.raises(typer.BadParameter, match="but numbers 0-2, w 0"):
+            check_are_read([P[0], each], TOPICS)
+
+
+def test_reset_is_chosen_by_topic_and_number():
+    assert chosen(TOPICS, None, []) == [*P, Partition("w", 0)]
+    assert chosen(TOPICS, "numbers", []) == P
+    assert chosen(TOPICS, "numbers", [2, 0, 2]) == [P[0], P[2]]
+    assert chosen({"numbers": TOPICS["numbers"]}, None, [1]) == [P[1]]
+    for topic, numbers, said in (
+        ("other", [], "does not read 'other', but numbers, w"),
+        (None, [0], "--topic is needed: numbers, w"),
+        ("w", [0, 7], "no partition 7, but w 0"),
+    ):
+        with pytest.raises(typer.BadParameter, match=said):
+            chosen(TOPICS, topic, numbers)

@@ -1,0 +1,273 @@
+"""`headrace pause`, `resume`, `drain`, `rebalance`, and a pipeline's nodes in ZooKeeper.
+
+A command changes the node `@control` and ends; the replicas read it with their next heartbeat, and
+so do those that are started later. `@changes`, beside it, records which offsets operators have
+moved, and why: a JSON list, the oldest first.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from partition.errors import StoreCorrupt
+from partition.offsets.znode import said, shown
+from partition.replicas.heartbeat import (
+    check_name,
+    control_path,
+    decode_control,
+    decode_member,
+    decode_plan,
+    encode_control,
+    plan_path,
+    replica_path,
+    replicas_path,
+)
+from partition.replicas.plan import Control, Member, Note, Plan
+from service.cli.common import (
+    ConfigPath,
+    Json,
+    Target,
+    Why,
+    answers,
+    configured,
+    load_topology,
+    moment,
+    now_ms,
+    print_json,
+    print_lines,
+    whoami,
+    why_option,
+)
+
+if TYPE_CHECKING:
+    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+    from service.config.settings import Config
+    from topology.topology import Topology
+
+control_app = typer.Typer()
+
+MAX_CHANGES = 100  # the newest
+
+
+class OffsetChange(msgspec.Struct, frozen=True):
+    """One partition's stored offset, moved by an operator."""
+
+    at_ms: int  # since 1970
+    by: str
+    why: str
+    partition: str
+    before: int | None = msgspec.field(name="from")  # None: nothing was stored, or readable
+    to: int
+
+
+def changes_path(replicas_path: str) -> str:
+    """Return the path of the node, from that of `@replicas` beside it."""
+    return f"{replicas_path.rpartition('/')[0]}/@changes"
+
+
+def decode_changes(path: str, data: bytes | None) -> list[OffsetChange]:
+    """Decode the node's bytes; a missing or empty node has no changes. Raises StoreCorrupt."""
+    if not data:
+        return []
+    try:
+        return msgspec.json.decode(data, type=list[OffsetChange])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        needed = "a JSON list of what operators moved"
+        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}", needed) from error
+
+
+def with_change(path: str, data: bytes | None, change: OffsetChange) -> bytes:
+    """Return the node's bytes with one more change, unless it is there. Raises StoreCorrupt."""
+    changes = decode_changes(path, data)
+    if change not in changes:
+        changes.append(change)
+    return msgspec.json.encode(changes[-MAX_CHANGES:])
+
+
+class ReplicaNodes:
+    """The nodes of one pipeline. Everything raises StoreUnavailable, StoreError, StoreCorrupt."""
+
+    def __init__(self, nodes: "ZooKeeperEditor", root: str, pipeline: str) -> None:
+        self._nodes = nodes
+        self._root = root
+        self.pipeline = pipeline
+        self.path = f"{root.rstrip('/')}/{pipeline}"
+        self.control_path = control_path(root, pipeline)
+        self.changes_path = changes_path(replicas_path(root, pipeline))
+
+    def members(self) -> list[Member]:
+        """Return the registered replicas, by name."""
+        found = []
+        for name in sorted(self._nodes.children(replicas_path(self._root, self.pipeline)) or ()):
+            path = replica_path(self._root, self.pipeline, name)
+            node = self._nodes.get(path)
+            if node is not None:  # else it has just left
+                found.append(decode_member(path, node.data, node.created))
+        return found
+
+    def plan(self) -> Plan | None:
+        path = plan_path(self._root, self.pipeline)
+        node = self._nodes.get(path)
+        return None if node is None else decode_plan(path, node.data)
+
+    def control(self) -> Control:
+        node = self._nodes.get(self.control_path)
+        return decode_control(self.control_path, node and node.data)
+
+    def change_control(self, function: Callable[[Control], Control]) -> Control:
+        """Change what operators ask for, and return it; see `ZooKeeperEditor.change`."""
+        path = self.control_path
+        made = self._nodes.change(
+            path, lambda data: encode_control(function(decode_control(path, data)))
+        )
+        return decode_control(path, made)
+
+    def changes(self) -> list[OffsetChange]:
+        """Return the newest changes of offsets by operators, the oldest of them first."""
+        node = self._nodes.get(self.changes_path)
+        return decode_changes(self.changes_path, node and node.data)
+
+    def record(self, change: OffsetChange) -> None:
+        path = self.changes_path
+        self._nodes.change(path, lambda data: with_change(path, data, change))
+
+
+@contextmanager
+def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNodes]:
+    """Open a pipeline's nodes, in their own session. Raises StoreUnavailable, StoreError."""
+    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+
+    settings = config.zookeeper
+    editor = ZooKeeperEditor(
+        settings.hosts,
+        session_timeout_seconds=settings.session_timeout_seconds,
+        kazoo_options=settings.security().kazoo_options(),
+    )
+    editor.open()
+    try:
+        yield ReplicaNodes(editor, settings.root, config.pipeline.name or topology.name)
+    finally:
+        editor.close()
+
+
+def control_facts(control: Control) -> dict[str, Any]:
+    """Return what operators ask for, for JSON."""
+    return {
+        "paused": asdict(control.paused) if control.paused else None,
+        "drained": {name: asdict(note) for name, note in sorted(control.drained.items())},
+        "rebalance": control.rebalance,
+    }
+
+
+def control_lines(control: Control) -> Iterator[str]:
+    """Yield what operators ask for, for a person, a line each."""
+    yield f"paused {_by(control.paused)}" if control.paused else "not paused"
+    for name, note in sorted(control.drained.items()):
+        yield f"replica {name} is drained {_by(note)}"
+
+
+@control_app.command()
+def pause(target: Target, why: Why, config: ConfigPath = None, *, as_json: Json = False) -> None:
+    """Have all replicas finish and commit what they began, and begin nothing new.
+
+    It stays so, also for replicas that are started later, until `headrace resume`.
+    """
+    note = Note(whoami(), why, now_ms())  # who paused first, stays
+    with _nodes(target, config) as nodes:
+        control = nodes.change_control(lambda now: replace(now, paused=now.paused or note))
+        _show(nodes, control, as_json=as_json)
+
+
+@control_app.command()
+def resume(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
+    """Have paused replicas go on."""
+    with _nodes(target, config) as nodes:
+        control = nodes.change_control(lambda now: replace(now, paused=None))
+        _show(nodes, control, as_json=as_json)
+
+
+@control_app.command()
+def drain(
+    target: Target,
+    replica: Annotated[
+        str, typer.Argument(metavar="REPLICA", help="Its name, as `headrace status` shows it.")
+    ],
+    config: ConfigPath = None,
+    *,
+    why: Annotated[str | None, why_option] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let it have partitions again; needs no --why.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Have one replica hand its partitions over to the others, and give it none.
+
+    It stays so, also when it is started anew, until `--undo`.
+    """
+    try:
+        check_name(replica)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="REPLICA") from None
+    if not undo and why is None:
+        message = "it is needed, as others will read it; only --undo goes without"
+        raise typer.BadParameter(message, param_hint="--why")
+    note = Note(whoami(), why or "", now_ms())
+
+    def changed(now: Control) -> Control:
+        drained = dict(now.drained)
+        if undo:
+            drained.pop(replica, None)
+        else:
+            drained.setdefault(replica, note)  # who drained first, stays
+        return replace(now, drained=drained)
+
+    with _nodes(target, config) as nodes:
+        if undo:
+            _check_is_among(nodes.control().drained, replica, "drained")
+        else:
+            _check_is_among([each.name for each in nodes.members()], replica, "registered")
+        _show(nodes, nodes.change_control(changed), as_json=as_json)
+
+
+@control_app.command()
+def rebalance(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
+    """Have the partitions shared out anew, whoever has them now."""
+    with _nodes(target, config) as nodes:
+        control = nodes.change_control(lambda now: replace(now, rebalance=now.rebalance + 1))
+        _show(nodes, control, as_json=as_json)
+
+
+@contextmanager
+def _nodes(target: str, config: ConfigPath) -> Iterator[ReplicaNodes]:
+    topology = load_topology(target)
+    with replica_nodes(topology, configured(config)) as nodes:
+        yield nodes
+
+
+def _show(nodes: ReplicaNodes, control: Control, *, as_json: bool) -> None:
+    """Print what is in force now, and the replicas it is for."""
+    names = [each.name for each in nodes.members()]
+    if as_json:
+        facts = {"pipeline": nodes.pipeline, "control": nodes.control_path}
+        print_json({**facts, **control_facts(control), "replicas": names})
+        return
+    lines = [
+        *control_lines(control),
+        f"rebalances asked for: {control.rebalance}",
+        f"registered replicas of {nodes.pipeline}: {', '.join(names) or 'none'}",
+    ]
+    print_lines(answers(), lines)
+
+
+def _check_is_among(names: Collection[str], name: str, what: str) -> None:
+    if name not in names:
+        message = f"no replica '{name}' is {what}; {what}: {', '.join(sorted(names)) or 'none'}"
+        raise typer.BadParameter(message, param_hint="REPLICA")
+
+
+def _by(note: Note) -> str:
+    return f"by {note.by} since {moment(note.at_ms)}: {note.why}"

@@ -1,0 +1,590 @@
+"""`headrace dead-letters`: list, show, replay and drop the records of the dead-letter topic.
+
+A command that changes something reads twice: once to show what would happen, and once more when
+nobody else can change it any longer. Nothing of a record steers a terminal.
+"""
+
+import base64
+import heapq
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from functools import wraps
+from inspect import Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+
+from service.cli.common import (
+    ConfigPath,
+    DryRun,
+    Json,
+    Target,
+    Why,
+    answers,
+    configured,
+    load_topology,
+    now_ms,
+    print_json,
+    print_lines,
+    table_of,
+    whoami,
+)
+from service.errors import ServiceError
+from topology.masking import escaped
+
+if TYPE_CHECKING:
+    from service.dead_letters.commands import DeadLetterResult, Filters, Selection, Skipped
+    from service.dead_letters.messages import DeadLetterId, Mark, RecordContent, StoredDeadLetter
+    from service.dead_letters.topic import DeadLetterTopic
+    from sinks.kafka.client import TransactionalProducer
+    from topology.sink import Scalar
+
+T = TypeVar("T")
+
+dead_letters_app = typer.Typer(
+    help="Records that could not be processed: see why, send them again, or drop them.",
+    no_args_is_help=True,
+)
+
+_LETTER = "LETTER"
+_LARGEST_BYTES = 100_000_000  # the broker, which knows the topics' limits, judges
+_OPEN_SECONDS = 20  # consumers of the topics wait behind an open transaction
+_REASON = 60  # characters in a table
+_GROUPS = 10
+_WORDS = {"to_replay": "would be replayed", "to_drop": "would be dropped"}
+
+Places = Annotated[
+    list[str] | None,
+    typer.Argument(metavar=_LETTER, help="PARTITION:OFFSET, as `list` shows it. Several may."),
+]
+Every = Annotated[
+    bool, typer.Option("--every", help="All open letters, if neither letter nor filter is given.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
+
+
+def filters_of(
+    *,
+    topic: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Letters of records of this topic.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="… of this partition of it.")
+    ] = None,
+    offsets: Annotated[
+        str | None, typer.Option(metavar="A-B", help="… from this offset to that one, or of one.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="NAME", help="… that failed in this step.")
+    ] = None,
+    error: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="… of this error class, or with this text in the reason."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="… that failed then or later: 2h, 2026-11-23T10:15:00Z."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="… that failed before then.")
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="… of another pipeline that shares the topic."),
+    ] = None,
+) -> "Filters":
+    """Read the filters. Raises typer.BadParameter."""
+    from service.dead_letters.commands import Filters, parse_offsets, parse_time
+
+    now = now_ms()
+    return Filters(
+        topic=topic,
+        partition=partition,
+        offsets=None if offsets is None else _read("--offsets", parse_offsets, offsets),
+        step=step,
+        error=error,
+        since_ms=None if since is None else _read("--since", parse_time, since, now),
+        until_ms=None if until is None else _read("--until", parse_time, until, now),
+        pipeline=pipeline,
+    )
+
+
+def with_filters(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `filters_of`; it gets their result as `filters`."""
+    options = signature(filters_of).parameters
+    own = [each for each in signature(command).parameters.values() if each.name != "filters"]
+
+    @wraps(command)
+    def run(**words: Any) -> None:
+        filters = filters_of(**{name: words.pop(name) for name in options})
+        command(**words, filters=filters)
+
+    every = [*own, *options.values()]
+    run.__signature__ = Signature(every)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in every}
+    return run
+
+
+@dead_letters_app.command("list")
+@with_filters
+def dead_letters_list(
+    target: Target,
+    config: ConfigPath = None,
+    *,
+    filters: "Filters",
+    every: Annotated[
+        bool, typer.Option("--all", help="Also letters that were replayed or dropped.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, metavar="N", help="Show the newest N.")
+    ] = 50,
+    as_json: Json = False,
+) -> None:
+    """List the open letters, the newest first, and count all of them by step and error."""
+    from service.dead_letters.commands import Selection
+
+    with _opened(target, config) as opened:
+        opened.topic.refresh()
+        listed = _listed(opened.topic, Selection(opened.pipeline, filters, all=every), limit)
+    if as_json:
+        print_json({"topic": opened.topic.name, "pipeline": opened.pipeline, **listed.as_json()})
+    else:
+        show_list(answers(), opened.topic.name, listed)
+
+
+@dead_letters_app.command("show")
+def dead_letters_show(
+    target: Target,
+    letter: Annotated[
+        str, typer.Argument(metavar=_LETTER, help="PARTITION:OFFSET, as `list` shows it.")
+    ],
+    config: ConfigPath = None,
+    *,
+    most: Annotated[
+        int, typer.Option("--bytes", min=0, metavar="N", help="At most N bytes of the value.")
+    ] = 2_000,
+    value_only: Annotated[
+        bool, typer.Option("--value-only", help="Write the value as it is, for a file or a pipe.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show one letter: what happened, its record's headers, key and value, what was done since.
+
+    What would steer a terminal is escaped.
+    """
+    from service.dead_letters.commands import parse_id
+
+    id_ = _read(_LETTER, parse_id, letter)
+    if value_only and sys.stdout.isatty():
+        message = "it writes bytes as they are, which a terminal may obey: > FILE or | COMMAND"
+        raise typer.BadParameter(message, param_hint="--value-only")
+    with _opened(target, config) as opened:
+        topic = opened.topic
+        topic.refresh(after=id_)
+        found = next(topic.some([id_]), None)
+        if found is None:
+            topic.explain(id_)
+        content = topic.content(found)
+        marks = topic.marks.get(id_, ())
+    if value_only:
+        if isinstance(content, str):
+            raise DeadLettersNotDone("written", 1, 1, 0, content)
+        sys.stdout.buffer.write(content.value or b"")
+        sys.stdout.buffer.flush()
+    elif as_json:
+        print_json(one_as_json(found, content, marks))
+    else:
+        show_one(answers(), found, content, marks, most)
+
+
+@dead_letters_app.command("replay")
+@with_filters
+def dead_letters_replay(
+    target: Target,
+    why: Why,
+    places: Places = None,
+    config: ConfigPath = None,
+    *,
+    filters: "Filters",
+    every: Every = False,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Send to this topic instead of the record's own."),
+    ] = None,
+    max_replays: Annotated[
+        int, typer.Option(min=1, max=1_000, metavar="N", help="How often a record may be sent.")
+    ] = 1,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also letters that were replayed or dropped.")
+    ] = False,
+    per_second: Annotated[
+        float | None,
+        typer.Option("--rate", min=0.1, metavar="N", help="Send at most N in a second."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Send records of letters again, each to where it came from, and mark the letters.
+
+    Both happen in one transaction, so a crash leaves no letter sent and unmarked. A record's
+    headers say where it came from first and how often it was sent again.
+    """
+    from service.dead_letters.commands import Operator, ReplayRequest, Selection
+    from service.dead_letters.commands import replay as send_again
+
+    ids = _ids(places, filters, every=every)
+    request = Request("replay", "replayed", why, dry_run, yes, as_json)
+    options = ReplayRequest(max_replays, again, to, per_second)
+    with _opened(target, config) as opened:
+        results = send_again(
+            opened.topic,
+            Selection(opened.pipeline, filters, ids, again),
+            options,
+            Operator(whoami(), now_ms(), why),
+            request.confirm,
+            opened.producer,
+        )
+    _report(opened, request, results)
+
+
+@dead_letters_app.command("drop")
+@with_filters
+def dead_letters_drop(
+    target: Target,
+    why: Why,
+    places: Places = None,
+    config: ConfigPath = None,
+    *,
+    filters: "Filters",
+    every: Every = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Mark letters as dropped: they are not listed any more, and stay in their topic."""
+    from service.dead_letters.commands import Operator, Selection
+    from service.dead_letters.commands import drop as mark_dropped
+
+    ids = _ids(places, filters, every=every)
+    request = Request("drop", "dropped", why, dry_run, yes, as_json)
+    with _opened(target, config) as opened:
+        results = mark_dropped(
+            opened.topic,
+            Selection(opened.pipeline, filters, ids),
+            Operator(whoami(), now_ms(), why),
+            request.confirm,
+            opened.producer,
+        )
+    _report(opened, request, results)
+
+
+class NoDeadLetterTopic(ServiceError):
+    """The topology's dead letters go to no Kafka topic."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"the topology's dead letters go into a {kind}; these commands need a "
+            "KafkaDeadLetters, whose topic can be read from outside"
+        )
+
+
+class DeadLettersNotDone(ServiceError):
+    """Some dead letters were refused, or could not be replayed or marked."""
+
+    def __init__(self, what: str, not_done: int, letters: int, done: int, reason: str) -> None:
+        """`reason` is the first one's."""
+        super().__init__(
+            f"{not_done} of {letters} dead letters were not {what}, {done} were: {reason}"
+        )
+
+
+class OpenTopic(NamedTuple):
+    """The dead-letter topic of a topology."""
+
+    pipeline: str
+    topic: "DeadLetterTopic"
+    properties: "dict[str, Scalar]"  # librdkafka's
+
+    @contextmanager
+    def producer(self) -> "Iterator[TransactionalProducer]":
+        """Open a producer, which fences those of the same topic."""
+        from sinks.kafka.client import Cluster, TransactionalProducer
+
+        cluster = Cluster(self.properties, "topic_broker_error", self.topic.name)
+        name = f"headrace.dead-letters.{self.topic.name}"
+        producer = TransactionalProducer(cluster, name, _LARGEST_BYTES, _OPEN_SECONDS)
+        producer.open()
+        with closing(producer):
+            yield producer
+
+
+class Request(NamedTuple):
+    """An operator's request."""
+
+    verb: Literal["replay", "drop"]
+    done: Literal["replayed", "dropped"]
+    why: str
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+    def confirm(self, results: "Sequence[DeadLetterResult]") -> bool:
+        """Whether the operator wants it done."""
+        if self.dry_run:
+            return False
+        if self.yes:
+            return True
+        count = sum(each.outcome == f"to_{self.verb}" for each in results)
+        if not sys.stdin.isatty():
+            do_it = f"give --yes to {self.verb} {count} letters, or --dry-run"
+            raise typer.BadParameter(f"nobody can be asked here: {do_it}", param_hint="--yes")
+        show_results(Console(stderr=True), results)
+        return typer.confirm(f"{self.verb} {count} letters?", err=True)
+
+
+def _ids(
+    texts: Sequence[str] | None, filters: "Filters", *, every: bool
+) -> "tuple[DeadLetterId, ...]":
+    """Parse the named letters; none if filters or `every` choose. Raises BadParameter."""
+    from service.dead_letters.commands import Filters, parse_id
+
+    is_filtered = filters != Filters()
+    ids = tuple(_read(_LETTER, parse_id, each) for each in texts or ())
+    if ids and (is_filtered or every):
+        message = "either letters or filters are needed, not both"
+        raise typer.BadParameter(message, param_hint=_LETTER)
+    if every and is_filtered:
+        raise typer.BadParameter("it goes with no filter", param_hint="--every")
+    if not (ids or is_filtered or every):
+        message = "which letters? PARTITION:OFFSET of some, a filter, or --every is needed"
+        raise typer.BadParameter(message, param_hint=_LETTER)
+    return ids
+
+
+def _report(opened: OpenTopic, request: Request, results: "Sequence[DeadLetterResult]") -> None:
+    """Print what became of every letter. Raises DeadLettersNotDone if one is not done."""
+    count = sum(each.outcome == request.done for each in results)
+    not_done = [each for each in results if each.outcome in ("refused", "failed")]
+    if request.as_json:
+        print_json(
+            {
+                "topic": opened.topic.name,
+                "pipeline": opened.pipeline,
+                "dry_run": request.dry_run,
+                "why": request.why,
+                request.done: count,
+                "refused": len(not_done),
+                "letters": {str(each.letter.id): each.as_json() for each in results},
+            }
+        )
+    else:
+        show_results(answers(), results)
+    if not_done:
+        reason = not_done[0].note
+        raise DeadLettersNotDone(request.done, len(not_done), len(results), count, reason)
+
+
+@contextmanager
+def _opened(target: str, config: Path | None) -> Iterator[OpenTopic]:
+    """Open the topology's dead-letter topic. Raises NoDeadLetterTopic."""
+    from service.dead_letters.topic import DeadLetterTopic
+    from service.wiring import wire
+    from sinks.kafka.dead_letters import KafkaDeadLetters
+
+    topology = load_topology(target)
+    settings = configured(config)
+    sink = topology.dead_letters.sink
+    if not isinstance(sink, KafkaDeadLetters):
+        raise NoDeadLetterTopic(type(sink).__name__)
+    pipeline = wire(topology, settings).name
+    properties = sink.client_properties(settings.kafka)
+    topic = DeadLetterTopic(sink.topic, properties)
+    topic.open()
+    with closing(topic):
+        yield OpenTopic(pipeline, topic, properties)
+
+
+def _read(hint: str, parse: Callable[..., T], *words: object) -> T:
+    """Parse an option's words. Raises typer.BadParameter."""
+    try:
+        return parse(*words)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The letters that are shown, the newest first, and the counts of all that were meant."""
+
+    letters: "Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]"
+    by_error: Counter[tuple[str, str]]  # step and error class
+    skipped: "Skipped"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "total": self.by_error.total(),
+            "by_error": [
+                {"step": step, "error_class": error, "letters": count}
+                for (step, error), count in self.by_error.most_common()
+            ],
+            "passed_over": asdict(self.skipped),
+            "letters": [_facts(letter, marks) for letter, marks in self.letters],
+        }
+
+
+def _listed(topic: "DeadLetterTopic", selection: "Selection", limit: int) -> Listed:
+    """Collect the newest letters, in memory up to `limit`; the others are counted."""
+    from service.dead_letters.commands import Skipped, select
+
+    skipped, by_error = Skipped(), Counter[tuple[str, str]]()
+
+    def counted() -> "Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]":
+        for letter in select(topic, selection, skipped):
+            by_error[letter.step, letter.error_class] += 1
+            yield letter.failed_at_ms, letter.id, letter.bare()
+
+    newest = [each[-1] for each in heapq.nlargest(limit, counted(), key=lambda each: each[:2])]
+    return Listed([(each, topic.marks.get(each.id, ())) for each in newest], by_error, skipped)
+
+
+def show_list(console: Console, topic: str, listed: Listed) -> None:
+    """Print a table of letters, and a line for each kind of error."""
+    from service.dead_letters.format import cut
+    from service.dead_letters.messages import utc_text
+
+    rows = [
+        (
+            str(letter.id),
+            utc_text(letter.failed_at_ms),
+            escaped(str(letter.read)),
+            escaped(letter.step),
+            escaped(letter.error_class),
+            cut(letter.reason, _REASON),
+            marks[-1].kind if marks else "open",
+        )
+        for letter, marks in listed.letters
+    ]
+    if rows:
+        columns = ("letter", "failed (UTC)", "record", "step", "error", "reason", "state")
+        console.print(table_of(columns, rows))
+    total, shown = listed.by_error.total(), len(rows)
+    newest = "" if shown == total else f"; the newest {shown:,} are shown (--limit)"
+    skipped = listed.skipped
+    more = (
+        (skipped.dealt_with, "were replayed or dropped; --all lists them"),
+        (skipped.of_others, "are of other pipelines; --pipeline NAME lists them"),
+        (skipped.notices, "tell of offsets without a record, which nothing can send again"),
+        (skipped.unreadable, "are no letters of Headrace"),
+    )
+    groups = listed.by_error.most_common(_GROUPS)
+    lines = [f"{n:>7,}  {escaped(step)}: {escaped(error)}" for (step, error), n in groups]
+    lines.append(f"{total:,} letters in '{topic}'{newest}")
+    lines += [f"{count:,} more {what}" for count, what in more if count]
+    print_lines(console, lines)
+
+
+def show_one(
+    console: Console,
+    letter: "StoredDeadLetter",
+    content: "RecordContent | str",
+    marks: "Sequence[Mark]",
+    most: int,
+) -> None:
+    """Print all that is known of one letter."""
+    from service.dead_letters.format import header_text, value_lines
+    from service.dead_letters.messages import utc_text
+
+    facts = [
+        ("letter", str(letter.id)),
+        ("failed (UTC)", utc_text(letter.failed_at_ms)),
+        ("pipeline", escaped(letter.pipeline or "(not told)")),
+        ("step", escaped(letter.step)),
+        ("attempts", f"{letter.attempts}"),
+        ("error", escaped(letter.error_class)),
+        ("record", escaped(str(letter.read))),
+        ("its time (UTC)", utc_text(letter.read.timestamp_ms)),
+    ]
+    if letter.replays:
+        facts.append(("came first from", escaped(str(letter.origin))))
+        facts.append(("replays before", str(letter.replays)))
+    facts += [("state", escaped(str(mark))) for mark in marks] or [("state", "open")]
+    print_lines(console, [f"{name + ':':<17}{fact}" for name, fact in facts])
+    parts = [("reason", [escaped(line) for line in letter.reason.split("\n")])]
+    if isinstance(content, str):
+        parts.append(("value", [escaped(content)]))
+    else:
+        headers = [f"{escaped(name)}: {header_text(value)}" for name, value in content.headers]
+        if letter.headers_error is not None:
+            headers = [f"(left out) {escaped(letter.headers_error)}"]
+        value = content.value
+        title = "value" if value is None else f"value ({len(value):,} bytes)"
+        parts += [
+            ("headers", headers or ["(none)"]),
+            ("key", [header_text(content.key)]),
+            (title, ["(null)"] if value is None else value_lines(value, most)),
+        ]
+    for title, lines in parts:
+        print_lines(console, [f"{title}:", *(f"  {line}" for line in lines)])
+
+
+def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> None:
+    """Print what becomes of letters, and a line for each that needs more words."""
+    cells = []
+    for each in results:
+        is_sent = each.outcome in ("to_replay", "replayed")
+        to = each.to or (each.target if is_sent else "")
+        outcome = _WORDS.get(each.outcome, each.outcome)
+        row = (", ".join(map(str, each.ids)), str(each.letter.read), outcome, to)
+        cells.append([escaped(text) for text in row])
+    if results:
+        console.print(table_of(("letter", "record", "what happens", "to"), cells))
+    counts = Counter(_WORDS.get(each.outcome, each.outcome) for each in results)
+    said = [f"{each.letter.id}: {escaped(each.note)}" for each in results if each.note]
+    said.append(", ".join(f"{count} {word}" for word, count in counts.items()) or "no open letter")
+    if not any(each.outcome in ("replayed", "dropped") for each in results):
+        said.append("nothing was sent or marked")
+    print_lines(console, said)
+
+
+def one_as_json(
+    letter: "StoredDeadLetter", content: "RecordContent | str", marks: "Sequence[Mark]"
+) -> dict[str, Any]:
+    """Return a letter and its record for JSON; bytes are base64."""
+    if isinstance(content, str):
+        return {**_facts(letter, marks), "content": None, "content_missing": content}
+    headers = [[name, _base64(value)] for name, value in content.headers]
+    record = {"key": _base64(content.key), "value": _base64(content.value), "headers": headers}
+    return {**_facts(letter, marks), "content": record}
+
+
+def _facts(letter: "StoredDeadLetter", marks: "Sequence[Mark]") -> dict[str, Any]:
+    return {
+        "letter": str(letter.id),
+        "record": letter.read._asdict(),
+        "origin": letter.origin._asdict(),
+        "replays": letter.replays,
+        "pipeline": letter.pipeline,
+        "step": letter.step,
+        "attempts": letter.attempts,
+        "error_class": letter.error_class,
+        "reason": letter.reason,
+        "failed_at_ms": letter.failed_at_ms,
+        "headers_error": letter.headers_error,
+        "key_bytes": letter.key_digest.size if letter.key_digest else None,
+        "value_bytes": letter.value_digest.size if letter.value_digest else letter.value_bytes,
+        "state": marks[-1].kind if marks else "open",
+        "marks": [msgspec.to_builtins(mark) for mark in marks],
+    }
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()

@@ -1,0 +1,317 @@
+"""`headrace run` and `headrace dev up`: a pipeline, and Kafka and ZooKeeper brought along."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from service.cli.common import (
+    ConfigPath,
+    Json,
+    Target,
+    answers,
+    configured,
+    load_topology,
+    print_json,
+    print_lines,
+    table_of,
+)
+from service.errors import NotStarted, RunIncomplete, ServerEnded
+
+if TYPE_CHECKING:
+    from service.config.settings import Config
+    from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+    from service.jars.resolver import Progress as JarProgress
+    from service.observability.snapshot import RunSummary, Snapshot
+    from topology.topology import Topology
+
+run_app = typer.Typer()
+dev_app = typer.Typer(
+    help="Kafka and ZooKeeper for development; they need headrace\\[spark] and Java.",
+    no_args_is_help=True,
+)
+
+TOPIC_PARTITIONS = 4
+_POLL_SECONDS = 0.5
+_PLACEHOLDERS = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
+_STATE = Path(".headrace")
+StateDir = Annotated[
+    Path, typer.Option(metavar="DIR", help="The folder in which the embedded servers keep data.")
+]
+
+
+@run_app.command()
+def run(
+    target: Target,
+    config: ConfigPath = None,
+    *,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Stop at the log end observed at start-up.")
+    ] = False,
+    engine: Annotated[
+        Literal["local", "spark"] | None,
+        typer.Option(help="What processes the records, instead of the configuration's engine."),
+    ] = None,
+    with_servers: Annotated[
+        bool,
+        typer.Option(
+            "--embedded",
+            help="Bring Kafka and ZooKeeper along (headrace\\[spark], Java); needs no --config.",
+        ),
+    ] = False,
+    state_dir: StateDir = _STATE,
+    as_json: Json = False,
+) -> None:
+    """Run a topology. SIGTERM and Ctrl-C drain it; the account at the end covers every record."""
+    from service.app import run_pipeline
+
+    topology = load_topology(target)
+    overrides = {} if engine is None else {"pipeline": {"engine": engine}}
+    with RunProgress(Console(stderr=True)) as progress:
+
+        def started(settings: "Config") -> "RunSummary":
+            return run_pipeline(
+                topology,
+                settings,
+                target=target,
+                until_caught_up=until_caught_up,
+                on_snapshot=progress.snapshot,
+            )
+
+        if with_servers:
+            account = _run_embedded(topology, config, overrides, state_dir, progress, started)
+        else:
+            account = started(configured(config, overrides))
+    if as_json:
+        print_json(account.as_json())
+    else:
+        show_account(answers(), account)
+    gaps = account.problems() if account.caught_up else account.losses()
+    if gaps:
+        raise RunIncomplete(gaps)
+
+
+def _run_embedded(
+    topology: "Topology",
+    config: Path | None,
+    overrides: Mapping[str, Any],
+    state_dir: Path,
+    progress: "RunProgress",
+    run_with: Callable[["Config"], "RunSummary"],
+) -> "RunSummary":
+    """Run on servers of our own. Raises NotStarted if stopped before the run begins."""
+    from service.config.settings import load
+
+    # Read once before the servers start: a wrong key should not cost their start.
+    configured(config, {**_PLACEHOLDERS, **overrides})
+    progress.step("starting Kafka and ZooKeeper")
+    started = False
+    try:
+        with embedded(state_dir, progress.jars) as servers:
+            names = [source.topic for source in topology.sources]
+            servers.ensure_topics(name for name in names if isinstance(name, str))
+            settings = load(config, {**servers.overrides, **overrides})
+            started = True
+            return run_with(settings)
+    except KeyboardInterrupt:
+        if started:
+            raise
+        raise NotStarted("stopped before the run began; nothing was read") from None
+
+
+@dev_app.command("up")
+def dev_up(
+    *,
+    state_dir: StateDir = _STATE,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Create this topic, too.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start Kafka and ZooKeeper, say how to reach them, and keep them up until Ctrl-C."""
+    from service.observability import logs
+
+    logs.configure("warning", "console")
+    try:
+        with embedded(state_dir) as servers:
+            servers.ensure_topics(topic or [])
+            if as_json:
+                print_json(
+                    {
+                        "kafka": servers.kafka.address,
+                        "zookeeper": servers.zookeeper.address,
+                        "state_dir": str(state_dir.absolute()),
+                    }
+                )
+            else:
+                sys.stdout.write(
+                    "Kafka and ZooKeeper are up. For service.toml:\n\n"
+                    f'[kafka]\n"bootstrap.servers" = "{servers.kafka.address}"\n\n'
+                    f'[zookeeper]\nhosts = "{servers.zookeeper.address}"\n\n'
+                    f"Their data is in {state_dir}. Ctrl-C stops them.\n"
+                )
+            sys.stdout.flush()
+            while True:
+                for server in (servers.kafka, servers.zookeeper):
+                    if not server.running:
+                        raise ServerEnded(server.name, server.log_path)
+                time.sleep(_POLL_SECONDS)  # a signal ends it
+    except KeyboardInterrupt:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The two servers, running."""
+
+    kafka: "EmbeddedKafka"
+    zookeeper: "EmbeddedZooKeeper"
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The configuration that reaches them."""
+        return {
+            "kafka": {"bootstrap.servers": self.kafka.address},
+            "zookeeper": {"hosts": self.zookeeper.address},
+        }
+
+    def ensure_topics(self, topics: Iterable[str]) -> None:
+        """Create the topics that do not exist."""
+        for topic in sorted(set(topics) - self.kafka.topics()):
+            self.kafka.create_topic(topic, TOPIC_PARTITIONS)
+
+
+@contextmanager
+def embedded(state_dir: Path, progress: "JarProgress | None" = None) -> Iterator[Servers]:
+    """Start both servers in `state_dir`, which keeps their data, and stop them at the end.
+
+    Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does (on the main
+    thread, where signals arrive): their usual effect would leave the servers behind.
+    """
+    from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+
+    zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper")
+    kafka = EmbeddedKafka(state_dir / "kafka", progress=progress)
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            zookeeper.open()
+            kafka.open()
+            yield Servers(kafka, zookeeper)
+        finally:
+            try:
+                kafka.close()
+            finally:
+                zookeeper.close()
+
+
+@contextmanager
+def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in signals}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup's
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class RunProgress:
+    """A live line with the records resolved of those known. Shown only on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._is_shown = console.is_terminal
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._is_shown:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._is_shown:
+            self._progress.stop()
+
+    def jars(self, coordinate: str, done: int, total: int) -> None:
+        self.step("fetching jars", done, total, coordinate)
+
+    def snapshot(self, snapshot: "Snapshot") -> None:
+        resolved = snapshot.written + snapshot.filtered + snapshot.dead_lettered
+        waiting = sum(part.ledger.waiting for part in snapshot.partitions)
+        facts = (
+            f"rows {snapshot.rows:,}  filtered {snapshot.filtered:,}  "
+            f"dead letters {snapshot.dead_lettered:,}  unresolved {snapshot.unresolved:,}"
+        )
+        self.step("records", resolved, snapshot.read + waiting, facts)
+
+    def step(self, text: str, done: int = 0, total: int = 0, facts: str = "") -> None:
+        if not self._is_shown:
+            return
+        if self._task is None:
+            self._task = self._progress.add_task(text, total=total, facts=facts)
+        self._progress.update(
+            self._task, description=text, completed=done, total=total, facts=facts
+        )
+
+
+def show_account(console: Console, account: "RunSummary") -> None:
+    """Print an account as tables."""
+    totals = Table(title="Where every record is", show_header=False, title_justify="left")
+    totals.add_column()
+    totals.add_column(justify="right")
+    for label, value in (
+        ("records read", account.read),
+        ("  in the sinks", account.written),
+        ("  filtered", account.filtered),
+        ("  dead-lettered", account.dead_lettered),
+        ("  unresolved", account.unresolved),
+        ("rows written", account.rows),
+        ("retries", account.retried),
+        ("records/s", round(account.records_per_second)),
+    ):
+        totals.add_row(label, f"{value:,}")
+    console.print(totals)
+    partitions = sorted(account.partitions.items())
+    rows = ((name, part.committed, part.log_end, part.lag) for name, part in partitions)
+    columns = ("partition", ">committed", ">log end", ">lag")
+    console.print(table_of(columns, rows, "Partitions"))
+    lines = [f"dead letters: {account.dead_letters}"]
+    if account.table is not None:
+        lines.insert(0, f"table:        {account.table}")
+    print_lines(console, lines)
+    for gap in account.problems():
+        console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

@@ -1,0 +1,62 @@
+"""The `headrace` command, run in this process."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from service.cli import main as main_module
+from tests.worlds import compacting
+
+ME, AT = "op@shell", 1_800_000_000_000
+
+
+@pytest.fixture
+def headrace(monkeypatch, capsys):
+    """Run a command line; return its exit code, standard output and error."""
+
+    def headrace(*words):
+        monkeypatch.setattr(sys, "argv", ["headrace", *words])
+        code = main_module.main()
+        return code, *capsys.readouterr()
+
+    monkeypatch.setenv("COLUMNS", "200")
+    return headrace
+
+
+@pytest.fixture
+def service_toml(tmp_path):
+    path = tmp_path / "service.toml"
+    path.write_text(
+        '[kafka]\n"bootstrap.servers" = "-"\n[zookeeper]\nhosts = "-"\n'
+        '[pipeline]\nname = "tables"\n[storage]\nwarehouse = "/tables"\n'
+    )
+    return path
+
+
+@pytest.fixture
+def operated(headrace, service_toml, monkeypatch):
+    """`operated(world)` returns `headrace` for a pipeline in memory, with TARGET and --config."""
+
+    def operated(nodes, topology, **parts):
+        monkeypatch.setattr(compacting, "topology", topology)
+        for module in ("control", "status", "offsets"):
+            monkeypatch.setattr(f"service.cli.{module}.replica_nodes", nodes.opened)
+        for module in ("control", "offsets"):
+            monkeypatch.setattr(f"service.cli.{module}.whoami", lambda: ME)
+            monkeypatch.setattr(f"service.cli.{module}.now_ms", lambda: AT)
+        wired = SimpleNamespace(name="tables", spark=None, **parts)
+        monkeypatch.setattr("service.wiring.wire", lambda *_: wired)
+
+        def given(*words):
+            return headrace(*words, "--config", str(service_toml))
+
+        return given
+
+    return operated
+
+
+def cells_of(text):
+    """Return the cells of the rows of tables, without those of headers."""
+    rows = [[each.strip() for each in line.split("│")[1:-1]] for line in text.splitlines()]
+    return [row for row in rows if row]
