@@ -20,7 +20,7 @@ from rich.console import Console
 
 from headrace import Topology
 from service.app import run_pipeline
-from service.cli.run import RunProgress, Servers, embedded, show_account
+from service.cli.run import RunProgress, Servers, embedded, show_summary
 from service.config.settings import Config, EngineName, load
 from service.jars.resolver import resolve
 from service.observability import logs
@@ -154,7 +154,7 @@ def run_example(
         console.print("interrupted")
         return INTERRUPTED
     account = outcome.account
-    show_account(console, account)
+    show_summary(console, account)
     for gap in outcome.gaps:
         console.print(f"[bold red]open:[/] {gap}", soft_wrap=True)
     for line in outcome.shown:

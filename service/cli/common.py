@@ -65,8 +65,7 @@ DryRun = Annotated[
 
 def _checked_why(why: str | None) -> str | None:
     if why is not None and not (why.strip() and len(why) <= _LONGEST_WHY):
-        message = f"some words are needed, in {_LONGEST_WHY} characters at most"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter(f"some words are needed, in {_LONGEST_WHY} characters at most")
     return why
 
 

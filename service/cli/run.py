@@ -74,7 +74,7 @@ def run(
     state_dir: StateDir = _STATE,
     as_json: Json = False,
 ) -> None:
-    """Run a topology. SIGTERM and Ctrl-C drain it; the account at the end covers every record."""
+    """Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary."""
     from service.app import run_pipeline
 
     topology = load_topology(target)
@@ -91,14 +91,14 @@ def run(
             )
 
         if with_servers:
-            account = _run_embedded(topology, config, overrides, state_dir, progress, started)
+            summary = _run_embedded(topology, config, overrides, state_dir, progress, started)
         else:
-            account = started(configured(config, overrides))
+            summary = started(configured(config, overrides))
     if as_json:
-        print_json(account.as_json())
+        print_json(summary.as_json())
     else:
-        show_account(answers(), account)
-    gaps = account.problems() if account.caught_up else account.losses()
+        show_summary(answers(), summary)
+    gaps = summary.problems() if summary.caught_up else summary.losses()
     if gaps:
         raise RunIncomplete(gaps)
 
@@ -288,30 +288,30 @@ class RunProgress:
         )
 
 
-def show_account(console: Console, account: "RunSummary") -> None:
-    """Print an account as tables."""
+def show_summary(console: Console, summary: "RunSummary") -> None:
+    """Print a run summary as tables."""
     totals = Table(title="Where every record is", show_header=False, title_justify="left")
     totals.add_column()
     totals.add_column(justify="right")
     for label, value in (
-        ("records read", account.read),
-        ("  in the sinks", account.written),
-        ("  filtered", account.filtered),
-        ("  dead-lettered", account.dead_lettered),
-        ("  unresolved", account.unresolved),
-        ("rows written", account.rows),
-        ("retries", account.retried),
-        ("records/s", round(account.records_per_second)),
+        ("records read", summary.read),
+        ("  in the sinks", summary.written),
+        ("  filtered", summary.filtered),
+        ("  dead-lettered", summary.dead_lettered),
+        ("  unresolved", summary.unresolved),
+        ("rows written", summary.rows),
+        ("retries", summary.retried),
+        ("records/s", round(summary.records_per_second)),
     ):
         totals.add_row(label, f"{value:,}")
     console.print(totals)
-    partitions = sorted(account.partitions.items())
+    partitions = sorted(summary.partitions.items())
     rows = ((name, part.committed, part.log_end, part.lag) for name, part in partitions)
     columns = ("partition", ">committed", ">log end", ">lag")
     console.print(table_of(columns, rows, "Partitions"))
-    lines = [f"dead letters: {account.dead_letters}"]
-    if account.table is not None:
-        lines.insert(0, f"table:        {account.table}")
+    lines = [f"dead letters: {summary.dead_letters}"]
+    if summary.table is not None:
+        lines.insert(0, f"table:        {summary.table}")
     print_lines(console, lines)
-    for gap in account.problems():
+    for gap in summary.problems():
         console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

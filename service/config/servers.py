@@ -31,17 +31,16 @@ from topology.masking import redacted, secrets_in
 
 
 class Section(BaseModel):
-    """One table of the file. Unknown keys are errors, values never change, no secret is shown."""
+    """A table of the file. Unknown keys are errors, values never change, no secret is shown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        """What `repr` and `str` show."""
         return hidden(super().__repr_args__())
 
 
 def hidden(fields: Iterable[tuple[str | None, Any]]) -> list[tuple[str | None, Any]]:
-    """The fields of a table, without what properties in them hold of secrets."""
+    """Return the fields of a table, without secrets in their values."""
     return [(name, redacted(value, name or "")) for name, value in fields]
 
 
@@ -58,15 +57,13 @@ def _endpoint(url: str | None) -> str | None:
         or parts.path.strip("/")
         or parts.query
     ):
-        message = "http://host:port or https://host:port"
-        raise ValueError(message)
+        raise ValueError("http://host:port or https://host:port")
     return url.rstrip("/") if url else None
 
 
 def _authorities(path: Path | None) -> Path | None:
     if path is not None and not path.is_file():
-        message = "a PEM file with the authorities to trust (no such file)"
-        raise ValueError(message)
+        raise ValueError("a PEM file with the authorities to trust (no such file)")
     return path
 
 
@@ -86,7 +83,7 @@ class StorageOptions(Section):
 
 
 class StorageConfig(Section):
-    """`[storage]`: where tables lie, and how that store is reached."""
+    """`[storage]`: the store of the tables, and access to it."""
 
     warehouse: str = "warehouse"
     endpoint: Annotated[str | None, AfterValidator(_endpoint)] = None
@@ -110,12 +107,11 @@ class StorageConfig(Section):
         if "access_key_id" in info.data and (secret is None) != (
             info.data["access_key_id"] is None
         ):
-            message = "access_key_id and secret_access_key, both or neither"
-            raise ValueError(message)
+            raise ValueError("access_key_id and secret_access_key, both or neither")
         return secret
 
     def storage(self) -> Storage:
-        """The sinks' own object; a warehouse that is a path is made absolute."""
+        """Return the sinks' own object; a warehouse that is a path is made absolute."""
         variables = {name: f"{PREFIX}STORAGE__{name.upper()}__FILE" for name in SECRETS}
         return Storage(
             warehouse=(
@@ -136,7 +132,7 @@ class StorageConfig(Section):
         )
 
     def secrets(self) -> list[str]:
-        """Values that must not be shown anywhere, those that libraries find themselves too."""
+        """Return values that must not be shown, those that libraries find themselves too."""
         options: Mapping[str, Mapping[str, object]] = self.options.model_dump()
         found = {
             name: value
@@ -172,7 +168,7 @@ _NodePath = Annotated[str, AfterValidator(_node_path)]
 
 
 class ZooKeeperConfig(Section):
-    """`[zookeeper]`: where the offsets are stored, and who may see them."""
+    """`[zookeeper]`: the store of the offsets, and who may read them."""
 
     hosts: str = Field(description="host:port,host:port")
     root: _NodePath = "/headrace"
@@ -201,8 +197,7 @@ class ZooKeeperConfig(Section):
     def _username_goes_with_auth(cls, username: str | None, info: ValidationInfo) -> str | None:
         _check_goes_with_auth(username, info)
         if username is not None and ":" in username:
-            message = "a name without ':', which separates it from the password"
-            raise ValueError(message)
+            raise ValueError("a name without ':', which separates it from the password")
         return username
 
     @field_validator("password")
@@ -231,8 +226,7 @@ class ZooKeeperConfig(Section):
     def _certificate_goes_with_tls(cls, path: Path | None, info: ValidationInfo) -> Path | None:
         _check_goes_with_tls(path, info)
         if path is not None and not path.is_file():
-            message = "a readable PEM file with this client's certificate (no such file)"
-            raise ValueError(message)
+            raise ValueError("a readable PEM file with this client's certificate (no such file)")
         return path
 
     @field_validator("tls_key")
@@ -248,8 +242,7 @@ class ZooKeeperConfig(Section):
         if path is None:
             raise ValueError(allowed)
         if certificate is None:
-            message = "nothing while tls_cert is absent"
-            raise ValueError(message)
+            raise ValueError("nothing while tls_cert is absent")
         try:
             _context().load_cert_chain(certificate, path, password="")
         except OSError as error:
@@ -266,7 +259,6 @@ class ZooKeeperConfig(Section):
         return acl
 
     def security(self) -> ZooKeeperSecurity:
-        """The partition room's own object."""
         return ZooKeeperSecurity(
             auth=self.auth,
             username=self.username or "",
@@ -279,7 +271,6 @@ class ZooKeeperConfig(Section):
         )
 
     def secrets(self) -> list[str]:
-        """Values that must not be shown anywhere."""
         return [self.password.get_secret_value()] if self.password else []
 
 
@@ -295,20 +286,18 @@ def _is_name(text: str) -> bool:
 def _check_goes_with_auth(value: str | None, info: ValidationInfo) -> None:
     auth = info.data.get("auth")
     if auth == "none" and value is not None:
-        message = 'nothing while auth = "none"; with it, auth = "digest" or "sasl"'
-        raise ValueError(message)
+        raise ValueError('nothing while auth = "none"; with it, auth = "digest" or "sasl"')
     if auth in ("digest", "sasl") and not value:
         raise ValueError(f'a string that is not empty, as auth = "{auth}" needs it')
 
 
 def _check_goes_with_tls(path: Path | None, info: ValidationInfo) -> None:
     if path is not None and info.data.get("tls") is False:
-        message = "nothing while tls = false"
-        raise ValueError(message)
+        raise ValueError("nothing while tls = false")
 
 
 def _context() -> ssl.SSLContext:
-    """What kazoo makes for a connection."""
+    """Return a context as kazoo makes it for a connection."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

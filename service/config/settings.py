@@ -67,8 +67,7 @@ EngineName: TypeAlias = Literal["local", "spark"]
 
 def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
     if not properties.get("bootstrap.servers"):
-        message = "'bootstrap.servers' with host:port of one or more brokers"
-        raise ValueError(message)
+        raise ValueError("'bootstrap.servers' with host:port of one or more brokers")
     return properties
 
 
@@ -86,8 +85,7 @@ def _start_from(value: Any) -> StartFrom:
         kind, number = next(iter(table.items()))
         if kind in _STARTS and re.fullmatch(r"\d{1,18}", str(number)):
             return _STARTS[kind](int(number))
-    message = "'earliest', 'latest', { timestamp_ms = N } or { offset = N }"
-    raise ValueError(message)
+    raise ValueError("'earliest', 'latest', { timestamp_ms = N } or { offset = N }")
 
 
 _STARTS: Mapping[str, Callable[[int], StartFrom]] = {
@@ -105,7 +103,7 @@ def _pipeline_name(name: str | None) -> str | None:
 
 
 class PipelineConfig(Section):
-    """`[pipeline]`: how records are read and tracked."""
+    """`[pipeline]`: reading and tracking of records."""
 
     name: Annotated[str | None, AfterValidator(_pipeline_name)] = Field(
         default=None, description="names the offsets; the topology's name if absent"
@@ -130,7 +128,7 @@ class PipelineConfig(Section):
 
 
 class RetriesConfig(Section):
-    """`[retries]`: how failed records are tried again before they become dead letters."""
+    """`[retries]`: retries of a record before it becomes a dead letter."""
 
     limit: NonNegativeInt = 5
     initial_seconds: PositiveFloat = 1.0
@@ -139,23 +137,21 @@ class RetriesConfig(Section):
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
 
     def policy(self) -> RetryPolicy:
-        """The partition room's own object."""
         return RetryPolicy(**self.model_dump())
 
 
 class DeadLettersConfig(Section):
-    """`[dead_letters]`: how many there may be before the run ends."""
+    """`[dead_letters]`: the share of records at which the run ends."""
 
     max_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     of_records: PositiveInt = 1_000
 
     def limit(self) -> DeadLetterLimit:
-        """What looks after it; one for each run."""
         return DeadLetterLimit(**self.model_dump())
 
 
 class TransactionsConfig(Section):
-    """`[transactions]`: how those of a topology are cut that is exactly-once."""
+    """`[transactions]`: sizes of the transactions of a topology that is exactly-once."""
 
     max_active: PositiveInt = 3
     plan_records: PositiveInt = 16_000
@@ -163,10 +159,9 @@ class TransactionsConfig(Section):
 
 
 class SparkConfig(Section):
-    """`[spark]`: what writes the tables, and, as the engine, processes the records.
+    """`[spark]`: Spark, which writes tables and, as the engine, processes records.
 
-    The engine puts so many records of all partitions into a transaction, or what came in so many
-    seconds, and looks for new ones every `poll_seconds`.
+    A transaction ends at `transaction_records` of all partitions, or after `transaction_seconds`.
     """
 
     job_deadline_seconds: PositiveFloat = 300.0
@@ -184,7 +179,7 @@ def _replica_name(name: str | None) -> str:
 
 
 class ReplicasConfig(Section):
-    """`[replicas]`: who else runs this pipeline; all that run share its partitions, by a plan."""
+    """`[replicas]`: this replica; all replicas that run share the partitions, by a plan."""
 
     name: Annotated[str | None, AfterValidator(_replica_name), Field(validate_default=True)] = (
         Field(default=None, description="of this replica; the host's name if absent")
@@ -204,7 +199,7 @@ class HttpConfig(Section):
 
 
 class LogsConfig(Section):
-    """`[logs]`: what is logged, and how."""
+    """`[logs]`: level and format."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["json", "console"] = "json"
@@ -240,27 +235,23 @@ class TracingConfig(Section):
     def _headers_have_their_form(cls, headers: SecretStr | None) -> SecretStr | None:
         text = "" if headers is None else headers.get_secret_value()
         if text and not all(part.partition("=")[0].strip() for part in text.split(",")):
-            message = "name=value,name=value"
-            raise ValueError(message)
+            raise ValueError("name=value,name=value")
         if not text.isascii() or not text.isprintable():
-            message = "printable ASCII characters"
-            raise ValueError(message)
+            raise ValueError("printable ASCII characters")
         return headers
 
     def pairs(self) -> dict[str, str]:
-        """The headers by name."""
         text = "" if self.headers is None else self.headers.get_secret_value()
         parts = [part.partition("=") for part in text.split(",") if part]
         return {name.strip(): value.strip() for name, _, value in parts}
 
     def secrets(self) -> list[str]:
-        """Values that must not be shown anywhere."""
         text = "" if self.headers is None else self.headers.get_secret_value()
         return [each for each in (text, *self.pairs().values()) if each]
 
 
 class Config(BaseSettings):
-    """Everything a run is told, frozen."""
+    """The whole configuration of a run, frozen."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -283,7 +274,6 @@ class Config(BaseSettings):
     tracing: TracingConfig = TracingConfig()
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        """What `repr` and `str` show: no secrets."""
         return hidden(super().__repr_args__())
 
     def secrets(self) -> list[str]:
@@ -324,7 +314,6 @@ class Config(BaseSettings):
         )
 
     def assignment(self, delivery: DeliveryFactory[Any] = AtLeastOnce) -> AssignmentPolicy:
-        """The partition room's own object."""
         pipeline = self.pipeline
         return AssignmentPolicy(
             start=StartPolicy(
@@ -344,10 +333,7 @@ class Config(BaseSettings):
         )
 
     def transaction_policy(self, kind: TransactionKind) -> TransactionPolicy:
-        """The transactions room's own object, for a topology of this kind.
-
-        The window holds all transactions that are active at once.
-        """
+        """Return the policy of this kind; the in-flight limit holds all active transactions."""
         settings = self.transactions
         return TransactionPolicy(
             kind=kind,
@@ -358,7 +344,6 @@ class Config(BaseSettings):
         )
 
     def range_policy(self) -> RangePolicy:
-        """The transactions room's own object, for the engine "spark"."""
         spark = self.spark
         return RangePolicy(
             records=spark.transaction_records,
@@ -367,7 +352,6 @@ class Config(BaseSettings):
         )
 
     def screen(self) -> ScreenPolicy:
-        """Which records no bolt sees."""
         return ScreenPolicy(self.pipeline.null_values, self.pipeline.max_record_bytes)
 
 

@@ -1,4 +1,4 @@
-"""HEADRACE_… variables, and the files that some of them name instead of holding a value.
+"""HEADRACE_… variables and the files that some of them name, and errors of values in one line.
 
 `HEADRACE_ZOOKEEPER__PASSWORD__FILE=/run/secrets/password` gives the variable without `__FILE` what
 is in that file (the convention of Grafana's variables): the environment of a process can be read
@@ -34,7 +34,7 @@ _ENVIRONMENT = "environment"
 
 
 def flat(table: Any, prefix: str = "") -> Any:
-    """TOML reads `a.b = 1` as a table in a table; properties have dotted names."""
+    """Join nested tables into dotted names: TOML reads `a.b = 1` as a table in a table."""
     if not isinstance(table, Mapping):
         return table
     found: dict[str, Any] = {}
@@ -53,7 +53,6 @@ class Variables(EnvSettingsSource):
     """
 
     def __call__(self) -> dict[str, Any]:
-        """The sections that variables speak of."""
         given = {name.lower(): value for name, value in from_files(os.environ).items()}
         self.env_vars = {
             name: value
@@ -85,7 +84,7 @@ def check_names(names: Iterable[str], sections: Collection[str]) -> None:
 
 
 def from_files(variables: Mapping[str, str]) -> dict[str, str]:
-    """What the variables that name files stand for, by the name without `__FILE`.
+    """Read the files that variables name; return their values by the name without `__FILE`.
 
     One line break at the end is not part of the value. Raises BadConfig.
     """
@@ -128,7 +127,7 @@ def as_bad_config(
     variables: Iterable[str] = (),
     prefix: str = "",
 ) -> BadConfig:
-    """The first fault of a validation, as key path, what was found, what is allowed.
+    """Return the first fault of a validation: key path, what was found, what is allowed.
 
     `place` is the file; a key that one of the `variables` sets is blamed on that one.
     """
@@ -173,7 +172,7 @@ def check_numbers(place: str, value: Any, key: str = "") -> None:
 
 
 def _found(key: str, value: Any) -> str:
-    """What was found, unless it is, or may hold, a secret."""
+    """Show what was found, unless it is, or may hold, a secret."""
     if value is None:  # only a key that is absent is None: TOML has no such value
         return "nothing"
     if is_secret(key):
@@ -187,7 +186,6 @@ def _found(key: str, value: Any) -> str:
 
 
 def _keys_at(model: type[BaseModel], parts: list[str]) -> str:
-    """The keys that the table at `parts` knows."""
     for part in parts:
         field = model.model_fields.get(part)
         inner: Any = field.annotation if field is not None else None
