@@ -97,19 +97,6 @@ def generated(text: str, root: Path = ROOT) -> str:
     return _BLOCK.sub(block, text)
 
 
-def main() -> int:
-    """Write the pages."""
-    for page in (METRICS, CONFIGURATION, PROMISES, STORM):
-        path = ROOT / page
-        path.write_text(generated(path.read_text(encoding="utf-8")), encoding="utf-8")
-        sys.stdout.write(f"{page}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 _WORDS: dict[Any, str] = {
     bool: "`true` or `false`",
     int: "whole number",
@@ -180,3 +167,16 @@ def _default(field: FieldInfo) -> str:
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     return f'`"{default}"`' if isinstance(default, str) else f"`{default}`"
+
+
+def main() -> int:
+    """Write the pages."""
+    for page in (METRICS, CONFIGURATION, PROMISES, STORM):
+        path = ROOT / page
+        path.write_text(generated(path.read_text(encoding="utf-8")), encoding="utf-8")
+        sys.stdout.write(f"{page}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -62,10 +63,8 @@ class HttpServer:
         }
         if page is not None:
             for path, (kind, body) in page_files().items():
-                self._routes[path] = lambda kind=kind, body=body: (HTTPStatus.OK, kind, body)
-            self._routes["/status.json"] = lambda: (
-                HTTPStatus.OK, "application/json", page.json()
-            )  # fmt: skip
+                self._routes[path] = partial(_found, kind, body)
+            self._routes["/status.json"] = lambda: _found("application/json", page.json())
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -227,6 +226,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         log.debug("http_request", line=format % args)
+
+
+def _found(kind: str, body: bytes) -> Answer:
+    return HTTPStatus.OK, kind, body
 
 
 def _verdict(health: Health) -> Answer:
