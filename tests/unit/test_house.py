@@ -23,20 +23,20 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 247,
-    "lines": 50_450,
-    "files under 60 lines": 21,
-    "files over 600 lines": 3,
+    "files": 225,
+    "lines": 49_360,
+    "files under 60 lines": 15,
+    "files over 600 lines": 2,
     "lines over 100 characters": 19,
-    "entries of service": 22,
-    "class names twice": 13,
-    "module names twice": 19,
-    "docstrings that ask": 196,
-    "constructors over 8 parameters": 5,
-    "pass-through methods": 93,
-    "methods of one statement": 509,
+    "entries of service": 18,
+    "class names twice": 11,
+    "module names twice": 18,
+    "docstrings that ask": 130,
+    "constructors over 8 parameters": 4,
+    "pass-through methods": 94,
+    "methods of one statement": 491,
     "import cycles": 0,
-    "lines of tests": 97_200,
+    "lines of tests": 95_250,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from headrace import Topology
-from headrace.sinks import Committed, Fence, MemoryDeadLetters, MemorySink
+from headrace.sinks import Committed, MemoryDeadLetters, MemorySink
 from partition.errors import KafkaUnavailable, StoreCorrupt, StoreUnavailable
 from partition.interfaces import StoredOffset
 from partition.memory import MemoryCatalogue
@@ -446,10 +446,13 @@ def flow(*sinks, reliability="exactly-once"):
 
 def committed_in(name, txid):
     """A sink that has committed so much of the first line."""
-    sink = MemorySink(name)
-    sink.fence([Fence("numbers[0]", 2)])
-    sink._lines["numbers[0]"] = Committed("numbers[0]", 2, txid)
-    return sink
+
+    class CommittedSink(MemorySink):
+        def committed(self, lines):
+            return [Committed(line, 2, txid) if line == "numbers[0]" else Committed(line, 0, 0)
+                    for line in lines]  # fmt: skip
+
+    return CommittedSink(name)
 
 
 def test_open_transactions_name_the_sinks_that_have_them(with_sinks):
