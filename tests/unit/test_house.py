@@ -23,20 +23,20 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 225,
-    "lines": 49_360,
+    "files": 224,
+    "lines": 49_250,
     "files under 60 lines": 15,
-    "files over 600 lines": 2,
-    "lines over 100 characters": 19,
-    "entries of service": 18,
-    "class names twice": 11,
-    "module names twice": 18,
-    "docstrings that ask": 130,
+    "files over 600 lines": 1,
+    "lines over 100 characters": 16,
+    "entries of service": 16,
+    "class names twice": 9,
+    "module names twice": 16,
+    "docstrings that ask": 121,
     "constructors over 8 parameters": 4,
-    "pass-through methods": 94,
-    "methods of one statement": 491,
+    "pass-through methods": 90,
+    "methods of one statement": 485,
     "import cycles": 0,
-    "lines of tests": 95_250,
+    "lines of tests": 92_238,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
