@@ -44,7 +44,7 @@ from service.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
     from service.config.settings import Config
     from topology.topology import Topology
 
@@ -139,7 +139,7 @@ class ReplicaNodes:
 @contextmanager
 def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNodes]:
     """Open a pipeline's nodes, in their own session. Raises StoreUnavailable, StoreError."""
-    from partition.zookeeper.zookeeper_editor import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
 
     settings = config.zookeeper
     editor = ZooKeeperEditor(

@@ -24,8 +24,8 @@ from partition.replicas.heartbeat import (
 )
 from partition.replicas.plan import Control, Member, Note, Plan
 from service.cli.common import OpenPipeline
+from service.cli.control import ReplicaNodes
 from service.cli.offsets import MoveRequest, MoveRow, move_offsets
-from service.cli.replicas import ReplicaNodes
 from service.dead_letters.messages import StoredDeadLetter, read_message
 from sinks.kafka.dead_letters import Header
 from tests.support.faulty_kafka import FaultyLog

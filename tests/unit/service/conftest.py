@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.cli import main as main_module
-from tests.worlds import compacting
+from tests.support import commands
 
 ME, AT = "op@shell", 1_800_000_000_000
 
@@ -39,7 +39,7 @@ def operated(headrace, service_toml, monkeypatch):
     """`operated(world)` returns `headrace` for a pipeline in memory, with TARGET and --config."""
 
     def operated(nodes, topology, **parts):
-        monkeypatch.setattr(compacting, "topology", topology)
+        monkeypatch.setattr(commands, "topology", topology)
         for module in ("control", "status", "offsets"):
             monkeypatch.setattr(f"service.cli.{module}.replica_nodes", nodes.opened)
         for module in ("control", "offsets"):

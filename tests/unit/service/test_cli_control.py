@@ -14,7 +14,7 @@ from service.cli.control import (
     decode_changes,
     with_change,
 )
-from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory
+from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory, topology_of
 from tests.unit.service.conftest import AT, ME
 
 

@@ -21,7 +21,7 @@ from service.cli.control import OffsetChange
 from service.cli.status import follow, last_completed, owner_and_state, read_status, render_status
 from service.cli.transactions import OpenSinks, Restart, compare, restart_of
 from service.config.settings import HttpConfig
-from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory
+from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory, passes, topology_of
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.zookeeper import opened_transactions

@@ -13,6 +13,7 @@ from headrace.state import PostgresState, State, count
 from service import wiring
 from service.config.settings import load
 from sinks.storage import Storage
+from tests.support import commands
 from tests.support.commands import TARGET, FileSink, topology_of
 from tests.support.front import Front
 from tests.unit.service.conftest import cells_of
@@ -26,7 +27,7 @@ def run_tables(headrace, service_toml, monkeypatch):
     """`run_tables(sinks, *words)` runs `headrace tables …` on a topology of these sinks."""
 
     def run_tables(sinks, *words):
-        monkeypatch.setattr(compacting, "topology", topology_of(sinks))
+        monkeypatch.setattr(commands, "topology", topology_of(sinks))
         config = ["--config", str(service_toml)]
         return headrace("tables", *words[:1], TARGET, *words[1:], *config)
 
