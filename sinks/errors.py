@@ -1,4 +1,4 @@
-"""What can go wrong in the sinks room, beside `topology.errors`.
+"""Errors of sinks, beside `topology.errors`.
 
 SinkError                 (topology)
 ├── WriterBusy            a batch was submitted while another is being written

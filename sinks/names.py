@@ -157,7 +157,7 @@ def _fields(field: "pa.Field[Any]") -> Iterator["pa.Field[Any]"]:
 
 
 def _column_reasons(field: "pa.Field[Any]") -> Iterator[str]:
-    """Yield what is wrong with a column."""
+    """Yield the faults of a column."""
     kind: Any = field.type
     if not field.name:
         yield "it is empty"
@@ -176,7 +176,7 @@ def _shown(name: str) -> str:
 
 
 def _reasons(name: str) -> Iterator[str]:
-    """Yield what is wrong with a name."""
+    """Yield the faults of a name."""
     parts = name.split("/")
     if control := _CONTROL.search(name):
         yield f"found the character {control[0]!r}"
@@ -197,9 +197,9 @@ def _reasons(name: str) -> Iterator[str]:
 
 
 def compared(wanted: pa.Schema, found: pa.Schema) -> "tuple[list[str], list[pa.Field[Any]]]":
-    """What keeps rows of `wanted` out of a table, a sentence each, and the columns that it lacks.
+    """Return why rows of `wanted` do not fit a table, a sentence each, and the columns it lacks.
 
-    The order of columns is no difference. A column that only the table has becomes null.
+    The order of columns does not matter. A column that only the table has becomes null.
     """
     there = {field.name: field for field in found}
     alike = {name.lower(): name for name in there}
@@ -220,5 +220,5 @@ def compared(wanted: pa.Schema, found: pa.Schema) -> "tuple[list[str], list[pa.F
 
 
 def lacks(name: str, adding: str) -> str:
-    """What is said of a column that the table lacks, unless `adding` is given."""
+    """Say that a table lacks a column, which `adding` would add."""
     return f"column '{name}' is not in the table; {adding} would add it"

@@ -1,4 +1,4 @@
-"""Whether the warehouse's store does what a table needs of it."""
+"""Probe of the warehouse's store, for the operations that a table needs."""
 
 import importlib.util
 import re
@@ -109,7 +109,7 @@ def check_conditional_writes(storage: Storage, uri: str) -> None:
 
 
 def _race(storage: Storage, uri: str) -> list[Exception | None]:
-    """What became of two writers: None for one that won."""
+    """Return the outcomes of two writers: None for one that won."""
     from deltalake import CommitProperties, DeltaTable  # noqa: PLC0415 - an extra
 
     options = storage.object_store_options(uri)
@@ -148,7 +148,7 @@ def _check(content: bytes, folder: str) -> None:
 
 
 def _do(what: str, folder: str, work: Callable[[], Result]) -> Result:
-    """Do it, at most a few times: a reply may be lost. Raises SinkFailed."""
+    """Do the work, repeated a few times: a reply may be lost. Raises SinkFailed."""
     for left in reversed(range(_TRIES)):
         try:
             return work()

@@ -80,7 +80,7 @@ def _files(reference: Reference, storage: Storage) -> pa.Table:
 
 
 def _delta(reference: Reference, storage: Storage) -> pa.Table:
-    """What delta-rs's own engine reads: `to_pyarrow_dataset` knows no renamed columns."""
+    """Read by delta-rs's own engine: `to_pyarrow_dataset` knows no renamed columns."""
     from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415 - see sinks/__init__
 
     uri = storage.uri(reference.place)
@@ -231,7 +231,7 @@ def parquet(files: Files, limit: int) -> Source:
 
 @dataclass(frozen=True)
 class Csv:
-    """How CSV files are written, by Spark's options. Values are text."""
+    """The format of CSV files, by Spark's options. Values are text."""
 
     header: bool
     sep: str
@@ -242,7 +242,7 @@ class Csv:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "Csv | None":
-        """What the options say; None when only Spark can do as they say."""
+        """Parse the options; None when only Spark can do as they say."""
         given = {name.lower(): value for name, value in properties.items()}
         # A file's first line names its columns. Types are not guessed: 501 is not "00501".
         found = cls(
@@ -257,7 +257,7 @@ class Csv:
         return found if is_short and not given else None
 
     def source(self, files: Files) -> Source:
-        """What is in CSV files, all with the columns of the first."""
+        """Return the source of CSV files, all with the columns of the first."""
         names: list[str] = []
         for file in files.files:
             first = next(self._rows(files, file), None)
@@ -514,7 +514,7 @@ def _partitions(files: Sequence[File]) -> dict[str, "pa.Array[Any]"]:
 
 
 def _values(texts: Sequence[str]) -> "pa.Array[Any]":
-    """What texts mean to Spark: numbers, dates or moments, if all of them are such."""
+    """Parse texts as Spark does: as numbers, dates or timestamps if all of them are."""
     given = [text for text in texts if text != _NO_VALUE]
     numbers = [_NUMBER.fullmatch(text) for text in given]
     kind: pa.DataType = pa.string() if given else pa.null()

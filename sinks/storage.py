@@ -1,4 +1,4 @@
-"""Where tables lie, and what each library needs to reach that store: one place for all four.
+"""The store of tables, and the options by which each of four libraries reaches it.
 
 Arrow writes the files, delta-rs and pyiceberg commit them, Spark reads and writes through Hadoop's
 S3A. Each has its own names for an endpoint, a region and a key.
@@ -281,7 +281,7 @@ def _filesystem(kind: Kind, given: tuple[tuple[str, Any], ...]) -> pafs.FileSyst
 
 
 def _content(path: str) -> str | None:
-    """What a secret's file holds now; None where it is not there, on an executor perhaps."""
+    """Return a secret file's content; None where it is missing, as on an executor."""
     try:
         seen = Path(path).stat()
         return _read(path, seen.st_mtime_ns, seen.st_ino, seen.st_size)

@@ -1,10 +1,10 @@
-"""The entries of a Delta log as files: told apart, synced, and repaired after a power cut."""
+"""The entries of a Delta log as files: read, synced, and repaired after a power cut."""
 
 import fcntl
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,10 +26,9 @@ _FILES_UNSYNCED = ("MERGE", "OPTIMIZE")  # delta-rs writes their files, and comm
 
 
 class LogEntries:
-    """The entries of one table's log. Only on a local disk is there something to sync."""
+    """The entries of one table's log. They are synced on a local disk only."""
 
     def __init__(self, name: str, storage: Storage, uri: str) -> None:
-        """Only stores."""
         self._name, self._storage, self._uri = name, storage, uri
         filesystem, self._root = storage.filesystem(uri)
         self._folder = Path(self._root, "_delta_log")
@@ -37,7 +36,7 @@ class LogEntries:
         self._synced = -1  # up to this version
 
     def text(self, version: int) -> str:
-        """A version's actions, a line each; nothing if it is in a checkpoint only."""
+        """Return a version's actions, a line each; an empty text if only a checkpoint has it."""
         filesystem, root = self._storage.filesystem(self._uri)
         try:
             with filesystem.open_input_stream(_path(root, version)) as file:
@@ -46,23 +45,23 @@ class LogEntries:
             return ""
 
     def text_of_read(self, version: int) -> str:
-        """The same, of one that was just read. Raises OSError: the store has gone away."""
+        """Return the text of a version that was just read. Raises OSError: the store is away."""
         if text := self.text(version):
             return text
         raise OSError(f"table '{self._name}': the log entry {version} cannot be found any more")
 
     def adding(self, first: int, last: int, paths: Collection[str]) -> set[str]:
-        """Which of these files versions from `first` to `last` have added."""
+        """Return those files that versions from `first` to `last` have added."""
         names = {path.rpartition("/")[2]: path for path in paths}
         texts = [self.text(version) for version in range(first, last + 1)]
         return {path for name, path in names.items() if any(name in text for text in texts)}
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold off others of this host who want their turn; after a second go on regardless.
+        """Hold off other writers of this host; go on regardless after a second.
 
-        Without it sixteen writers on two cores do little but try again. A frozen one holds the
-        others up no longer: that each version is put once does not rest on it.
+        Without it sixteen writers on two cores do little but retry. A frozen writer holds the
+        others up no longer: no guarantee rests on the lock.
         """
         try:
             folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -78,22 +77,22 @@ class LogEntries:
             os.close(folder)
 
     def files(self) -> list[fs.FileInfo]:
-        """All files of the log."""
+        """List the files of the log."""
         filesystem, root = self._storage.filesystem(self._uri)
         return filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log"))
 
     def sync_folders(self) -> None:
-        """Write the names of the table's folders through to the disk."""
+        """Sync the folders down to the log."""
         if self.is_local:
             for folder in self._folder.parents:
                 if os.access(folder, os.R_OK):
                     sync(str(folder))
 
     def sync_to(self, newest: int) -> None:
-        """Write entries up to a version, and the files that they add, through to the disk.
+        """Sync entries up to a version, and the files that they add.
 
         A writer of ours may have ended between a commit and its sync: so the first time all
-        entries are, back to the last checkpoint. The files of our appends were synced before.
+        entries are synced, back to the last checkpoint. Files of our appends were synced before.
         """
         if not self.is_local or newest <= self._synced:
             return
@@ -104,7 +103,7 @@ class LogEntries:
             name = f"{version:020d}"
             there += [self._folder / f"{name}.json", self._folder / f"{name}.checkpoint.parquet"]
             text = self.text(version)
-            if not _is_append(_actions(text)):
+            if not _is_ours(_actions(text), ("WRITE",)):  # Arrow's files were synced before
                 there += [Path(self._root, path) for path in _added(text)]
         there = [path for path in there if path.is_file()]
         for path in [*there, *{path.parent for path in there}]:
@@ -112,15 +111,15 @@ class LogEntries:
         self._synced = newest
 
     def sync_checkpoint(self, version: int) -> None:
-        """Write the checkpoint of a version that was synced through to the disk."""
+        """Sync the checkpoint of a version that was synced."""
         self._synced = version - 1
         self.sync_to(version)
 
     def repair(self) -> None:
         """Move a last entry of ours away that a power cut has left torn, or without its files.
 
-        Nobody was answered that it is there. Raises SinkFailed for another writer's, and for one
-        whose files were synced before it: they were there.
+        No commit was acknowledged by it. Raises SinkFailed for another writer's entry, and for one
+        whose files were synced before it.
         """
         if not self.is_local:
             return
@@ -143,7 +142,7 @@ class LogEntries:
             log.warning("delta_torn_entry_moved", table=self._name, entry=str(path))
 
     def _lacks(self, path: str, size: int) -> bool:
-        """Whether a file below the table is not there, or not as large as an entry says."""
+        """Whether a file below the table is missing, or of another size than in an entry."""
         file = Path(self._root, path)
         is_below = not path.startswith("/") and "://" not in path
         return is_below and (not file.is_file() or file.stat().st_size != size)
@@ -170,7 +169,7 @@ def _path(root: str, version: int) -> str:
 
 
 def _actions(text: str) -> list[dict[str, Any]]:
-    """An entry's actions; none if it is empty or torn."""
+    """Parse an entry's actions; none if it is empty or torn."""
     try:
         return [json.loads(line) for line in text.split("\n") if line]
     except ValueError:
@@ -180,7 +179,7 @@ def _actions(text: str) -> list[dict[str, Any]]:
 def _is_ours(
     actions: Iterable[Mapping[str, Any]], operations: Collection[str] | None = None
 ) -> bool:
-    """Whether an entry is of a commit of ours, by one of these operations."""
+    """Whether an entry is a commit of ours, by one of these operations."""
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
     return any(
         OURS in info and (operations is None or info.get("operation") in operations)
@@ -188,19 +187,14 @@ def _is_ours(
     )
 
 
-def _is_append(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an entry of ours adds files that Arrow has written, not a merge's or others'."""
-    return _is_ours(actions, ("WRITE",))
-
-
 def _added(text: str) -> dict[str, int]:
-    """The files that an entry adds, with their sizes."""
+    """Return the files that an entry adds, with their sizes."""
     adds = [action["add"] for action in _actions(text) if "add" in action]
     return {unquote(add["path"]): add["size"] for add in adds}
 
 
 def _checkpointed(last: Path) -> int:
-    """The version of the last checkpoint; 0 if it is not known."""
+    """Return the version of the last checkpoint; 0 if it is unknown."""
     try:
         return int(json.loads(last.read_bytes())["version"])
     except (OSError, ValueError, KeyError):

@@ -43,7 +43,7 @@ _TYPES = (
 
 
 class TableFileIO(PyArrowFileIO):
-    """Puts a file of metadata with one request, and reads it again with none.
+    """Writes a file of metadata with one request, and reads it again from memory.
 
     On a local disk a file survives a power cut once it is closed, and a catalogue names it only
     then. Every name has a new id in it, so nobody writes a file twice or looks whether it exists.
@@ -94,7 +94,7 @@ class _File(PyArrowFile):
 
 
 class _Stream:
-    """Collects what is written, and puts it when it is closed without an error."""
+    """Buffers a file, and puts it when it is closed without an error."""
 
     def __init__(self, file: _File) -> None:
         self._file, self._content = file, bytearray()
@@ -131,7 +131,7 @@ class CatalogStorage(Storage):
 
 
 def _shared_filesystem(scheme: str, netloc: str, properties: Mapping[str, Any]) -> fs.FileSystem:
-    """A client, kept as Storage keeps them; pyiceberg makes new ones with each load."""
+    """Return a cached client; pyiceberg makes new ones with each load."""
     known = tuple(sorted((name, str(value)) for name, value in properties.items()))
     return _filesystem(scheme, netloc, known)
 
@@ -192,7 +192,7 @@ class IcebergLayout(Layout):
 
 
 def partition_fields(table: Table) -> list[PartitionBy]:
-    """The table's own partition spec."""
+    """Return the table's own partition spec."""
     found = []
     for field in table.spec().fields:
         column = table.schema().find_column_name(field.source_id) or field.name
@@ -206,7 +206,7 @@ def partition_fields(table: Table) -> list[PartitionBy]:
 
 
 def _transformed(column: Any, transform: str, source: Any) -> Any:
-    """A column's values in a partition spec. Raises ValueError."""
+    """Transform a column for a partition spec. Raises ValueError."""
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     if "[" not in transform:
@@ -220,7 +220,7 @@ def _transformed(column: Any, transform: str, source: Any) -> Any:
 
 
 def _in_units(column: Any, unit: str) -> Any:
-    """Years, months, days or hours since 1970, in UTC."""
+    """Count years, months, days or hours since 1970, in UTC."""
     calendar: Any = pc
     if not pa.types.is_date32(column.type):
         column = column.cast(pa.timestamp("us"), safe=False)
@@ -235,14 +235,14 @@ def _in_units(column: Any, unit: str) -> Any:
 
 
 def stored_type(field: "pa.Field[Any]") -> pa.DataType:
-    """The type of a column in a table. Raises InvalidSchema."""
+    """Return the type of a column in a table. Raises InvalidSchema."""
     kind: pa.DataType = plain(field.type, wider)
     _check_type(field.name, kind)
     return kind
 
 
 def wider(kind: pa.DataType) -> pa.DataType:
-    """The type in which Iceberg has the values of another one."""
+    """Return the type in which Iceberg has the values of another one."""
     return _WIDER.get(kind, kind)
 
 
@@ -276,7 +276,7 @@ def _check_type(place: str, kind: Any) -> None:
 
 
 def _with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """The rows' columns with the table's field ids, by which Iceberg's readers find columns."""
+    """Add the table's field ids to the rows' columns: Iceberg's readers find columns by them."""
     there = {field.name: field for field in table}
     return pa.schema(
         [_field_with_id(each, there[each.name]) if each.name in there else each for each in rows]
@@ -306,7 +306,7 @@ def _type_with_ids(given: Any, there: Any) -> Any:
 
 
 def data_paths(table: Table, since: int = -1) -> Iterator[str]:
-    """The table's data files, of manifests newer than a sequence number."""
+    """Yield the table's data files, of manifests newer than a sequence number."""
     current = table.current_snapshot()
     for manifest in [] if current is None else current.manifests(table.io):
         if manifest.sequence_number > since:
@@ -315,7 +315,7 @@ def data_paths(table: Table, since: int = -1) -> Iterator[str]:
 
 
 def manifest_entry(file: DataFile, table: Table) -> Entry:
-    """A file as a manifest has it. Columns within columns have no bounds."""
+    """Make a file's manifest entry. Columns within columns have no bounds."""
     schema, found = table.schema(), file.statistics
     ids = {name: schema.find_field(name).field_id for name in found.nulls}
     return Entry.from_args(
@@ -352,5 +352,5 @@ def _bounds(
 
 
 def _upper(text: str) -> str | None:
-    """At least the text; None if there is no such bound."""
+    """Return a bound that is at least the text; None if there is none."""
     return truncate_upper_bound_text_string(text, _LONGEST_BOUND)

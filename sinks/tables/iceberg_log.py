@@ -1,4 +1,4 @@
-"""The metadata of an Iceberg table: what it says of transactions, and commits by pyiceberg."""
+"""The metadata of an Iceberg table: its transactions, and commits by pyiceberg."""
 
 import re
 import time
@@ -82,8 +82,8 @@ class IcebergLog(TableLog):
     """The metadata of one table.
 
     A commit holds only if table, snapshot, schema and partition spec are those of its state, and
-    makes a snapshot even where it adds no file: to others' commits a change of properties alone
-    is none. pyiceberg's own retry is not used: it would put a commit on top of a fence.
+    makes a snapshot even where it adds no file: a change of properties alone conflicts with no
+    other commit. pyiceberg's own retry is not used: it would put a commit on top of a fence.
 
     Epochs and txids are properties of the table, because snapshots expire.
     """
@@ -133,7 +133,7 @@ class IcebergLog(TableLog):
         return self._state(table)
 
     def load(self) -> Table:
-        """The table as it is, whether or not it can be written. Raises as pyiceberg does."""
+        """Load the table, whether or not it can be written. Raises as pyiceberg does."""
         return self._opened().load_table(self._identifier)
 
     def probe(self) -> str:
@@ -314,7 +314,7 @@ class IcebergLog(TableLog):
         return state
 
     def _opened(self) -> Catalog:
-        """The catalogue. Raises SinkFailed: it is not known, or a package is missing."""
+        """Connect to the catalogue. Raises SinkFailed: it is unknown, or a package is missing."""
         properties = self._properties()
         if self._catalog is None or properties != self._given:  # a secret's file has changed
             self.close()
@@ -363,7 +363,7 @@ class _Change(Transaction):
 
 
 def _in_order(updates: Sequence[TableUpdate], metadata: TableMetadata) -> Iterator[TableUpdate]:
-    """Date no snapshot before the table's last change, as a clock that is behind does.
+    """Date no snapshot before the table's last change, as a clock that is behind would.
 
     Iceberg's Java library reads no such table.
     """
@@ -377,7 +377,7 @@ def _in_order(updates: Sequence[TableUpdate], metadata: TableMetadata) -> Iterat
 
 
 def _obstacles(table: Table) -> Iterator[str]:
-    """Why pyiceberg cannot write the table."""
+    """Yield the reasons for which pyiceberg cannot write the table."""
     if table.format_version != _VERSION:
         yield f"found format version {table.format_version}, expected {_VERSION}"
     if "encryption.key-id" in table.properties:

@@ -1,4 +1,4 @@
-"""Old snapshots of Iceberg tables and what goes with them, Spark's procedures, and the probe."""
+"""Maintenance of Iceberg tables: old snapshots and their files, Spark's procedures, the probe."""
 
 import importlib.util
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -30,6 +30,7 @@ from sinks.tables.log import Conflict
 from topology.errors import SinkFailed, missing_extra
 from topology.sink import Compaction, Removal, SparkDriver
 
+Result = TypeVar("Result")
 MARK = "headrace.transactions"  # in the summary of each of our snapshots
 KEEP_MS, KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 TAG = "headrace-maintenance"  # names a snapshot while Spark maintains the table
@@ -43,10 +44,10 @@ _PROBE_SCHEMA = pa.schema([("probe", pa.int64())])
 
 
 def expirable(metadata: TableMetadata, now_ms: int) -> list[int]:
-    """Snapshots of ours to remove with a commit: the table does not keep them, and ours follow.
+    """Return our snapshots to remove with a commit: the table does not keep them, ours follow.
 
-    What follows one of ours has all its files, but for manifests that were merged. None go while
-    Spark maintains the table: it reads them all.
+    A snapshot that follows ours has all its files, but for manifests that were merged. None is
+    removed while Spark maintains the table: it reads them all.
     """
     main = {name: ref for name, ref in metadata.refs.items() if name != TAG}
     if (
@@ -66,7 +67,7 @@ def expirable(metadata: TableMetadata, now_ms: int) -> list[int]:
 
 
 def _is_maintained(metadata: TableMetadata, now_ms: int) -> bool:
-    """Whether Spark maintains the table, or a process that had it do so was killed lately."""
+    """Whether Spark maintains the table, or may: the process that asked it was killed lately."""
     tag = metadata.refs.get(TAG)
     tagged = metadata.snapshot_by_id(tag.snapshot_id) if tag else None
     return tagged is not None and tagged.timestamp_ms > now_ms - MAINTAINED_SECONDS * 1000
@@ -102,7 +103,7 @@ def check_in_order(table: Table) -> None:
 
 
 def remove_old(before: Table, after: Table, expired: Sequence[int], written: Sequence[str]) -> None:
-    """Remove the metadata that a commit has left unnamed: what stays is found as an orphan."""
+    """Remove the metadata that a commit has left unnamed; a failure leaves orphans."""
     with suppress(Exception):
         _remove_expired(before, expired)
         current = after.current_snapshot()
@@ -111,11 +112,12 @@ def remove_old(before: Table, after: Table, expired: Sequence[int], written: Seq
             for path in written:
                 if path not in named:
                     after.io.delete(path)
-        after.catalog._delete_old_metadata(before.io, before.metadata, after.metadata)  # noqa: SLF001
+        delete_old = after.catalog._delete_old_metadata  # noqa: SLF001
+        delete_old(before.io, before.metadata, after.metadata)
 
 
 def _remove_expired(table: Table, expired: Sequence[int]) -> None:
-    """Remove what only expired snapshots of ours name: lists of manifests, and merged manifests.
+    """Remove manifests and their lists that only expired snapshots of ours name.
 
     Their data files are also those of the next snapshot. Older snapshots that stay, as others
     follow them, may name the same manifests.
@@ -135,9 +137,9 @@ def _remove_expired(table: Table, expired: Sequence[int]) -> None:
 def _only_named_by(
     gone: Sequence[Snapshot], kept: Sequence[Snapshot], io: FileIO, *, with_data: bool
 ) -> list[str]:
-    """The files that snapshots in `gone` name, and none in `kept`.
+    """Return the files that snapshots in `gone` name, and none in `kept`.
 
-    Raises FileNotFoundError when one in `kept` names what is not there.
+    Raises FileNotFoundError when one in `kept` names a missing file.
     """
     theirs: dict[str, ManifestFile] = {}
     for snapshot in gone:
@@ -159,15 +161,15 @@ def _only_named_by(
 
 
 def _files(manifest: ManifestFile, io: FileIO) -> set[str]:
-    """The data and delete files that are part of the table by this manifest."""
+    """Return the data and delete files of a manifest."""
     return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)}
 
 
 def expire(table: Table, catalog: Catalog, sync: Callable[[], object], *, dry_run: bool) -> Removal:
     """Remove the snapshots that nothing keeps, and the files that they alone name.
 
-    First the snapshots go, in a commit, and `sync` is called. Then the files go: what is left if
-    this process ends in between is named by nothing. Raises Conflict, and SinkFailed.
+    First a commit removes the snapshots, and `sync` is called. Then the files are removed: if this
+    process ends in between, nothing names the files that are left. Raises Conflict, SinkFailed.
     """
     if table.properties.get("gc.enabled", "true").lower() == "false":
         raise SinkFailed(f"table {'.'.join(table.name())} has gc.enabled = false")
@@ -189,7 +191,7 @@ def expire(table: Table, catalog: Catalog, sync: Callable[[], object], *, dry_ru
 
 
 def _without(table: Table, catalog: Catalog, snapshots: Sequence[int]) -> TableMetadata:
-    """Commit that snapshots are no more, unless a branch or tag has moved. Raises Conflict."""
+    """Commit the removal of snapshots, unless a branch or tag has moved. Raises Conflict."""
     check_in_order(table)
     unmoved = [_is_at(name, ref.snapshot_id) for name, ref in table.metadata.refs.items()]
     same = AssertTableUUID(uuid=table.metadata.table_uuid)
@@ -209,10 +211,10 @@ def lacks(table: Table, snapshots: Sequence[int]) -> bool:
 
 
 def _unkept(metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
-    """The snapshots that the table's properties and its branches and tags do not keep.
+    """Return the snapshots that the table's properties, branches and tags do not keep.
 
-    As Iceberg has it: of a branch the newest stay, so many, and all that are young; a tag's
-    stays; what is on none stays while it is young.
+    As Iceberg does: a branch keeps its newest ones, and all that are young; a tag keeps its own;
+    a snapshot on neither stays while it is young.
     """
     age = int(metadata.properties.get(KEEP_MS, _AGE_MS))
     count = int(metadata.properties.get(KEEP, 1))
@@ -241,7 +243,7 @@ def _statistics(metadata: TableMetadata) -> set[str]:
 
 
 def small_files(table: Table, target_bytes: int) -> dict[Any, list[int]]:
-    """The sizes of the files below a size, by partition."""
+    """Return the sizes of the files below a size, by partition."""
     found: dict[Any, list[int]] = {}
     for task in table.scan().plan_files():
         if task.file.file_size_in_bytes < target_bytes:
@@ -254,8 +256,8 @@ def small_files(table: Table, target_bytes: int) -> dict[Any, list[int]]:
 class Procedures:
     """Spark's procedures on a table.
 
-    They read all snapshots, and what they rewrite must follow from the one they began with. So
-    a tag keeps our sinks from removing any meanwhile.
+    They read all snapshots, and commit on top of the one they began with. So a tag keeps our sinks
+    from removing any meanwhile.
     """
 
     spark: SparkDriver | None
@@ -263,7 +265,7 @@ class Procedures:
     table: tuple[str, ...]
 
     def rewrite_data_files(self, target_bytes: int) -> Compaction:
-        """Join files. Spark tries its commit again by itself."""
+        """Join files. Spark repeats its commit by itself."""
         options = f"map('target-file-size-bytes', '{target_bytes}', 'min-input-files', '2')"
         (done,) = self._call("rewrite_data_files", f"options => {options}")
         return Compaction(
@@ -273,7 +275,7 @@ class Procedures:
         )
 
     def remove_orphan_files(self, older_than_hours: int, *, dry_run: bool) -> Removal:
-        """Remove what lies in the table's location and nothing names."""
+        """Remove files in the table's location that nothing names."""
         before = datetime.now(UTC) - timedelta(hours=older_than_hours)
         arguments = f"older_than => TIMESTAMP '{before:%Y-%m-%dT%H:%M:%SZ}', dry_run => {dry_run}"
         return Removal(0, len(self._call("remove_orphan_files", arguments)))
@@ -301,7 +303,7 @@ class Procedures:
 
     @contextmanager
     def _all_kept(self) -> Iterator[None]:
-        """Have the tag while Spark works. One that a killed process has left is moved."""
+        """Hold the tag while Spark works. One that a killed process has left is moved."""
         self._change(lambda change, newest: change.create_tag(newest, TAG))
         try:
             yield
@@ -327,39 +329,34 @@ def _quoted(name: str) -> str:
 
 
 def probe_catalogue(catalog: Catalog, name: tuple[str, ...], table: Table | None) -> str:
-    """Use the rights that a table needs, where that harms least.
+    """Use the rights that a table needs, with the least changes; return what was done.
 
-    An existing table was loaded; a property of its own is committed to it. Else a table of
-    another name is made in the namespace, loaded, committed to and dropped with its files; so is
-    the namespace if it is missing. Returns what was done. Raises SinkFailed.
+    A property is committed to an existing table. Else a table of another name is made in the
+    namespace, loaded, committed to and dropped with its files; so is a namespace that is missing.
+    Raises SinkFailed.
     """
-    spelled, space = ".".join(name), ".".join(name[:-1])
+    space = name[:-1]
+    spelled, spelled_space = ".".join(name), ".".join(space)
     if table is not None:
-        with _doing(f"commit to {spelled}"):
-            _commit_property(table)
+        _try(f"commit to {spelled}", lambda: _commit_property(table))
         return f"load and commit to {spelled}"
-    with _doing(f"look for namespace {space}"):
-        is_new = not catalog.namespace_exists(name[:-1])
+    is_new = not _try(
+        f"look for namespace {spelled_space}", lambda: catalog.namespace_exists(space)
+    )
     if is_new:
-        with _doing(f"create namespace {space}"):
-            catalog.create_namespace(name[:-1])
-        with _then(f"drop namespace {space}", lambda: catalog.drop_namespace(name[:-1])):
-            _probe_new_table(catalog, name[:-1])
-    else:
-        _probe_new_table(catalog, name[:-1])
-    return f"create, load, commit to and drop a table in {space}"
+        _try(f"create namespace {spelled_space}", lambda: catalog.create_namespace(space))
+    with _then(f"drop namespace {spelled_space}", catalog.drop_namespace, space, needed=is_new):
+        _probe_new_table(catalog, space)
+    return f"create, load, commit to and drop a table in {spelled_space}"
 
 
 def _probe_new_table(catalog: Catalog, namespace: tuple[str, ...]) -> None:
     name = (*namespace, f"headrace_check_{uuid.uuid4().hex}")
     spelled = ".".join(name)
-    with _doing(f"create {spelled}"):
-        made = catalog.create_table(name, _PROBE_SCHEMA)
-    with _then(f"drop {spelled}", lambda: catalog.purge_table(name)):
-        with _doing(f"load {spelled}"):
-            table = catalog.load_table(name)
-        with _doing(f"commit to {spelled}"):
-            _commit_property(table)
+    made = _try(f"create {spelled}", lambda: catalog.create_table(name, _PROBE_SCHEMA))
+    with _then(f"drop {spelled}", catalog.purge_table, name):
+        table = _try(f"load {spelled}", lambda: catalog.load_table(name))
+        _try(f"commit to {spelled}", lambda: _commit_property(table))
     files, folder = CatalogStorage("", properties=made.io.properties).filesystem(made.location())
     with suppress(OSError):  # the catalogue may have removed it
         files.delete_dir(folder)
@@ -372,22 +369,28 @@ def _commit_property(table: Table) -> None:
 
 
 @contextmanager
-def _then(what: str, undo: Callable[[], object]) -> Iterator[None]:
-    """Undo something at the end. What was raised before is the reason that counts."""
+def _then(
+    what: str,
+    undo: Callable[[tuple[str, ...]], object],
+    name: tuple[str, ...],
+    *,
+    needed: bool = True,
+) -> Iterator[None]:
+    """Undo something at the end. An error before is the reason that counts."""
     try:
         yield
     except BaseException:
         with suppress(Exception):
-            undo()
+            if needed:
+                undo(name)
         raise
-    with _doing(what):
-        undo()
+    if needed:
+        _try(what, lambda: undo(name))
 
 
-@contextmanager
-def _doing(what: str) -> Iterator[None]:
+def _try(what: str, work: Callable[[], Result]) -> Result:
     try:
-        yield
+        return work()
     except SinkFailed:
         raise
     except Exception as error:
