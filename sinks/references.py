@@ -25,6 +25,19 @@ from topology.masking import mask, secrets_in
 from topology.reference import Reference
 from topology.sink import SparkDriver
 
+Rows: TypeAlias = Iterator[tuple[int, pa.Table]]  # with the number of their file
+Source: TypeAlias = tuple[pa.Schema, Callable[[pa.Schema], Rows]]  # the columns, and some of them
+
+_AT_ONCE = 8  # footers of Parquet files; on a store each is a round trip
+_BLOCK_ROWS = 10_000  # of text, whose Python objects take much more room than Arrow's columns
+_GLOB = re.compile(r"[*?\[{]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?P<exponent>[eE][+-]?\d+)?[fFdD]?|NaN|Infinity)", re.ASCII
+)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d)?)?", re.ASCII)
 _AS_TABLES = ("parquet", "json", "delta")  # that Spark reads without options
 
 
@@ -112,24 +125,9 @@ def _wanted(reference: Reference, columns: pa.Schema) -> pa.Schema:
     return pa.schema([columns.field(name) for name in reference.wanted_of(columns.names)])
 
 
-Rows: TypeAlias = Iterator[tuple[int, pa.Table]]  # with the number of their file
-Source: TypeAlias = tuple[pa.Schema, Callable[[pa.Schema], Rows]]  # the columns, and some of them
-
-_AT_ONCE = 8  # footers of Parquet files; on a store each is a round trip
-_BLOCK_ROWS = 10_000  # of text, whose Python objects take much more room than Arrow's columns
-_GLOB = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-_NUMBER = re.compile(
-    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?P<exponent>[eE][+-]?\d+)?[fFdD]?|NaN|Infinity)", re.ASCII
-)
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d)?)?", re.ASCII)
-
-
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a table, with what its folders' names say of columns: `day=2024-01-01`."""
+    """A file of a table, with the columns in its folders' names: `day=2024-01-01`."""
 
     path: str
     partition: Mapping[str, str]
@@ -143,7 +141,7 @@ class Files:
     files: Sequence[File]
 
     def lines(self, file: File, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-        """The numbered lines of a file, unpacked, without those that are blank."""
+        """Yield the numbered lines of a file, unpacked, without blank ones."""
         stream: Any = self.filesystem.open_input_stream(file.path, compression="detect")
         encoding = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
         with io.TextIOWrapper(stream, encoding) as text:
@@ -172,13 +170,13 @@ def files_at(storage: Storage, place: str) -> Files:
 
 
 def columns_of(source: Source, files: Files) -> pa.Schema:
-    """The columns of the files, then those of the folders' names, which hide the files' own."""
+    """Return the files' columns, then those of the folders' names, which hide the files' own."""
     partitions = {name: values.type for name, values in _partitions(files.files).items()}
     return pa.schema({field.name: field.type for field in source[0]} | partitions)
 
 
 def read_columns(source: Source, files: Files, wanted: pa.Schema, limit: int) -> pa.Table:
-    """Read some of the columns, and so many rows at most. Raises OSError, ValueError."""
+    """Read some of the columns, and at most `limit` rows. Raises OSError, ValueError."""
     stored, read = source
     partitions = _partitions(files.files)
     inner = pa.schema([field for field in wanted if field.name not in partitions])

@@ -1,6 +1,7 @@
 """Names of tables, above all hostile ones: the place never leaves its warehouse."""
 
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,12 +111,10 @@ def test_a_name_that_is_refused_says_why_and_what_is_allowed(name: str, found: s
         (pa.field("s", pa.dictionary(pa.int8(), pa.decimal128(1, 2))), "found decimal128(1, 2)"),
     ],
 )
-@pytest.mark.parametrize("kind", [DeltaSink, IcebergSink, partial(SparkSink, format="parquet")])
-def test_a_column_that_no_file_can_have_is_refused_when_it_is_named(
-    kind: Any, column: "pa.Field[Any]", found: str
+def test_column_that_no_file_can_have_is_refused_when_it_is_named(
+    column: "pa.Field[Any]", found: str
 ) -> None:
-    with pytest.raises(InvalidSchema) as caught:
-        kind("orders", schema=pa.schema([pa.field("n", pa.int64()), column]))
-    assert found in str(caught.value)
-    assert "table 'orders'" in str(caught.value)
-    assert "allowed are" in str(caught.value)
+    schema = pa.schema([pa.field("n", pa.int64()), column])
+    for kind in (DeltaSink, IcebergSink, partial(SparkSink, format="parquet")):
+        with pytest.raises(InvalidSchema, match=f"table 'orders'.*{re.escape(found)}.*allowed are"):
+            kind("orders", schema=schema)

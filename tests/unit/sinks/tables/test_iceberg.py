@@ -204,14 +204,14 @@ def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) ->
         put(sink, 1, 1, epoch=5)
 
 
-def change_properties(table: Table, **properties: str) -> None:
-    with table.theirs().transaction() as change:
-        change.set_properties({name.replace("_", "."): value for name, value in properties.items()})
-
-
 def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table: Table) -> None:
-    table.fenced()
-    change_properties(table, write_data_path="/elsewhere")
+    sink = table.fenced()
+    with table.theirs().transaction() as change:
+        change.set_properties({PROPERTY: "many"})
+    with pytest.raises(SinkFailed, match="found 'many', expected EPOCH:TXID"):
+        sink.committed([LINE])
+    with table.theirs().transaction() as change:
+        change.set_properties({"write.data.path": "/elsewhere"})
     with pytest.raises(SinkFailed, match=r"write.data.path = /elsewhere; use SparkSink"):
         table.sink()
     table.catalog.drop_table(("default", "orders"))
@@ -220,26 +220,24 @@ def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table: T
         table.sink()
 
 
-def test_a_property_that_is_not_ours_stops_the_sink(table: Table) -> None:
-    sink = table.fenced()
-    with table.theirs().transaction() as change:
-        change.set_properties({PROPERTY: "many"})
-    with pytest.raises(SinkFailed, match="found 'many', expected EPOCH:TXID"):
-        sink.committed([LINE])
-
-
-@pytest.mark.parametrize("name", ["a/b", "/orders", "a..b", ".a", "s3://lake/orders", "a b"])
-def test_names_are_those_of_a_catalogue(name: str) -> None:
-    with pytest.raises(InvalidSchema):
-        IcebergSink(name, schema=SCHEMA)
-
-
 @pytest.mark.parametrize(
-    "by", ["week(number)", "day(nothing)", "bucket(number)", "nothing", "bucket(x, number)"]
+    ("options", "reason"),
+    [
+        *(
+            ({"table": name}, None)
+            for name in ("a/b", "/orders", "a..b", ".a", "s3://lake/a", "a b")
+        ),
+        *(
+            ({"partition_by": [by]}, "expected one of the columns number, place, or year")
+            for by in ("week(number)", "day(nothing)", "bucket(number)", "no", "bucket(x, number)")
+        ),
+    ],
 )
-def test_an_unknown_partition_is_refused_with_what_is_allowed(by: str) -> None:
-    with pytest.raises(InvalidSchema, match="expected one of the columns number, place, or year"):
-        IcebergSink("orders", schema=SCHEMA, partition_by=[by])
+def test_invalid_names_and_partitions_are_refused(
+    options: dict[str, Any], reason: str | None
+) -> None:
+    with pytest.raises(InvalidSchema, match=reason):
+        IcebergSink(**{"table": "orders", "schema": SCHEMA} | options)
 
 
 def test_a_namespace_is_made_with_the_table(tmp_path: Path) -> None:
