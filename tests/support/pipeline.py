@@ -41,7 +41,6 @@ from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from topology.sink import Delivered, Kind, Staged
-from topology.steps import SinkStep
 from transactions.transaction import TransactionPolicy
 
 PLACE = Partition("t", 0)
@@ -142,6 +141,8 @@ class Works:
         traces: Any = None,
         shared: bool = False,
         configure: Callable[[Any], Any] = lambda stream: stream,
+        commit_interval_seconds: float = 0.0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """With `shared` nothing is read before `reader.assignment.want` was told of it."""
         self.now = 0.0
@@ -162,6 +163,7 @@ class Works:
             stream.into(sink, batch_rows=batch_rows, batch_seconds=batch_seconds)
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
+        self.topology = topology
         cut = policy_of(
             topology,
             TransactionPolicy(
@@ -184,7 +186,7 @@ class Works:
                     delivery=delivery_of(topology, cut),
                     shared=shared,
                 ),
-                commit_interval_seconds=0,
+                commit_interval_seconds=commit_interval_seconds,
                 fetch_records=fetch_records,
                 chunk_records=chunk_records,
                 records_per_second={"t": records_per_second} if records_per_second else {},
@@ -202,12 +204,8 @@ class Works:
                 make_reader,
                 with_places(self.letters_sink, at),
                 np.random.default_rng(1),
-                lambda: self.now,
-                {
-                    step.name: with_places(step.sink, at)
-                    for step in topology.steps()
-                    if isinstance(step, SinkStep)
-                },
+                clock or (lambda: self.now),
+                {step.name: with_places(step.sink, at) for step in topology.sink_steps()},
             ),
             PipelinePolicy(
                 message_timeout_seconds=timeout_seconds,

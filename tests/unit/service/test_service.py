@@ -3,12 +3,11 @@
 import json
 import multiprocessing
 import os
-import random
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headrace import (
@@ -19,29 +18,24 @@ from headrace import (
     Reject,
     Retry,
     SinkFailed,
-    Topology,
     Tuple,
     bolt,
 )
-from headrace.sinks import MemoryDeadLetters, MemorySink, Sink, Staged
-from partition.assignment import AssignmentPolicy
-from partition.consumer import Consumer, ConsumerPolicy
+from headrace.sinks import MemorySink, Sink, Staged
 from partition.errors import Fenced
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.memory import MemoryCatalogue
 from partition.records import Partition, Position
-from partition.recovery import Ways
-from partition.retry import RetryPolicy
 from service.app import Service
 from service.config.settings import load
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
 from service.wiring import Parts
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
+from tests.support.pipeline import PLACE, HeldSink, Works
 from tests.support.spark_engine import alone
 
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
@@ -57,31 +51,17 @@ def parse(record: Record) -> dict[str, Any]:
     return value
 
 
-class GatedSink(Sink[Any]):
-    """Writes only while its gate is open; fails as told."""
+class GatedSink(HeldSink):
+    """Fails as told once its gate is open."""
 
     def __init__(self) -> None:
-        self.name = "gated"
-        self.gate = threading.Event()
-        self.gate.set()
+        super().__init__()
         self.errors: list[Exception] = []
-        self.rows: list[Any] = []
-        self.tried = threading.Event()
-
-    def open(self, context: Any) -> None:
-        pass
 
     def commit(self, staged: Staged) -> None:
-        self.tried.set()
-        if not self.gate.wait(seconds(20)):
-            raise TimeoutError
         if self.errors:
             raise self.errors.pop(0)
-        for piece in staged.parts:
-            self.rows += piece
-
-    def close(self) -> None:
-        pass
+        super().commit(staged)
 
 
 class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
@@ -98,66 +78,42 @@ class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
 class World:
     """A service and what it stands on."""
 
-    def __init__(self, sink: Sink[Any] | None = None, *, partitions: int = 1, **policy) -> None:
+    def __init__(
+        self, sink: Sink[Any] | None = None, *, partitions: int = 1, drain_seconds: float = 5,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.sink = sink or MemorySink()
-        self.log = FaultyLog({"numbers": partitions})
+        self.log = FaultyLog({"t": partitions})
         self.nodes = FaultyNodes()
-        self.letters = MemoryDeadLetters()
-        self.bolts = []
-        self.batch_rows = policy.pop("batch_rows", 10)
-        self.drain_seconds = policy.pop("drain_seconds", 5)
-        self.policy = ConsumerPolicy(
-            AssignmentPolicy(
-                retries=RetryPolicy(limit=1, jitter=0),
-                limits=policy.pop("window", InFlightLimits()),
-            ),
-            commit_interval_seconds=policy.pop("commit_interval_seconds", 0.001),
-            **policy,
-        )
+        self.bolts: list[Any] = []
+        self.drain_seconds = drain_seconds
+        self.options = {"batch_rows": 10, "batch_seconds": 0.01, **options}
 
     def send(self, *numbers: int, partition: int = 0) -> None:
         for n in numbers:
-            self.log.append(Partition("numbers", partition), json.dumps({"n": n}).encode())
-
-    def store(self) -> FaultyStore:
-        return FaultyStore(self.nodes)
+            self.log.append(Partition("t", partition), json.dumps({"n": n}).encode())
 
     def service(self) -> Service:
-        topology = Topology("numbers")
-        stream = topology.source("numbers").then(parse)
-        for each in self.bolts:
-            stream = stream.then(each)
-        stream.into(self.sink, batch_rows=self.batch_rows, batch_seconds=0.01)
-        topology.dead_letters.into(self.letters)
-        fetcher, store = MemoryFetcher(self.log), self.store()
-        catalogue = MemoryCatalogue(self.log)
-
-        def make_reader(notify, _fences):
-            topics = ["numbers"]
-            return Consumer(
-                fetcher, Ways(store, catalogue, notify), topics, self.policy, random.Random(1)
-            )
-
-        ports = Ports(make_reader, self.letters, np.random.default_rng(1))
-        pipeline = build_pipeline(topology, ports, PipelinePolicy())
-        reader = pipeline.consumer
+        works = Works(
+            parse, *self.bolts, sinks=[self.sink], nodes=self.nodes, log=self.log,
+            clock=time.monotonic, **self.options,
+        )  # fmt: skip
         parts = Parts(
-            topology=topology,
-            config=load(None, CONFIG),
-            references=References([], lambda reference: reference.unload()),
-            fetcher=fetcher,
-            store=store,
-            catalogue=catalogue,
-            membership=alone(store, reader),
-            pipeline=pipeline,
+            works.topology,
+            load(None, CONFIG),
+            works.fetcher,
+            works.store,
+            MemoryCatalogue(self.log),
+            References([], lambda reference: reference.unload()),
+            alone(works.store, works.reader),
+            works.pipeline,
         )
         return Service(parts, drain_seconds=self.drain_seconds)
 
     def committed(self, partition: int = 0) -> int | None:
-        store = self.store()
+        store = FaultyStore(self.nodes)
         store.open()
-        stored = store.load(Partition("numbers", partition))
-        store.close()
+        stored = store.load(Partition("t", partition))
         return None if stored is None else stored.offset
 
 
@@ -255,7 +211,7 @@ def test_stop_drains_and_commits():
     world = World(sink)
     world.send(*range(100, 150))
     running = InBackground(world.service())
-    assert sink.tried.wait(seconds(10))
+    assert sink.asked.wait(seconds(10))
     running.service.stop()
     sink.gate.set()
     account = running.end()
@@ -306,7 +262,7 @@ def test_slow_sink_bounds_records_in_flight():
     world = World(sink, window=InFlightLimits(max_pending=40), fetch_records=25, chunk_records=10)
     world.send(*range(1000, 2000))
     running = InBackground(world.service())
-    assert sink.tried.wait(seconds(10))
+    assert sink.asked.wait(seconds(10))
     running.wait_for(lambda snapshot: snapshot.held_back)
     snapshot = running.service.snapshot
     assert snapshot.unresolved <= 40
@@ -355,10 +311,10 @@ def test_second_owner_ends_the_first_run():
     world.send(1)
     running = InBackground(world.service())
     running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
-    second = world.store()
+    second = FaultyStore(world.nodes)
     second.open()
-    second.claim(Partition("numbers", 0)).result(seconds(10))
-    second.commit({Partition("numbers", 0): Progress(Position(2))}).result(seconds(10))
+    second.claim(PLACE).result(seconds(10))
+    second.commit({PLACE: Progress(Position(2))}).result(seconds(10))
     world.send(2, 3)
     running.thread.join(seconds(20))
     assert isinstance(running.error, Fenced)
@@ -381,7 +337,7 @@ def test_log_gaps_leave_no_lag():
     """Promise 11."""
     world = World()
     world.send(1, 2)
-    world.log.append_gap(Partition("numbers", 0), 3)
+    world.log.append_gap(PLACE, 3)
     account = world.service().run(until_caught_up=True)
     assert account.problems() == []
     assert world.committed() == 5
