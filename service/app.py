@@ -139,7 +139,7 @@ class Service:
             parts.pipeline.step(fetch=False, flush=True, drain=True)
         self._commit(deadline)
         if deadline.is_over or not parts.pipeline.is_idle:
-            left = self._figures(time.monotonic())
+            left = self._take_snapshot(time.monotonic())
             log.warning("drain_deadline_passed", unresolved=left.unresolved)
 
     def _commit(self, deadline: Deadline) -> None:
@@ -156,7 +156,7 @@ class Service:
         except Exception as error:  # noqa: BLE001 - also what a hook raises
             log.warning("last_commit_failed", error=str(error))
 
-    def _figures(self, now: float) -> Snapshot:
+    def _take_snapshot(self, now: float) -> Snapshot:
         parts, spark = self._parts, self._parts.spark
         traces = None if parts.tracing is None else parts.tracing.traces
         return snapshot_of(
@@ -171,7 +171,7 @@ class Service:
         )
 
     def _publish(self, now: float) -> Snapshot:
-        self._snapshot = snapshot = self._figures(now)
+        self._snapshot = snapshot = self._take_snapshot(now)
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
         return snapshot

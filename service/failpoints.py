@@ -256,11 +256,11 @@ class FailpointStore(_FailpointPort):
             for kind in kinds:
                 self._at(f"{kind}_after_store")
 
-        def taken() -> None:
+        def was_read() -> None:
             for kind in reversed(kinds):
                 self._at(f"{kind}_stored")
 
-        return _once(self._port.commit(progress), stored, taken)
+        return _once(self._port.commit(progress), stored, was_read)
 
 
 class FailpointConsumer(_FailpointPort):
@@ -282,23 +282,23 @@ class FailpointConsumer(_FailpointPort):
 class _Answer(Future[Any]):
     """A future that calls back when its result is read."""
 
-    def __init__(self, taken: Callable[[], object]) -> None:
+    def __init__(self, on_read: Callable[[], object]) -> None:
         super().__init__()
-        self._taken = taken
+        self._on_read = on_read
 
     def result(self, timeout: float | None = None) -> Any:
         found = super().result(timeout)
-        self._taken()
+        self._on_read()
         return found
 
 
 def _once(
     asked: Future[Any],
     answered: Callable[[Any], object],
-    taken: Callable[[], object] = lambda: None,
+    on_read: Callable[[], object] = lambda: None,
 ) -> Future[Any]:
-    """Return a future of the same result; `answered` runs before it ends, `taken` on reading."""
-    answer = _Answer(taken)
+    """Return a future of the same result; `answered` runs before it ends, `on_read` on reading."""
+    answer = _Answer(on_read)
 
     def end(ended: Future[Any]) -> None:
         try:

@@ -55,7 +55,7 @@ class SinkStatistics:
 
 
 @dataclass(slots=True)
-class Apart:
+class ExecutorCounters:
     """Events of other processes, which no part of this one has seen."""
 
     retried: int = 0  # emissions after the first
@@ -83,11 +83,15 @@ class EngineStatistics:
     failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
     call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
     recent_failures: tuple[Complaint, ...] = ()  # the oldest first
-    apart: Apart = field(default_factory=Apart)  # on Spark's executors
+    apart: ExecutorCounters = field(default_factory=ExecutorCounters)  # on Spark's executors
 
     @classmethod
     def of(
-        cls, counters: OutcomeCounters, sinks: Iterable[SinkStatistics], apart: Apart, **others: Any
+        cls,
+        counters: OutcomeCounters,
+        sinks: Iterable[SinkStatistics],
+        apart: ExecutorCounters,
+        **others: Any,
     ) -> Self:
         """Figures with copies of what goes on changing."""
         return cls(

@@ -13,7 +13,7 @@ from acker.acker import Trees
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
 from partition.records import Chunk, RecordIds, partition_indexes_of
-from service.observability.snapshot import Apart, EngineStatistics
+from service.observability.snapshot import EngineStatistics, ExecutorCounters
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
@@ -190,7 +190,7 @@ class Pipeline:
         return EngineStatistics.of(
             self.counters,
             (outlet.statistics() for outlet in self.outlets),
-            Apart(),
+            ExecutorCounters(),
             acker=self.acker.statistics(),
             held_back=bool(self.backpressure.held_sources),
             held_back_seconds=dict(self.backpressure.seconds),

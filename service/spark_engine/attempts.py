@@ -16,7 +16,7 @@ from partition.errors import (
 )
 from partition.records import Partition, Position, later_epoch
 from service.errors import ServiceError, TaskError
-from service.observability.snapshot import Apart
+from service.observability.snapshot import ExecutorCounters
 from service.pipeline.committers import share_of
 from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import OutcomeCounters
@@ -73,7 +73,7 @@ class Attempts:
     ) -> None:
         """`at` is called at the points where a test may end the process."""
         self.groups = groups
-        self.apart = Apart()
+        self.apart = ExecutorCounters()
         self.counters = OutcomeCounters()
         self.running: dict[tuple[int, int], Attempt] = {}
         """Attempts that executors run, by group and attempt."""

@@ -9,7 +9,7 @@ from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.records import Partition
 from service.observability.health import STALLED_SECONDS, Health, HealthCheck
-from service.observability.snapshot import Apart, SinkStatistics, Snapshot
+from service.observability.snapshot import ExecutorCounters, SinkStatistics, Snapshot
 from topology.workers.runners import RunnerStatistics
 
 
@@ -81,7 +81,7 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
             "dead letters wait for their topic, for 12 s now",
         ),
         (
-            {"apart": Apart(failing_since=99.0, last_error="SparkDied: gone")},
+            {"apart": ExecutorCounters(failing_since=99.0, last_error="SparkDied: gone")},
             "ranges fail on Spark: SparkDied: gone",
         ),
     ],

@@ -11,7 +11,12 @@ from headrace.testing import topology_test
 from partition.assignment import Moves
 from partition.records import Partition
 from service.observability.metrics import CATALOGUE, CONTENT_TYPE, Metrics
-from service.observability.snapshot import Apart, Snapshot, SparkStatistics, TraceStatistics
+from service.observability.snapshot import (
+    ExecutorCounters,
+    Snapshot,
+    SparkStatistics,
+    TraceStatistics,
+)
 from service.pipeline.reference_tables import ReferenceStatistics
 from topology.histogram import BOUNDS
 from topology.workers.runners import RunnerStatistics
@@ -70,7 +75,7 @@ def snapshot() -> Snapshot:
             moves=Moves(taken=3, released=2, fenced=1),
             spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
             traces=TraceStatistics(traced=6, skipped=7),
-            apart=Apart(retries=4, failing_since=0.25),
+            apart=ExecutorCounters(retries=4, failing_since=0.25),
         )  # fmt: skip
 
 
