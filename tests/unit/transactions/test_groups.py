@@ -136,6 +136,15 @@ def test_groups_run_at_once_and_are_committed_in_order():
         world.groups.done(2)
 
 
+def test_attempt_that_lacks_a_range_is_an_error():
+    world = World()
+    group = world.plan()
+    world.run()
+    with pytest.raises(ValueError, match=r"group 1 lacks t\[1\]"):
+        world.groups.ran(1, 1, world.reads(group)[:1])
+    assert group.phase is GroupPhase.RUNNING
+
+
 def test_failed_group_fails_later_ones_and_runs_after_a_pause():
     world = World()
     first, second = world.plan(0), world.plan(1)

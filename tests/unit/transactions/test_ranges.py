@@ -61,6 +61,7 @@ def test_ranges_are_stored_before_they_run():
     assert (line.planned_to, line.may_begin, line.is_due) == (100, True, False)
     assert told(line.begin(140)) == (1, 1, Range(100, 140))
     assert (line.planned_to, line.is_due) == (140, True)
+    assert not line.accepts_more(99), "executors read the records"
     assert not line.is_recorded(1)
     asked = line.to_store()
     line.begin(150)
