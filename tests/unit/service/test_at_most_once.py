@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace import Record, Retry, bolt
+from headrace import Record, bolt
 from tests.support.patience import Limit
 from tests.support.pipeline import PATIENCE_SECONDS, Door, HeldSink, Works
 from topology.sink import Staged
@@ -36,20 +36,6 @@ def calls_of(error: Exception) -> tuple[Any, list[bytes]]:
         return value
 
     return note, calls
-
-
-def test_at_most_once_never_calls_a_failed_bolt_again() -> None:
-    for error in (RuntimeError("once"), Retry("soon", after_seconds=0.1)):
-        note, calls = calls_of(error)
-        with Works(note, at_most_once=True) as works:
-            works.send(b"a", b"bad", b"b")
-            works.finish()
-            works.until(lambda works=works: works.ledger.pending == 0)
-            works.advance(100.0, step=10.0)
-            assert calls == [b"a", b"bad", b"b"]
-            assert works.sink.rows == [b"a", b"b"]
-            assert [letter.record.offset for letter in works.letters_sink.letters] == [1]
-            assert works.letters_sink.letters[0].attempts == 1
 
 
 def test_at_most_once_never_writes_a_batch_again() -> None:
