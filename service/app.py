@@ -51,15 +51,11 @@ class Service:
         self._drain_seconds = drain_seconds
         self._on_snapshot = on_snapshot
         self._stopping = False  # a plain flag: a signal handler must not wait for a lock
-        self._snapshot: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
+        """The newest figures; None before the first turn of the loop."""
         self._ages = CommitAges()
         self._letter_limit = parts.config.dead_letters.limit()
         self._started = time.monotonic()
-
-    @property
-    def snapshot(self) -> Snapshot | None:
-        """Newest figures; None before the first turn of the loop."""
-        return self._snapshot
 
     def stop(self) -> None:
         self._stopping = True
@@ -171,7 +167,7 @@ class Service:
         )
 
     def _publish(self, now: float) -> Snapshot:
-        self._snapshot = snapshot = self._take_snapshot(now)
+        self.snapshot = snapshot = self._take_snapshot(now)
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
         return snapshot

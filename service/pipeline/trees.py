@@ -63,13 +63,11 @@ class OutcomeCounters:
     dead_letter_causes: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step, error
 
     def acked(self, flags: Flags) -> None:
-        letters = int(np.count_nonzero(flags & DEAD_LETTERED))
-        rows = int(np.count_nonzero(flags & WRITTEN == WRITTEN)) - int(
-            np.count_nonzero(flags & (WRITTEN | DEAD_LETTERED) == (WRITTEN | DEAD_LETTERED))
-        )
-        self.dead_lettered += letters
-        self.written += rows
-        self.filtered += len(flags) - letters - rows
+        dead_lettered = int(np.count_nonzero(flags & DEAD_LETTERED))
+        written = int(np.count_nonzero(flags & (WRITTEN | DEAD_LETTERED) == WRITTEN))
+        self.dead_lettered += dead_lettered
+        self.written += written
+        self.filtered += len(flags) - dead_lettered - written
 
     def add(self, other: "OutcomeCounters") -> None:
         self.written += other.written
