@@ -113,6 +113,21 @@ def test_an_unreadable_offset_halts_its_partition_only(data):
         bench.restart()
 
 
+def test_skip_behind_the_allowed_distance_is_reported():
+    """Storm 1, Storm 2: what is skipped is in the dead letters, counted, and explicit."""
+    bench = Bench()
+    bench.start()
+    bench.fill(ONE, 10)
+    bench.restart()
+    assert len(bench.emit()) == 10
+    bench.restart(start=StartPolicy(max_offset_behind=4))
+    assert bench.reasons() == [("behind", 0, 6)]
+    assert bench.stored() == 6
+    assert len(bench.emit()) == 4
+    one, _two = bench.reader.statistics(0.0)
+    assert one.lost == {"behind": 6}
+
+
 # Topics and partitions that come and go
 
 
