@@ -8,21 +8,19 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.simulation.every_mutant import MUTANTS, Kill, kill
+from tests.simulation.every_mutant import MUTANTS, kill
 from tests.simulation.mutants import mutated
-from tests.simulation.situations import REQUIRED
-from tests.simulation.tape import LENGTH, SHRINK_SECONDS, Run, events, run, run_seed, shrink
-from tests.simulation.trace import trace
+from tests.simulation.settings import REQUIRED
+from tests.simulation.tape import LENGTH, SHRINK_SECONDS, events, run, run_seed, shrink, trace
 
 STEPS = 1_000_000
 _WORKERS = 2
 _SHOWN = 3  # violations that are shrunk
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Run what the arguments say; 1 if a promise was broken or the run proves too little."""
     asked = _arguments(arguments)
     if asked.seed is not None:
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if broken or survivors or crashed or unvisited else 0
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS, help="at least so many steps")
     parser.add_argument("--seeds", type=int, help="so many seeds instead")
@@ -76,10 +74,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _gather(ended: Iterator[Run], started: float) -> tuple[int, dict[str, int], Counter[str]]:
+def _gather(ended, started):
     steps, said = 0, started
-    broken: dict[str, int] = {}
-    situations: Counter[str] = Counter()
+    broken = {}
+    situations = Counter()
     for one in ended:
         steps += one.steps
         situations.update(one.situations)
@@ -92,10 +90,10 @@ def _gather(ended: Iterator[Run], started: float) -> tuple[int, dict[str, int], 
     return steps, broken, situations
 
 
-def _kill(ended: Iterator[Kill]) -> tuple[list[str], list[str]]:
+def _kill(ended):
     """The mutants that a check found; and those that only crashed, which proves nothing."""
-    killed: list[str] = []
-    crashed: list[str] = []
+    killed = []
+    crashed = []
     for one in ended:
         if one.how is None:
             continue
@@ -105,8 +103,7 @@ def _kill(ended: Iterator[Kill]) -> tuple[list[str], list[str]]:
     return killed, crashed
 
 
-def _explain(seed: int, name: str, seconds: float) -> None:
-    """Print the shortest tape that still fails."""
+def _explain(seed, name, seconds):
     ended = run_seed(seed)
     if ended.violation is None:
         print(f"{name} fails only together with others: the run is not deterministic")
@@ -118,7 +115,7 @@ def _explain(seed: int, name: str, seconds: float) -> None:
     trace(seed, shrunk.tape)
 
 
-def _replay(asked: argparse.Namespace) -> int:
+def _replay(asked):
     tape = list(events(asked.seed, LENGTH))
     if asked.tape:
         tape = [tuple(event) for event in json.loads(asked.tape.read_text())]

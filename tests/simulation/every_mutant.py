@@ -3,45 +3,37 @@
 from dataclasses import dataclass
 
 from tests.simulation import (
-    departure_mutants,
     range_mutants,
     replica_mutants,
-    session_mutants,
-    spool_mutants,
     store_mutants,
     tracking_mutants,
     transaction_mutants,
 )
 from tests.simulation.handing_over import STEPS, Broken, live
 from tests.simulation.mutants import MUTANTS, mutated
-from tests.simulation.settings import Kind, kind_of
-from tests.simulation.tape import LENGTH, Run, events, run
+from tests.simulation.settings import kind_of
+from tests.simulation.tape import LENGTH, events, run
 
 __all__ = [
     "MUTANTS",
     "Kill",
-    "departure_mutants",
     "kill",
     "killer",
     "range_mutants",
     "replica_mutants",
-    "session_mutants",
-    "spool_mutants",
     "store_mutants",
     "tracking_mutants",
     "transaction_mutants",
 ]
 
 _SEEDS = 400  # that may try, of those whose worlds a mutant can do harm in
-_KINDS: dict[str, Kind] = {
+_KINDS = {
     transaction_mutants.__name__: "by records",
     range_mutants.__name__: "by ranges",
-    spool_mutants.__name__: "by ranges",
 }
 
 
-def killer(name: str, length: int = LENGTH, seeds: int = _SEEDS) -> tuple[Run | None, int]:
-    """The first run that finds a mutant, and how many steps it took."""
+def killer(name, length=LENGTH, seeds=_SEEDS):
     steps = 0
     concerns = _KINDS.get(MUTANTS[name].__module__, "by trees")
     for seed in range(seeds):
@@ -65,8 +57,7 @@ class Kill:
     has_crashed: bool = False  # it raised what nobody raises: that proves no check of ours
 
 
-def kill(name: str) -> Kill:
-    """Look for a mutant, on seed after seed until one finds it."""
+def kill(name):
     if MUTANTS[name].__module__ == replica_mutants.__name__:
         return _kill_among_replicas(name)
     ended, steps = killer(name)
@@ -76,7 +67,7 @@ def kill(name: str) -> Kill:
     return Kill(name, how, steps, has_crashed=ended.violation.promise == 0)
 
 
-def _kill_among_replicas(name: str) -> Kill:
+def _kill_among_replicas(name):
     """Look for one where members hand partitions over: no record is read there."""
     for seed in range(_SEEDS):
         try:

@@ -6,16 +6,15 @@ one small event each.
 
 import random
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partition.assigned_partition import Assigned, PartitionChange, Revoked
-from partition.consumer import Consumer, ConsumerPolicy, Time
+from partition.assigned_partition import Assigned, Revoked
+from partition.consumer import Consumer, Time
 from partition.errors import (
     CorruptRecord,
+    KafkaError,
     OffsetOutOfRange,
     PartitionError,
     ReplayDiffers,
@@ -24,20 +23,13 @@ from partition.errors import (
     StoreMissing,
 )
 from partition.records import Partition, partition_index_of, partition_indexes_of
-from partition.recovery import Loss, Ways
-from tests.simulation.bolts import Bolts
-from tests.simulation.fetching import SimCatalogue, SimFetcher
-from tests.simulation.kafka import SimRecord
-from tests.simulation.sessions import session_ended
+from partition.recovery import Ways
+from tests.simulation.bolts import Attempt, Bolts, Letter, Tuple
+from tests.simulation.kafka import SimCatalogue, SimFetcher
 from tests.simulation.settings import HANDOVER_SECONDS, TIMEOUT_SECONDS, TOPICS
-from tests.simulation.sink import Letter
-from tests.simulation.store import SimStore
 from tests.simulation.transacting import SimTransacting
-from tests.simulation.tuples import Attempt, Tuple
+from tests.simulation.zookeeper import SimStore
 from topology.workers.call import Call
-
-if TYPE_CHECKING:
-    from tests.simulation.world import World
 
 EVERY_PARTITION = [Partition(topic, number) for topic in TOPICS for number in range(16)]
 """All that there can be: topics grow."""
@@ -51,7 +43,7 @@ _MAX_TUPLES = 24
 class Life(Bolts):
     """A process from its start to its end. The world's scheduler calls everything."""
 
-    def __init__(self, world: "World", name: str, *, heal: bool = False) -> None:
+    def __init__(self, world, name, *, heal=False):
         rng = random.Random(f"{world.settings.seed} {name}")
         super().__init__(world, rng, TIMEOUT_SECONDS)
         self.name = name
@@ -69,48 +61,44 @@ class Life(Bolts):
         policy = world.settings.policy(heal=heal)
         fences = self.transacting.fences if self.transacting is not None else None
         ways = Ways(self.store, catalogue, self.notify, fences)
-        self.reader: Any = self._make_reader(ways, topics, policy)
+        self.reader = self._make_reader(ways, topics, policy)
         if self.transacting is not None:
             self.transacting.bind(self.reader)
-        self.assigned: set[Partition] = set()  # what was told
-        self.partitions: dict[int, Partition] = {}  # by place, whose it was last
-        self.attempts: dict[int, Attempt] = {}  # the newest of each owner
+        self.assigned = set()  # what was told
+        self.partitions = {}  # by place, whose it was last
+        self.attempts = {}  # the newest of each owner
         self.alive = True
         self.frozen = False
         self.draining = False
         self.session = 0  # the store's, when its reader looked last
 
-    def _make_fetcher(self) -> Any:
+    def _make_fetcher(self):
         return SimFetcher(self.world.cluster, self.world.seen)
 
-    def _make_reader(self, ways: Ways, topics: Sequence[str], policy: ConsumerPolicy) -> Any:
+    def _make_reader(self, ways, topics, policy):
         real = Time(wall_clock=self.world.wall_clock, sleep=lambda _seconds: None)
         return Consumer(self.fetcher, ways, topics, policy, self.rng, real)
 
-    def _make_transacting(self) -> Any:
+    def _make_transacting(self):
         if not self.world.settings.exactly_once:
             return None
         return SimTransacting(self, self.world.tables)
 
-    def open(self) -> None:
-        """Start."""
+    def open(self):
         self.reader.open()
         if self.world.settings.shared:
             self.want(EVERY_PARTITION)
 
-    def want(self, partitions: Collection[Partition]) -> None:
-        """Follow a plan that is made now."""
+    def want(self, partitions):
         now = self.world.now
         self.reader.assignment.want(partitions, planned_at=now, leave_by=now + HANDOVER_SECONDS)
 
-    def do_plan(self, dice: int) -> None:
-        """A new plan gives this process some of the partitions."""
+    def do_plan(self, dice):
         if self.world.settings.shared and not self.draining:
             known = sorted(self.reader.assignment.known or ())
             self.want([each for place, each in enumerate(known) if dice >> place & 1])
 
-    def run(self, kind: str, dice: int) -> None:
-        """One event. What cannot heal ends the process, as the service does."""
+    def run(self, kind, dice):
         try:
             getattr(self, f"do_{kind}")(dice)
             # The next turn of a pipeline begins with it, before anything else can happen.
@@ -122,26 +110,24 @@ class Life(Bolts):
                 self.world.waits_for_operator = True
             self.end()
 
-    def end(self) -> None:
-        """The process is gone; what it sent is still on its way."""
+    def end(self):
         self.alive = False
         self.world.network.forget(self)
         self.world.wire.forget(self)
 
-    def notify(self, loss: Loss) -> "Future[None]":
-        """Send a range notice; the future ends when it is durable."""
-        future: Future[None] = Future()
+    def notify(self, loss):
+        future = Future()
         world = self.world
         world.seen(f"loss_{loss.reason}")
         world.oracle.told_of(loss)
 
-        def told(*, durable: bool) -> None:
+        def told(*, durable):
             if durable:
                 self.inbox.append(lambda: future.set_result(None))
             else:
                 send()
 
-        def send() -> None:
+        def send():
             world.letters.send(Letter(lambda: world.oracle.declared(loss), told))
 
         send()
@@ -149,8 +135,7 @@ class Life(Bolts):
 
     # As `Pipeline` does
 
-    def hear(self, changes: Iterable[PartitionChange]) -> None:
-        """Learn what has become of partitions."""
+    def hear(self, changes):
         for change in changes:
             if isinstance(change, Assigned):
                 self._assigned(change.partition, change.index)
@@ -159,20 +144,20 @@ class Life(Bolts):
             else:
                 self._lost(change.index)
 
-    def _assigned(self, partition: Partition, place: int) -> None:
+    def _assigned(self, partition, place):
         self.world.oracle.assigned(self, partition)
         if self.partitions.setdefault(place, partition) != partition:
             self.world.seen("place_used_again")
             self.partitions[place] = partition
         self.calls.resume(place)
 
-    def _revoked(self, partition: Partition, place: int) -> None:
+    def _revoked(self, partition, place):
         self.world.oracle.revoked(self, partition)
         self.calls.suspend(place)
         if self.calls.num_waiting:
             self.world.seen("calls_held_while_suspended")
 
-    def _lost(self, place: int) -> None:
+    def _lost(self, place):
         self._note_loss(place)
         self.world.oracle.lost(self, self.reader.assignment.at(place))
         self.acker.discard(lambda record_ids: partition_indexes_of(record_ids) == place)
@@ -181,15 +166,13 @@ class Life(Bolts):
         if self.transacting is not None:
             self.transacting.real.partition_lost(place)
 
-    def started(self, tup: Tuple) -> None:
-        """A call starts: its partition must be ours."""
+    def started(self, tup):
         for attempt in tup.attempts:
             self.world.oracle.started(self, attempt.record.partition)
 
-    def _note_loss(self, place: int) -> None:
-        """Tell what is in flight of a partition that is lost."""
+    def _note_loss(self, place):
 
-        def is_of(tup: Tuple) -> bool:
+        def is_of(tup):
             return any(partition_index_of(attempt.record_id) == place for attempt in tup.attempts)
 
         seen = self.world.seen
@@ -200,8 +183,7 @@ class Life(Bolts):
         if any(self.calls.suspended.get(place, ())):
             seen("lost_while_suspended_with_calls_that_wait")
 
-    def holds(self, place: int) -> bool:
-        """Whether anything is left that names a record of a place."""
+    def holds(self, place):
         held = self.acker.holds(lambda record_ids: partition_indexes_of(record_ids) == place)
         if self.transacting is not None:
             held |= self.transacting.real.holds(place)
@@ -212,14 +194,13 @@ class Life(Bolts):
                 del self.attempts[record_id]
         return held
 
-    def _refused(self, refused: Mapping[Partition, PartitionError]) -> None:
+    def _refused(self, refused):
         for partition, error in refused.items():
             self.world.oracle.refused(self, partition, error)
 
     # Time and offsets
 
-    def do_poll(self, _dice: int) -> None:
-        """Let partitions open, mend and halt."""
+    def do_poll(self, _dice):
         self.session = self.store.session
         ends = self.draining and self.transacting is not None
         self.hear(self.reader.poll(self.world.now, opens=not ends))
@@ -229,14 +210,13 @@ class Life(Bolts):
         if self.transacting is not None:
             self.transacting.turn(flush=False)
 
-    def do_commit(self, dice: int) -> None:
-        """Store the frontiers that moved."""
+    def do_commit(self, dice):
         self.reader.commit(self.world.now, force=dice % 8 == 0 or self.draining)
         if self.draining:
             self.do_resolve(dice)
             self._end_drain()
 
-    def do_expire(self, dice: int) -> None:
+    def do_expire(self, dice):
         """Fail what is too old; what waits for the sink or a letter is slow, not lost."""
         waiting = list(self.buried) if dice % 4 or self.transacting is not None else []
         if dice % 4:
@@ -246,18 +226,17 @@ class Life(Bolts):
             self.acker.reset_timeout(np.array(trees, np.int64))
         self.acker.expire(self.world.now)
 
-    def do_heartbeat(self, _dice: int) -> None:
-        """Hear from ZooKeeper."""
+    def do_heartbeat(self, _dice):
         if self not in self.world.network.down:
             self.store.learn_of_session_end()
 
-    def do_drain(self, _dice: int) -> None:
+    def do_drain(self, _dice):
         """SIGTERM: emit nothing more, and end when all is resolved and stored."""
         if not self.draining:
             self.draining = True
             self.drain_ends = self.world.now + 15.0
 
-    def _end_drain(self) -> None:
+    def _end_drain(self):
         is_idle = self.transacting is None or self.transacting.is_idle
         if self.acker.in_flight == 0 and is_idle and self.reader.offsets.is_done:
             self.world.oracle.drained(self)
@@ -273,8 +252,7 @@ class Life(Bolts):
 
     # Records
 
-    def do_read(self, dice: int) -> None:
-        """Emit one chunk; fetch when there is none."""
+    def do_read(self, dice):
         at_bolts = len(self.tuples) + self.calls.num_waiting
         if at_bolts > _MAX_TUPLES or len(self.batch) > _MAX_TUPLES:
             return
@@ -291,7 +269,7 @@ class Life(Bolts):
         if emission is not None:
             self._emit(emission[0].messages, emission[1].tolist(), dice)
 
-    def _emit(self, records: list[Any], record_ids: list[int], dice: int) -> None:
+    def _emit(self, records, record_ids, dice):
         """Begin the trees, let the bolts behind the source answer at once, or later."""
         attempts = []
         for record, record_id in zip(records, record_ids, strict=True):
@@ -323,11 +301,11 @@ class Life(Bolts):
             place = partition_index_of(attempt.record_id)
             self.calls.add(Call(tup, tree, tup.edge, attempt.record_id, place) for tup in tuples)
 
-    def _attempt(self, record_id: int, record: SimRecord, number: int) -> Attempt:
+    def _attempt(self, record_id, record, number):
         at_end = self.transacting is None
         return Attempt(record_id, record, number, self.world.now, is_durable=at_end)
 
-    def do_take(self, dice: int) -> None:
+    def do_take(self, dice):
         """Take what the sink and the dead letters have told; send refused letters again."""
         if self.inbox:
             self.inbox.pop(dice % len(self.inbox))()
@@ -339,7 +317,7 @@ class Life(Bolts):
 
     # Trees
 
-    def do_resolve(self, _dice: int) -> None:
+    def do_resolve(self, _dice):
         """Take what the acker has resolved: ack it, have it tried again, or bury it."""
         resolved = self.acker.drain()
         oracle = self.world.oracle
@@ -356,7 +334,7 @@ class Life(Bolts):
             oracle.expired(self, record_id)
             self._retry(record_id, self.rng.choice([None, 0.3]))
 
-    def _retry(self, record_id: int, after: float | None) -> None:
+    def _retry(self, record_id, after):
         attempt = self.attempts[record_id]
         if self.transacting is not None:
             self.transacting.void(record_id)
@@ -369,7 +347,7 @@ class Life(Bolts):
             return
         self.world.oracle.burying(self.bury_record(record_id))
 
-    def bury_record(self, record_id: int) -> Attempt:
+    def bury_record(self, record_id):
         """Send the letter of a record that has no tree; its new tree waits for nothing else."""
         attempt = self.attempts[record_id]
         burial = self._attempt(record_id, attempt.record, attempt.number)
@@ -381,3 +359,51 @@ class Life(Bolts):
         self.init(burial.tree, tup.edge)
         self.bury(tup)
         return burial
+
+
+def session_ended(life):
+    """Tell what a process was doing when it hears that its session has ended."""
+    seen = life.world.seen
+    if life.store.move_has_landed:
+        seen("session_ended_after_a_move_had_landed")
+    for held in life.reader.assignment:
+        if held.error is not None:
+            if _owes(held):
+                seen("session_ended_with_a_halted_frontier_not_stored")
+        elif held.chain is None:
+            continue
+        elif held.manager is None:
+            seen("session_ended_while_a_partition_opened")
+        elif not held.is_owned:
+            seen("session_ended_before_its_claims_ended")
+        elif held.manager.waiting:
+            seen("session_ended_in_a_recovery_with_records_waiting")
+
+
+def urgency(life):
+    """How rare what a process is in the middle of is, and what a session's end may upset."""
+    if life.store.operation == "move":
+        return 3
+    if any(_owes(held) for held in life.reader.assignment):
+        return 2
+    return 1 if is_reclaiming(life) or any(_is_mended(h) for h in life.reader.assignment) else 0
+
+
+def is_reclaiming(life):
+    """Whether a process takes up again what was its own in an earlier session."""
+    return any(
+        held.manager is not None and not held.is_owned and held.chain is not None
+        for held in life.reader.assignment
+    )
+
+
+def _owes(held):
+    """Whether the source halted a partition of which not all is stored yet."""
+    manager = held.manager
+    if manager is None or not isinstance(held.error, KafkaError):
+        return False
+    return manager.last_completed_offset > manager.committed
+
+
+def _is_mended(held):
+    return held.chain is not None and (held.manager is None or held.manager.waiting)

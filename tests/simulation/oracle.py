@@ -1,23 +1,13 @@
 """The oracle: checks the promises at every step, from its own account of what happened."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from partition.assigned_partition import PartitionState
-from partition.errors import Fenced, PartitionError
-from partition.records import Chunk, Partition
-from partition.recovery import Loss
+from partition.errors import Fenced
 from tests.simulation.errors import Violation
-from tests.simulation.fetching import LARGEST_DELIVERY
-from tests.simulation.kafka import SimLog
+from tests.simulation.kafka import LARGEST_DELIVERY
 from tests.simulation.settings import TIMEOUT_SECONDS
-from tests.simulation.stored import StoredOffsets
-from tests.simulation.tuples import Attempt
-from tests.simulation.unstored import Unstored
-
-if TYPE_CHECKING:
-    from tests.simulation.life import Life
-    from tests.simulation.world import World
+from tests.simulation.stored import StoredOffsets, Unstored
 
 _SLACK = 1e-9
 
@@ -25,31 +15,31 @@ _SLACK = 1e-9
 class Flight:
     """What one life has under way of one partition."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager):
         self.ledger = manager.ledger  # another one after the manager has started anew
-        self.unresolved: dict[int, Attempt] = {}
-        self.emitted: list[int] = []  # offsets from the frontier on
+        self.unresolved = {}
+        self.emitted = []  # offsets from the frontier on
         self.last = -1  # the highest emitted
         self.last_completed_offset = -1
         self.waiting = 0  # while it was ours; else at most one more fetch is taken
-        self.tries: dict[int, Attempt] = {}  # of each record the last one that was emitted
-        self.retry_from: dict[int, float] = {}
-        self.retry_by: dict[int, float] = {}
+        self.tries = {}  # of each record the last one that was emitted
+        self.retry_from = {}
+        self.retry_by = {}
         self.is_lost = False  # whoever has it next begins anew
 
 
 class Oracle:
     """Every check of a run. Raises Violation."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world):
         self._world = world
         self.stored = StoredOffsets(world)
         self.unstored = Unstored(world)
-        self._flights: dict[tuple[str, Partition], Flight] = {}
+        self._flights = {}
 
     # What is emitted
 
-    def asked(self, life: "Life", emission: Any) -> None:
+    def asked(self, life, emission):
         """`next` was called: nothing that may be emitted may be kept back (10, 13)."""
         if emission is not None:
             self._had_room(life, emission[0])
@@ -67,7 +57,7 @@ class Oracle:
             if held.manager.waiting and may and not held.is_leaving:
                 raise Violation(10, f"{life.name} keeps records of {held.partition} back")
 
-    def _had_room(self, life: "Life", chunk: Chunk) -> None:
+    def _had_room(self, life, chunk):
         """Nothing new is emitted while the window's bytes are used up, by values and keys (10)."""
         settings = self._world.settings
         manager = life.reader.assignment[chunk.partition].manager
@@ -81,8 +71,7 @@ class Oracle:
             limit = settings.max_pending_bytes
             raise Violation(10, f"{chunk.partition}: {used} bytes of {limit} are in the window")
 
-    def emitted(self, life: "Life", attempt: Attempt, before: Attempt | None) -> None:
-        """A record was emitted."""
+    def emitted(self, life, attempt, before):
         record, offset, world = attempt.record, attempt.record.offset, self._world
         partition = record.partition
         if partition not in self.stored.begun:
@@ -112,7 +101,7 @@ class Oracle:
         if world.zookeeper_is_away(life):
             world.seen("emitted_with_zookeeper_away")
 
-    def _is_owned(self, life: "Life", partition: Partition) -> None:
+    def _is_owned(self, life, partition):
         """Nothing is emitted, not even a retry, of a partition that may be another's (9).
 
         A process that has not looked since its session ended cannot know that it did.
@@ -121,7 +110,7 @@ class Oracle:
         if life.session == store.session and store.owned.get(partition) != store.session:
             raise Violation(9, f"{life.name} emitted of {partition} without owning it")
 
-    def _emitted_again(self, life: "Life", flight: Flight, attempt: Attempt) -> None:
+    def _emitted_again(self, life, flight, attempt):
         record, world = attempt.record, self._world
         if world.now + _SLACK < flight.retry_from.pop(record.offset, 0.0):
             raise Violation(13, f"{record} was retried before its pause was over")
@@ -136,7 +125,7 @@ class Oracle:
 
     # What becomes of it
 
-    def acked(self, life: "Life", record_ids: list[int]) -> None:
+    def acked(self, life, record_ids):
         """Trees are complete: each of their tuples must have come to a good end (3, 4, 5)."""
         for record_id in record_ids:
             attempt = self._resolve(life, record_id)
@@ -148,21 +137,19 @@ class Oracle:
             if attempt.is_durable:
                 attempt.flight.unresolved.pop(record.offset, None)
 
-    def failed(self, life: "Life", record_id: int) -> None:
-        """A tree has failed."""
+    def failed(self, life, record_id):
         attempt = self._resolve(life, record_id)
         if not attempt.failed:
             raise Violation(5, f"{attempt.record} failed, though none of its tuples did")
 
-    def expired(self, life: "Life", record_id: int) -> None:
-        """A tree is too old."""
+    def expired(self, life, record_id):
         attempt = self._resolve(life, record_id)
         self._world.seen("tree_expired")
         if self._world.now + _SLACK < attempt.begun_at + TIMEOUT_SECONDS:
             raise Violation(5, f"{attempt.record} expired before its time")
         attempt.failed = True
 
-    def _resolve(self, life: "Life", record_id: int) -> Attempt:
+    def _resolve(self, life, record_id):
         attempt = life.attempts.get(record_id)
         if attempt is None:
             raise Violation(5, f"{life.name} resolved a tree that never began: {record_id}")
@@ -171,7 +158,7 @@ class Oracle:
         attempt.resolved = True
         return attempt
 
-    def retried(self, life: "Life", attempt: Attempt, after: float | None, *, again: bool) -> None:
+    def retried(self, life, attempt, after, *, again):
         """A failed record waits for its retry, or (`again` is False) is to be buried (13)."""
         limit, record = self._world.settings.limit, attempt.record
         if again != (attempt.number <= limit):
@@ -186,19 +173,18 @@ class Oracle:
         flight.retry_from[record.offset] = self._world.now + shortest
         flight.retry_by[record.offset] = self._world.now + longest
 
-    def left(self, life: "Life", attempt: Attempt, *, again: bool) -> None:
+    def left(self, life, attempt, *, again):
         """A record of a lost partition has failed: it is whose the partition is now (9)."""
         if not again:
             raise Violation(9, f"{life.name} buries {attempt.record}, which another process has")
         self._world.seen("failed_in_a_lost_partition")
 
-    def burying(self, burial: Attempt) -> None:
+    def burying(self, burial):
         """A record's dead letter is being written; it stays unresolved until it is durable."""
         flight, offset = burial.flight, burial.record.offset
         flight.unresolved[offset] = flight.tries[offset] = burial
 
-    def declared(self, loss: Loss) -> None:
-        """A range notice is durable."""
+    def declared(self, loss):
         self._world.seen("range_notice_durable")
         at, resume, logs = loss.position, loss.resume, self._world.cluster.logs
         if loss.reason == "recreated":
@@ -216,7 +202,7 @@ class Oracle:
             gone = loss.reason == "expired" or resume.offset <= log.start
             _lose(log, 0 if gone else at.offset, resume.offset)
 
-    def told_of(self, loss: Loss) -> None:
+    def told_of(self, loss):
         """A range notice is being written: what it says must be true (12)."""
         at, logs = loss.position, self._world.cluster.logs
         log = logs.get((at.topic_id or loss.resume.topic_id or "", loss.partition))
@@ -235,7 +221,7 @@ class Oracle:
 
     # What is stored
 
-    def committed(self, life: "Life", partition: Partition, offset: int) -> None:
+    def committed(self, life, partition, offset):
         """A life's commit was carried out: nothing below it is unresolved (1)."""
         flight = self._flights.get((life.name, partition))
         if flight is None:
@@ -248,7 +234,7 @@ class Oracle:
         if not life.alive:
             self._world.seen("commit_of_a_dead_process_carried_out")
 
-    def refused(self, life: "Life", partition: Partition, error: PartitionError) -> None:
+    def refused(self, life, partition, error):
         """A commit was refused: not because of a write of its own (9)."""
         now = self.stored.now.get(partition)
         if now is None or not isinstance(error, Fenced):
@@ -258,19 +244,17 @@ class Oracle:
         if own and partition not in self.stored.by_hand:
             raise Violation(9, f"{life.name} was fenced off {partition} by its own write: {error}")
 
-    def assigned(self, life: "Life", partition: Partition) -> None:
-        """A partition was told to be a life's."""
+    def assigned(self, life, partition):
         if partition in life.assigned:
             raise Violation(9, f"{life.name} was told of {partition} twice")
         life.assigned.add(partition)
 
-    def revoked(self, life: "Life", partition: Partition) -> None:
-        """A partition was told to be a life's no more."""
+    def revoked(self, life, partition):
         if partition not in life.assigned:
             raise Violation(9, f"{life.name} lost {partition}, which it was not told is its")
         life.assigned.discard(partition)
 
-    def lost(self, life: "Life", held: Any) -> None:
+    def lost(self, life, held):
         """A partition was told to be lost for good: what a life had of it counts no more."""
         partition = held.partition
         if partition in life.assigned:
@@ -282,23 +266,21 @@ class Oracle:
             flight.is_lost = True
         self.unstored.lost(life, partition)
 
-    def started(self, life: "Life", partition: Partition) -> None:
+    def started(self, life, partition):
         """A call has started: it may have effects, and the partition is no other's (9)."""
         if partition not in life.assigned:
             raise Violation(9, f"{life.name} called a bolt for {partition}, which is not its")
 
-    def let_go(self, life: "Life") -> None:
-        """In the end nothing is kept of partitions that are another's."""
+    def let_go(self, life):
         for held in life.reader.assignment._partitions:
             if held.loss is not None and life.holds(held.index):
                 raise Violation(9, f"{life.name} keeps what was in flight of {held.partition}")
 
-    def closed(self, life: "Life") -> None:
-        """A life has ended by itself: it has nothing any more."""
+    def closed(self, life):
         if life.assigned:
             raise Violation(9, f"{life.name} has ended with {life.assigned}")
 
-    def drained(self, life: "Life") -> None:
+    def drained(self, life):
         """A life has ended by itself: all is resolved but retries, and all of it is stored."""
         assignment = life.reader.assignment
         for held in assignment:
@@ -315,7 +297,7 @@ class Oracle:
 
     # Invariants
 
-    def told(self, life: "Life") -> None:
+    def told(self, life):
         """By the end of an event a process has heard of what is not its any more (9)."""
         if not life.alive:  # it hears of all when it closes
             return
@@ -324,7 +306,7 @@ class Oracle:
             if life.alive and held.partition in life.assigned and not is_ours:
                 raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
 
-    def check(self, life: "Life") -> None:
+    def check(self, life):
         """Committed <= frontier <= every unresolved; the window; nothing moves back (1, 2, 10)."""
         settings = self._world.settings
         for held in life.reader.assignment:
@@ -352,7 +334,7 @@ class Oracle:
                 self._world.seen("full_window")
             self._check_what_waits(life, held, flight)
 
-    def _check_what_waits(self, life: "Life", held: Any, flight: Flight) -> None:
+    def _check_what_waits(self, life, held, flight):
         """For the store, for its claim (10), or for what is read next: never for nothing (15)."""
         if not flight.unresolved:
             self.unstored.resolved(life, held.partition)
@@ -367,7 +349,7 @@ class Oracle:
         elif waiting > flight.waiting + LARGEST_DELIVERY:
             raise Violation(10, f"{held.partition}: {waiting} records wait for its claim")
 
-    def flight(self, life: "Life", partition: Partition, manager: Any) -> Flight:
+    def flight(self, life, partition, manager):
         """The account of a partition; a new one when its manager has started anew."""
         key = (life.name, partition)
         flight = self._flights.get(key)
@@ -379,11 +361,10 @@ class Oracle:
         flight = self._flights[key] = Flight(manager)
         return flight
 
-    def flight_at(self, life: "Life", partition: Partition) -> Flight:
-        """The account of a partition that a life has, or had when it died."""
+    def flight_at(self, life, partition):
         return self._flights[life.name, partition]
 
-    def forget(self, life: "Life") -> None:
+    def forget(self, life):
         """A life is over; of what it had sent, commits may still be carried out."""
         for key in [key for key in self._flights if key[0] == life.name]:
             if not (life.store.operation or self._world.settings.exactly_once):
@@ -392,7 +373,7 @@ class Oracle:
 
     # The end
 
-    def everything_is_settled(self) -> str | None:
+    def everything_is_settled(self):
         """What is missing after all has healed: nothing, or the first thing that is."""
         for log in self._world.cluster.live_logs():
             now = self.stored.now.get(log.partition)
@@ -406,7 +387,7 @@ class Oracle:
         return None
 
 
-def _lose(log: SimLog, low: int, high: int) -> None:
+def _lose(log, low, high):
     for record in log.history.values():
         if low <= record.offset < high:
             record.lost = True

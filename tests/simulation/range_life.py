@@ -3,63 +3,50 @@
 Only what they wait for is simulated: executors, the tables' threads, ZooKeeper, Kafka's answers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from partition.assigned_partition import PartitionChange
-from partition.consumer import ConsumerPolicy
 from partition.interfaces import Fetched
-from partition.records import Partition, Position
-from partition.recovery import Ways
 from service.pipeline.context import ResultQueue
 from service.pipeline.sink_buffer import WriterEvent
 from service.spark_engine import engine
-from service.spark_engine.cluster import SharedFolder, TasksEnded
+from service.spark_engine.cluster import SharedFolder
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
-from tests.simulation.fetching import SimFetcher
+from tests.simulation.kafka import SimFetcher
 from tests.simulation.life import Life
 from tests.simulation.mutants import put
 from tests.simulation.range_tasks import SimStager, SimSubmissions, TaskRows
 from tests.simulation.settings import TOPICS
-from tests.simulation.transacting import SimFencing
-from tests.simulation.transaction_writer import SimWriter
+from tests.simulation.transacting import SimFencing, SimWriter
 from tests.support.spark_tasks import SETTINGS
-from topology.sink import Batch, Committed, Fence, Share, Sink, SinkContext, Staged
+from topology.sink import Sink, Staged
 from topology.steps import BatchPolicy, SinkStep
 from topology.topology import Topology
-
-if TYPE_CHECKING:
-    from tests.simulation.transaction_sink import SimTable
-    from tests.simulation.world import World
 
 
 class _Client(SimFetcher):
     """The driver's: it delivers nothing, and knows what executors have read under which epoch."""
 
-    def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        """Nothing."""
+    def fetch(self, max_records, timeout_seconds):
         return Fetched()
 
 
 class _Ends:
     """The driver's LogEndTracker, and the client that executors read by: it follows the same."""
 
-    def __init__(self, ends: LogEndTracker, fetcher: SimFetcher) -> None:
+    def __init__(self, ends, fetcher):
         self._ends = ends
         self._fetcher = fetcher
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._ends, name)
 
-    def add(self, positions: Mapping[Partition, Position]) -> None:
-        """See `LogEndTracker.add`."""
+    def add(self, positions):
         self._fetcher.add(positions)
 
-    def remove(self, partitions: Iterable[Partition]) -> None:
-        """See `LogEndTracker.remove`."""
+    def remove(self, partitions):
         gone = list(partitions)
         self._ends.remove(gone)
         self._fetcher.remove(gone)
@@ -70,44 +57,38 @@ class _Sink(Sink[Any]):
 
     kinds = frozenset({"transactional", "opaque"})
 
-    def __init__(self, table: "SimTable", *, is_spooled: bool) -> None:
+    def __init__(self, table, *, is_spooled):
         self.name = table.name
         self._table = table
         self._is_spooled = is_spooled
 
-    def open(self, context: SinkContext) -> None:
-        """Do nothing."""
+    def open(self, context):
+        pass
 
-    def fence(self, fences: "Sequence[Fence]") -> list[Committed]:
-        """See `SimTable.fence`."""
+    def fence(self, fences):
         return self._table.fence(fences)
 
-    def stage(self, group: Batch) -> Staged:
-        """See `SimTable.stage`: tasks have spooled the rows."""
+    def stage(self, group):
         self._table.is_there()
         staged = self._table.stage(group)
         if staged.rejected:
             self._table.seen("spooled_row_refused")
         return staged
 
-    def stager(self) -> SimStager | None:
-        """What tasks stage with."""
+    def stager(self):
         return None if self._is_spooled else SimStager()
 
-    def joined(self, shares: tuple[Share, ...], staged: "Sequence[Staged]") -> Staged:
-        """One list of what tasks made for each share."""
-        made: dict[str, list[TaskRows]] = {}
+    def joined(self, shares, staged):
+        made = {}
         for each in staged:
             made.setdefault(each.shares[0].line, []).extend(each.parts)
         parts = tuple(made.get(share.line, []) for share in shares)
         return Staged(shares, sum(share.num_rows for share in shares), parts)
 
-    def commit(self, staged: Staged) -> None:
-        """Not called: see `_Way`."""
+    def commit(self, staged):
         raise NotImplementedError(staged)
 
-    def discard(self, staged: Staged) -> None:
-        """See `Sink.discard`."""
+    def discard(self, staged):
         for rows in staged.parts:
             if self._is_spooled:
                 rows.clear()
@@ -115,23 +96,22 @@ class _Sink(Sink[Any]):
             for part in rows:
                 part.is_discarded = True
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self):
+        pass
 
 
 class _Way:
     """What a writer asks of a table: staging goes by what the engine gave, in this process."""
 
-    def __init__(self, table: "SimTable") -> None:
+    def __init__(self, table):
         self.table = table
-        self.by: dict[int, Callable[[Batch], Staged]] = {}  # by group
-        self._staged: dict[int, Staged] = {}  # by group: no call within a process is lost
+        self.by = {}  # by group
+        self._staged = {}  # by group: no call within a process is lost
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.table, name)
 
-    def stage(self, group: Batch) -> Staged:
-        """See `RangeWork.stage`."""
+    def stage(self, group):
         if group.sequence not in self._staged:
             self._staged[group.sequence] = self.by[group.sequence](group)
         return self._staged[group.sequence]
@@ -140,68 +120,65 @@ class _Way:
 class _Writer(SimWriter):
     """Discards at once."""
 
-    def __init__(self, table: "SimTable", sink: _Sink, life: "RangeLife", on_done: Any) -> None:
+    def __init__(self, table, sink, life, on_done):
         self._way = _Way(table)
-        way: Any = self._way
+        way = self._way
         super().__init__(way, life.world.wire, life, on_done)
         self._sink = sink
 
-    def stage(self, group: Batch, by: Callable[[Batch], Staged] | None = None) -> None:
-        """See `SinkWriter.stage`."""
+    def stage(self, group, by=None):
         self._way.by[group.sequence] = by or self._sink.stage
         super().stage(group)
 
-    def discard(self, staged: Staged) -> None:
-        """See `SinkWriter.discard`."""
+    def discard(self, staged):
         self._sink.discard(staged)
 
-    def let_go(self, work: Callable[[], object]) -> None:
-        """See `SinkWriter.let_go`."""
+    def let_go(self, work):
         work()
 
 
 class _Engine(SparkEngine):
     """Never waits."""
 
-    def _wait(self) -> None:
-        """Do nothing."""
+    def _wait(self):
+        pass
 
 
 class _Letters:
     """Those of range notices are the world's own; tasks send the others."""
 
-    def poll(self, now: float) -> None:
-        """Do nothing."""
+    def poll(self, now):
+        pass
 
 
 class SimRanges:
     """A process's engine, as its life knows it."""
 
-    def __init__(self, life: "RangeLife") -> None:
+    def __init__(self, life):
         self._life = life
         world = life.world
         self._results = ResultQueue()
         spooled = world.settings.spooled
         self._sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
-        self._buffers: list[RangeBuffer] = []
+        self._buffers = []
         for table, sink in zip(world.tables, self._sinks, strict=True):
-            writer: Any = _Writer(table, sink, life, self._hear(table.name))
+            writer = _Writer(table, sink, life, self._hear(table.name))
             step = SinkStep(table.name, sink, BatchPolicy())
             self._buffers.append(RangeBuffer(step, writer, sink))
         self.fences = SimFencing(world, self._buffers)
 
-    def bind(self, owner: RangeOwner) -> None:
+    def bind(self, owner):
         """Make the engine. Its threads are replaced by what the world decides about."""
         life, world = self._life, self._life.world
         topology = Topology("sim", reliability="exactly-once", transactions=world.settings.kind)
         names = TOPICS[: len(world.settings.partitions)]
         first, *others = (topology.source(name) for name in names)
-        source: Any = first.merge(*others) if others else first
+        source = first.merge(*others) if others else first
         for sink in self._sinks:
             source.into(sink, name=sink.name)
         folder = SharedFolder(Path("/shared"), ())
-        executors: Any = None
-        letters: Any = _Letters()
+        executors = None
+        letters = _Letters()
         submissions = SimSubmissions(world.executors, life)
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
@@ -210,17 +187,16 @@ class SimRanges:
                 clock=lambda: world.now, rng=life.rng,
             )  # fmt: skip
 
-    def _hear(self, sink: str) -> Any:
+    def _hear(self, sink):
         return lambda done: self._life.inbox.append(
             lambda: self._results.put(WriterEvent(sink, done))
         )
 
     @property
-    def is_idle(self) -> bool:
-        """See `SparkEngine.is_idle`."""
+    def is_idle(self):
         return self.engine.is_idle
 
-    def leftover(self) -> str | None:
+    def leftover(self):
         """What was made for this process, and is neither landed nor discarded; None: nothing."""
         for part in self._life.made:
             if not (part.is_landed or part.is_discarded or part.run.partition in self._halted):
@@ -234,100 +210,90 @@ class SimRanges:
         return None
 
     @property
-    def _halted(self) -> set[Partition]:
+    def _halted(self):
         return {held.partition for held in self._life.reader.assignment if held.error}
 
 
 class RangeLife(Life):
     """The process. Its events are turns of its engine."""
 
-    fetcher: _Client
-    transacting: Any
-
-    def __init__(self, world: "World", name: str, *, heal: bool = False) -> None:
-        self.made: list[TaskRows] = []
-        self.spooled: dict[str, set[str]] = {}  # lines, by file
+    def __init__(self, world, name, *, heal=False):
+        self.made = []
+        self.spooled = {}  # lines, by file
         super().__init__(world, name, heal=heal)
         changed = self.transacting.engine._partition_changed
 
-        def hear(change: PartitionChange) -> None:
+        def hear(change):
             super(RangeLife, self).hear([change])
             changed(change)
 
         self.transacting.engine._partition_changed = hear
 
-    def _make_fetcher(self) -> Any:
+    def _make_fetcher(self):
         return _Client(self.world.cluster, self.world.seen)
 
-    def _make_transacting(self) -> Any:
+    def _make_transacting(self):
         return SimRanges(self)
 
-    def _make_reader(self, ways: Ways, topics: Sequence[str], policy: ConsumerPolicy) -> Any:
-        ends: Any = _Ends(LogEndTracker(self._catalogue, 0.2), self.fetcher)
+    def _make_reader(self, ways, topics, policy):
+        ends = _Ends(LogEndTracker(self._catalogue, 0.2), self.fetcher)
         return RangeOwner(self.fetcher, ways, ends, topics, policy, self.rng)
 
-    def told(self, ended: TasksEnded) -> None:
-        """Executors tell of a try's end."""
+    def told(self, ended):
         for result in ended.results:
             for staged in getattr(result, "staged", {}).values():
                 for each in staged:
                     self._hear_of(each)
         self.inbox.append(lambda: self.transacting.engine._results.put(ended))
 
-    def _hear_of(self, staged: Staged) -> None:
+    def _hear_of(self, staged):
         for part in staged.parts:
             if isinstance(part, TaskRows):
                 self.made.append(part)
             else:
                 self.spooled[part.path] = {share.line for share in staged.shares}
 
-    def _assigned(self, partition: Partition, place: int) -> None:
+    def _assigned(self, partition, place):
         self.world.oracle.assigned(self, partition)
 
-    def _revoked(self, partition: Partition, place: int) -> None:
+    def _revoked(self, partition, place):
         self.world.oracle.revoked(self, partition)
 
-    def _lost(self, place: int) -> None:
+    def _lost(self, place):
         self.world.oracle.lost(self, self.reader.assignment.at(place))
 
-    def hear(self, changes: Iterable[PartitionChange]) -> None:
-        """Let the engine learn of it, too."""
+    def hear(self, changes):
         for change in changes:
             self.transacting.engine._partition_changed(change)
 
-    def holds(self, place: int) -> bool:
-        """Whether a group still has a partition."""
+    def holds(self, place):
         return bool(self.transacting.engine._attempts.holds(place))
 
-    def do_poll(self, _dice: int) -> None:
-        """One turn of the engine."""
+    def do_poll(self, _dice):
         self.session = self.store.session
         self.transacting.engine.step(fetch=not self.draining, flush=self.draining)
 
-    def do_commit(self, dice: int) -> None:
-        """Another one; and the end, when all is done and stored."""
+    def do_commit(self, dice):
         self.do_poll(dice)
         if self.draining:
             self.reader.commit(self.world.now, force=True)
             self._end_drain()
 
-    def do_bolt(self, dice: int) -> None:
-        """Executors get a step further, whosever tasks they run."""
+    def do_bolt(self, dice):
         self.world.executors.advance(dice % 32, (dice >> 5) % 64)
 
-    def do_take(self, dice: int) -> None:
-        """Hear of one thing that was done."""
+    def do_take(self, dice):
         if self.inbox:
             self.inbox.pop(dice % len(self.inbox))()
 
-    def do_read(self, dice: int) -> None:
-        """Do nothing: executors read."""
+    def do_read(self, dice):
+        pass
 
-    def do_seal(self, dice: int) -> None:
-        """Do nothing: there are no batches."""
+    def do_seal(self, dice):
+        pass
 
-    def do_resolve(self, dice: int) -> None:
-        """Do nothing: there are no trees."""
+    def do_resolve(self, dice):
+        pass
 
-    def do_expire(self, dice: int) -> None:
-        """The same."""
+    def do_expire(self, dice):
+        pass

@@ -10,32 +10,20 @@ a one there is a durable letter, and of none that fits whole. R6 the leader epoc
 never go back, while the topic stays.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from partition.records import Partition
 from tests.simulation.errors import Violation
-from tests.simulation.kafka import SimRecord
-from tests.simulation.range_tasks import RangeRun, TaskRows
-from tests.simulation.recorded import Open, Recorded
-from tests.simulation.spooled import SpooledRow, fits, rows_of
+from tests.simulation.spooled import fits, rows_of
 from tests.simulation.transaction_oracle import TransactionOracle
-
-if TYPE_CHECKING:
-    from tests.simulation.life import Life
-    from tests.simulation.transaction_sink import SimTable
-    from tests.simulation.world import World
 
 
 class RangeOracle(TransactionOracle):
     """Every check of ranges. Raises Violation."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world):
         super().__init__(world)
-        self._letters: set[tuple[SimRecord, str]] = set()  # that are durable, by record and table
-        self._latest: dict[tuple[str, Partition, str], int] = {}  # leader epochs that landed
+        self._letters = set()  # that are durable, by record and table
+        self._latest = {}  # leader epochs that landed
 
-    def submitted(self, life: "Life", partition: Partition, first: int, end: int) -> int:
-        """A range is given to executors; in which attempt."""
+    def submitted(self, life, partition, first, end):
         held = life.reader.assignment[partition]
         if held.is_owned and held.is_moving:
             raise Violation(14, f"{life.name} runs {partition} at {first}, which is being mended")
@@ -51,18 +39,18 @@ class RangeOracle(TransactionOracle):
                 return each.attempt
         raise Violation(14, f"{life.name} runs {partition} {first} to {end}, which is not stored")
 
-    def _removed(self, partition: Partition, gone: Open, old: Recorded, new: Recorded) -> None:
+    def _removed(self, partition, gone, old, new):
         super()._removed(partition, gone, old, new)
         if gone.txid > new.committed:  # whoever plans it anew knows nothing of its attempts
             key = (partition, gone.txid)
             self._users = {each: user for each, user in self._users.items() if each[:2] != key}
 
-    def _may_be_dropped(self, old: Recorded, new: Recorded) -> bool:
+    def _may_be_dropped(self, old, new):
         """Nor does anyone miss what was only planned, with all that comes after it."""
         left = [each for each in old.open if each.txid > new.committed]
         return super()._may_be_dropped(old, new) or left[0].digest is None
 
-    def _changed(self, partition: Partition, was: Open, now: Open, *, own: bool) -> None:
+    def _changed(self, partition, was, now, *, own):
         if now.attempt < was.attempt:
             raise Violation(14, f"{partition}: {was} went back to {now}")
         has = any(self.txid_of(table, partition) >= was.txid for table in self._world.tables)
@@ -85,15 +73,7 @@ class RangeOracle(TransactionOracle):
         is_same_place = (now.first, now.end) == (was.first, was.end)
         self._world.seen("seal_given_up" if is_same_place else "range_planned_anew")
 
-    def _records_of(
-        self,
-        what: str,
-        table: "SimTable",
-        sender: "Life",
-        partition: Partition,
-        stored: Open,
-        rows: list[Any],
-    ) -> frozenset[SimRecord]:
+    def _records_of(self, what, table, sender, partition, stored, rows):
         if table.name in self._world.settings.spooled:
             run = self._world.executors.kept(sender, partition, stored)
             if run is None:
@@ -105,9 +85,7 @@ class RangeOracle(TransactionOracle):
         self._are_no_older(what, table, partition, run.records)
         return frozenset(run.records)
 
-    def _are_no_older(
-        self, what: str, table: "SimTable", partition: Partition, records: list[SimRecord]
-    ) -> None:
+    def _are_no_older(self, what, table, partition, records):
         """What an older leader wrote is not in the log any more behind what a later one wrote."""
         for record in records:
             key = (table.name, partition, record.topic_id)
@@ -116,10 +94,7 @@ class RangeOracle(TransactionOracle):
                 raise Violation(14, f"{what} has {record} behind what epoch {latest} wrote")
             self._latest[key] = record.epoch
 
-    def _made_by(
-        self, what: str, table: "SimTable", sender: "Life", stored: Open, parts: list[TaskRows]
-    ) -> RangeRun:
-        """The one run that has staged what landed where the table lies."""
+    def _made_by(self, what, table, sender, stored, parts):
         if len(parts) != 1:
             raise Violation(3, f"{what} has what {len(parts)} runs have made")
         part, run = parts[0], parts[0].run
@@ -136,7 +111,7 @@ class RangeOracle(TransactionOracle):
 
     # What comes to the driver by files
 
-    def lettered(self, record: SimRecord, table: str) -> None:
+    def lettered(self, record, table):
         """A letter of a record is durable, since a table takes not all of its rows.
 
         Where the log was cut off and written anew from the first record of an opaque range on,
@@ -150,15 +125,15 @@ class RangeOracle(TransactionOracle):
             self._world.seen("letter_of_a_refused_row_repeated")
         self._letters.add((record, table))
 
-    def _may_be_another(self, record: SimRecord, table: str) -> bool:
+    def _may_be_another(self, record, table):
         """Whether it may be another record of which a row was refused, that stood at its offset."""
         refuses = self._world.settings.refuses
         log = self._world.cluster.logs[record.topic_id, record.partition]
         before = [each for each in log.history.values() if each.offset == record.offset]
         return bool(log.cut) and not all(fits(each, table, refuses) for each in before)
 
-    def _are_spooled(self, what: str, table: str, run: RangeRun, rows: list[SpooledRow]) -> None:
-        wanted: list[SpooledRow] = []
+    def _are_spooled(self, what, table, run, rows):
+        wanted = []
         for record in run.records:
             if record in run.buried:
                 continue

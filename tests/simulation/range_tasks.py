@@ -1,27 +1,19 @@
 """A world's executors: tasks that read logs late, end in vain, run twice, or outlive a driver."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partition.errors import CorruptRecord, KafkaError, OffsetOutOfRange, TopicMissing
+from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
 from partition.records import Partition
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.cluster import TasksEnded
-from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange
-from tests.simulation.kafka import SimLog, SimRecord
-from tests.simulation.recorded import Open
+from service.spark_engine.task import Task, TaskDone, TaskFailed
+from tests.simulation.kafka import SimRecord
 from tests.simulation.spooled import SpooledRun, spool_all
 from topology.sink import Share, Staged
 from transactions.transaction import RangeDigest, RangeRead
-
-if TYPE_CHECKING:
-    from tests.simulation.life import Life
-    from tests.simulation.range_life import RangeLife
-    from tests.simulation.world import World
 
 _BAD = 30  # one of so many records gets a letter in place of its rows
 
@@ -41,7 +33,7 @@ class TaskRows:
 class RangeRun:
     """One run of one range: its records as the log had them then, and under which attempt."""
 
-    life: "RangeLife"
+    life: object
     partition: Partition
     first: int
     end: int
@@ -51,8 +43,7 @@ class RangeRun:
     buried: set[SimRecord] = field(default_factory=set)  # by a bolt: they make no rows
     lettered: set[tuple[SimRecord, str]] = field(default_factory=set)  # for a table's sake
 
-    def spools(self) -> SpooledRun:
-        """What is spooled of it."""
+    def spools(self):
         records = [record for record in self.records if record not in self.buried]
         return SpooledRun(self.number, records)
 
@@ -60,12 +51,10 @@ class RangeRun:
 class SimStager:
     """Stages nothing: the tasks of a world know what to make. Tells of what is discarded."""
 
-    def stage(self, group: object) -> Staged:
-        """Not called."""
+    def stage(self, group):
         raise NotImplementedError(group)
 
-    def discard(self, staged: Staged) -> None:
-        """See `Stager.discard`."""
+    def discard(self, staged):
         for part in staged.parts:
             part.is_discarded = True
 
@@ -74,7 +63,7 @@ class SimStager:
 class _Job:
     """A try of a group: its tasks, what each has come to, and under which attempts they run."""
 
-    life: "RangeLife"
+    life: object
     number: int
     attempt: int
     tasks: tuple[Task, ...]
@@ -87,21 +76,20 @@ class _Job:
 class SimExecutors:
     """Runs the tries of all processes, one task at a time, as the tape says."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world):
         self._world = world
         self._rng = random.Random(f"executors {world.settings.seed}")
-        self._jobs: list[_Job] = []
+        self._jobs = []
         self._runs = 0
-        self._kept: dict[tuple[str, Partition, int, int], RangeRun] = {}
+        self._kept = {}
 
-    def kept(self, life: "Life", partition: Partition, stored: Open) -> RangeRun | None:
-        """The run of a range, in a life's attempt, whose result was kept."""
+    def kept(self, life, partition, stored):
         run = self._kept.get((life.name, partition, stored.first, stored.attempt))
         return run if run is not None and run.end == stored.end else None
 
-    def submit(self, life: "RangeLife", number: int, attempt: int, tasks: Sequence[Task]) -> None:
+    def submit(self, life, number, attempt, tasks):
         """Take a try. Raises Violation for a range that does not stand in its node."""
-        oracle: Any = self._world.transactions  # a RangeOracle
+        oracle = self._world.transactions  # a RangeOracle
         attempts = {
             each.partition: oracle.submitted(life, each.partition, each.position.offset, each.end)
             for task in tasks
@@ -109,13 +97,12 @@ class SimExecutors:
         }
         self._jobs.append(_Job(life, number, attempt, tuple(tasks), attempts))
 
-    def cancel(self, life: "RangeLife", number: int, attempt: int) -> None:
-        """See `Submissions.cancel`."""
+    def cancel(self, life, number, attempt):
         for job in self._jobs:
             if job.life is life and (job.number, job.attempt) == (number, attempt):
                 job.is_cancelled = True
 
-    def advance(self, which: int, how: int) -> None:
+    def advance(self, which, how):
         """Let one try get a step further: a task runs, runs in vain, or its end is told."""
         world = self._world
         if not self._jobs or world.cluster.away:
@@ -137,7 +124,7 @@ class SimExecutors:
         elif how != 3:
             self._run_one(job, left[0])
 
-    def _run_one(self, job: _Job, place: int) -> None:
+    def _run_one(self, job, place):
         if not job.life.alive:
             self._world.seen("task_outlived_its_driver")
         elif job.is_told:
@@ -149,12 +136,12 @@ class SimExecutors:
         for run in runs:
             self._kept[run.life.name, run.partition, run.first, run.attempt] = run
 
-    def _end(self, job: _Job) -> None:
+    def _end(self, job):
         self._jobs.remove(job)
         if not job.is_told:
             self._tell(job, None)
 
-    def _tell(self, job: _Job, error: Exception | None) -> None:
+    def _tell(self, job, error):
         """Tell how a try has ended; with an error, its tasks may still be at work."""
         if job.is_told:
             return
@@ -167,7 +154,7 @@ class SimExecutors:
         if job.life.alive:
             job.life.told(TasksEnded(job.number, job.attempt, results, error))
 
-    def _run(self, job: _Job, place: int) -> tuple[TaskDone | TaskFailed | None, list[RangeRun]]:
+    def _run(self, job, place):
         """Read a task's ranges as their logs are now, and make their rows.
 
         None: its letters cannot be sent now, and it is tried again.
@@ -202,7 +189,7 @@ class SimExecutors:
             self._world.seen("task_waited_for_its_letters")
             spooled.discard()
             return None, []
-        oracle: Any = self._world.transactions
+        oracle = self._world.transactions
         of = {run.partition: run for run in runs}
         for record, table in dict.fromkeys(spooled.letters):
             oracle.lettered(record, table)
@@ -210,13 +197,7 @@ class SimExecutors:
         made = {name: tuple(those) for name, those in staged.items()} | spooled.staged
         return TaskDone(tuple(reads), made, counters, retried=0), runs
 
-    def _stage(
-        self,
-        run: RangeRun,
-        each: TaskRange,
-        staged: dict[str, list[Staged]],
-        counters: OutcomeCounters,
-    ) -> None:
+    def _stage(self, run, each, staged, counters):
         for record in run.records:
             if self._rng.randrange(_BAD) == 0:
                 run.buried.add(record)
@@ -233,8 +214,7 @@ class SimExecutors:
             those.append(Staged((share,), num_rows, (part,)))
 
 
-def _trouble(each: TaskRange, log: SimLog | None) -> KafkaError | None:
-    """Why a range cannot be read, as the fetcher of a task finds it out."""
+def _trouble(each, log):
     partition, position = each.partition, each.position
     if log is None:
         return TopicMissing(partition.topic)
@@ -252,7 +232,7 @@ def _trouble(each: TaskRange, log: SimLog | None) -> KafkaError | None:
     return None
 
 
-def _read(partition: Partition, records: list[SimRecord]) -> RangeRead:
+def _read(partition, records):
     digest = RangeDigest()
     offsets = np.array([record.offset for record in records], np.int64)
     digest.add(offsets, np.array([len(record) for record in records], np.int64))
@@ -265,21 +245,18 @@ class SimSubmissions:
 
     slots = 2
 
-    def __init__(self, executors: SimExecutors, life: "RangeLife") -> None:
+    def __init__(self, executors, life):
         self._executors = executors
         self._life = life
 
-    def open(self) -> None:
-        """Do nothing."""
+    def open(self):
+        pass
 
-    def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
-        """See `Submissions.submit`."""
+    def submit(self, number, attempt, tasks):
         self._executors.submit(self._life, number, attempt, tasks)
 
-    def cancel(self, number: int, attempt: int) -> None:
-        """See `Submissions.cancel`."""
+    def cancel(self, number, attempt):
         self._executors.cancel(self._life, number, attempt)
 
-    def stop(self, timeout_seconds: float) -> bool:
-        """Do nothing."""
+    def stop(self, timeout_seconds):
         return True

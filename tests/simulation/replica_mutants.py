@@ -1,33 +1,27 @@
 """Faults in how replicas share what goes together, found where members hand over (9)."""
 
-from typing import Any
-
 from partition.replicas import plan as plans
-from partition.replicas.plan import SINGLY, Copartitions
-from tests.simulation.mutants import Patches, around, mutant
+from partition.replicas.plan import SINGLY
+from tests.simulation.mutants import around, mutant, wraps
 
 
-@mutant
-def pairs_dealt_singly() -> Patches:
+@wraps(plans, "_targets")
+def pairs_dealt_singly(original, *given):
     """Partitions of one number go to whoever has room for each."""
-
-    def targets(original: Any, *given: Any) -> Any:
-        *most, _copartitions = given
-        return original(*most, SINGLY)
-
-    return [around(plans, "_targets", targets)]
+    *most, _copartitions = given
+    return original(*most, SINGLY)
 
 
 @mutant
-def one_half_granted_first() -> Patches:
+def one_half_granted_first():
     """Each partition is granted once it is free itself, whoever still works on its partner."""
-    together: list[Copartitions] = []
+    together = []
 
-    def targets(original: Any, *given: Any) -> Any:
+    def targets(original, *given):
         *most, _singly = given
         return original(*most, together[-1])
 
-    def next_plan(original: Any, *given: Any) -> Any:
+    def next_plan(original, *given):
         *most, copartitions = given
         together.append(copartitions)
         return original(*most, SINGLY)

@@ -4,19 +4,18 @@ Which rows a record makes, and which of them a table refuses, the seed decides o
 """
 
 import io
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from partition.records import record_ids_of
 from service.spark_engine import range_buffer, task
 from service.spark_engine.staging import TaskSink, sinks_of
-from service.spark_engine.task import RowFileStager, Task
+from service.spark_engine.task import RowFileStager
 from tests.simulation.kafka import SimRecord
 from tests.simulation.mutants import put
 from topology.sink import Staged
@@ -32,7 +31,7 @@ class SpooledRow(NamedTuple):
     fits: bool
 
 
-def rows_of(run: int, record: SimRecord, table: str, refuses: int) -> list[SpooledRow]:
+def rows_of(run, record, table, refuses):
     """The rows that a record makes for a table; of about one in `refuses` the last does not fit."""
     number = ord(table[-1])
     count = (record.offset + len(record) + number) % 3
@@ -41,8 +40,7 @@ def rows_of(run: int, record: SimRecord, table: str, refuses: int) -> list[Spool
     return [SpooledRow(run, table, record.offset, n, n != unfit) for n in range(count)]
 
 
-def fits(record: SimRecord, table: str, refuses: int) -> bool:
-    """Whether a table takes all that a record makes for it."""
+def fits(record, table, refuses):
     return all(row.fits for row in rows_of(0, record, table, refuses))
 
 
@@ -54,8 +52,7 @@ class SpooledTask:
     letters: list[tuple[SimRecord, str]] = field(default_factory=list)
     sinks: list[TaskSink] = field(default_factory=list)
 
-    def discard(self) -> None:
-        """The task has failed."""
+    def discard(self):
         for sink in self.sinks:
             sink.discard()
 
@@ -67,12 +64,10 @@ class SpooledRun(NamedTuple):
     records: Sequence[SimRecord]  # that come to rows
 
 
-def spool_all(
-    task: Task, runs: Sequence[SpooledRun], refuses: int, rng: random.Random
-) -> SpooledTask:
+def spool_all(task, runs, refuses, rng):
     """Spool the rows of a task's ranges as the task's own sinks do, in one group or in two."""
     made = SpooledTask()
-    steps: list[Any] = [SimpleNamespace(name=name) for name in task.stagers]
+    steps = [SimpleNamespace(name=name) for name in task.stagers]
     for name, sink in sinks_of(task, steps).items():
         if isinstance(task.stagers[name], RowFileStager):
             made.sinks.append(sink)
@@ -85,19 +80,11 @@ def spool_all(
     return made
 
 
-def _spool(
-    made: SpooledTask,
-    sink: TaskSink,
-    number: int,
-    task: Task,
-    runs: Sequence[SpooledRun],
-    parts: Sequence[Sequence[SimRecord]],
-    refuses: int,
-) -> None:
-    by_owner: dict[int, SimRecord] = {}
+def _spool(made, sink, number, task, runs, parts, refuses):
+    by_owner = {}
     for place, (run, part) in enumerate(zip(runs, parts, strict=True)):
         for record in part:
-            rows: list[Any] = list(rows_of(run.number, record, sink.step.name, refuses))
+            rows = list(rows_of(run.number, record, sink.step.name, refuses))
             record_ids = record_ids_of(place, np.full(len(rows), record.offset, np.int64))
             sink.add(rows, record_ids, np.full(len(rows), number), np.full(len(rows), place))
             by_owner |= dict.fromkeys(record_ids.tolist(), record)
@@ -107,20 +94,18 @@ def _spool(
 class SimFiles:
     """The files that a world's executors and drivers share, in memory: no disk is asked."""
 
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}  # by path
+    def __init__(self):
+        self.held = {}  # by path
 
-    def path(self, name: str) -> "_Path":
-        """In place of `pathlib.Path`."""
+    def path(self, name):
         return _Path(self, name)
 
-    def rmtree(self, folder: str, *, ignore_errors: bool) -> None:
-        """In place of `shutil.rmtree`."""
+    def rmtree(self, folder, *, ignore_errors):
         assert ignore_errors
         for name in [name for name in self.held if name.startswith(f"{folder}/")]:
             del self.held[name]
 
-    def lose(self, which: int) -> bool:
+    def lose(self, which):
         """A file is gone, though somebody may want it; False: there was none."""
         if not self.held:
             return False
@@ -129,8 +114,7 @@ class SimFiles:
 
 
 @contextmanager
-def files_in_memory() -> Iterator[SimFiles]:
-    """With the spool's files in memory."""
+def files_in_memory():
     files = SimFiles()
     with put(task, "Path", files.path), put(range_buffer, "shutil", files):
         yield files
@@ -139,31 +123,31 @@ def files_in_memory() -> Iterator[SimFiles]:
 class _Path:
     """As much of a path as the spool asks for."""
 
-    def __init__(self, files: SimFiles, name: str) -> None:
+    def __init__(self, files, name):
         self._files = files
         self._name = name
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self._name
 
-    def __truediv__(self, name: str) -> "_Path":
+    def __truediv__(self, name):
         return _Path(self._files, f"{self._name}/{name}")
 
     @property
-    def parent(self) -> "_Path":
+    def parent(self):
         return _Path(self._files, self._name.rpartition("/")[0])
 
-    def mkdir(self, *, mode: int, parents: bool, exist_ok: bool) -> None:
-        """Do nothing: a folder is there if a file is in it."""
+    def mkdir(self, *, mode, parents, exist_ok):
+        pass
 
-    def open(self, mode: str) -> io.BytesIO:
+    def open(self, mode):
         if mode == "wb":
             return _Written(self._files.held, self._name)
         if self._name not in self._files.held:
             raise FileNotFoundError(self._name)
         return io.BytesIO(self._files.held[self._name])
 
-    def unlink(self, *, missing_ok: bool = False) -> None:
+    def unlink(self, *, missing_ok=False):
         if self._files.held.pop(self._name, None) is None and not missing_ok:
             raise FileNotFoundError(self._name)
 
@@ -171,12 +155,12 @@ class _Path:
 class _Written(io.BytesIO):
     """A file that is there when it is closed."""
 
-    def __init__(self, held: dict[str, bytes], name: str) -> None:
+    def __init__(self, held, name):
         super().__init__()
         self._held = held
         self._name = name
 
-    def close(self) -> None:
+    def close(self):
         if not self.closed:
             self._held[self._name] = self.getvalue()
         super().close()

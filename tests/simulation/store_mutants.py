@@ -1,252 +1,292 @@
-"""Faults in what is stored, and in where a partition is taken up (promises 2, 7, 8, 9, 12)."""
+"""Faults in stored offsets, sessions and ownership (1, 2, 7, 8, 9, 10, 12, 15)."""
 
 from dataclasses import replace
-from typing import Any
 
+from acker.acker import Acker
 from partition import recovery
-from partition.errors import SourceLost, StoreCorrupt
-from partition.interfaces import Claim, StoredOffset
+from partition.assigned_partition import Departures, Lost, PartitionState, Revoked
+from partition.assignment import Assignment
+from partition.delivery import AtLeastOnce
+from partition.errors import OwnershipLost, SourceLost, StoreCorrupt
+from partition.flow_control import FlowControl
+from partition.interfaces import StoredOffset
 from partition.offsets import offset_store, ownership
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.ownership import KnownNode
 from partition.offsets.requests import ANY_VERSION, OutcomeUnknown, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
-from tests.simulation.mutants import Patches, around, mutant, put
+from tests.simulation.mutants import around, mutant, put, replaces, wraps
+from topology.workers.key_queue import CallQueue
+from transactions.partition_transactions import PartitionTransactions
 
 _NOTHING = StoredOffset(Position(0), "p")
 
 
-@mutant
-def no_cas_on_commit() -> Patches:
+@replaces(offset_store.Update, "operations")
+def no_cas_on_commit(change):
     """A commit is written whatever the node's version is."""
-
-    def operations(change: Any) -> Any:
-        yield SetNode(change.path, change.data, ANY_VERSION)
-
-    return [put(offset_store.Update, "operations", operations)]
+    yield SetNode(change.path, change.data, ANY_VERSION)
 
 
-@mutant
-def incarnation_not_checked() -> Patches:
+@replaces(offset_store.Update, "operations")
+def incarnation_not_checked(change):
     """A node that was deleted and made anew is taken for the one that was known."""
-
-    def operations(change: Any) -> Any:
-        yield SetNode(change.path, change.data, change.known.version)
-
-    return [put(offset_store.Update, "operations", operations)]
+    yield SetNode(change.path, change.data, change.known.version)
 
 
-@mutant
-def read_back_asks_not_whose() -> Patches:
+@replaces(offset_store, "_read_back")
+def read_back_asks_not_whose(at, tried, pending, refused):
     """After a lost reply any node counts as our own write."""
-
-    def read_back(at: Any, tried: Any, pending: Any, refused: Any) -> Any:
-        for partition in [change.partition for change in tried]:
-            found = yield from at.node(partition)
-            if found is not None:
-                at.held.take(partition, found)
-            del pending[partition]
-
-    return [put(offset_store, "_read_back", read_back)]
+    for partition in [change.partition for change in tried]:
+        found = yield from at.node(partition)
+        if found is not None:
+            at.held.take(partition, found)
+        del pending[partition]
 
 
-@mutant
-def lost_reply_is_a_failure() -> Patches:
+@wraps(offset_store, "_read_back")
+def lost_reply_is_a_failure(original, at, tried, pending, refused):
     """After a lost reply a commit is written again, and its own first write fences it."""
-
-    def read_back(original: Any, at: Any, tried: Any, pending: Any, refused: Any) -> Any:
-        for change in tried:
-            found = yield from at.node(change.partition)
-            if found is not None and found.node.writer == change.node.writer:
-                unsigned = change._replace(node=replace(change.node, writer=None))
-                pending[change.partition] = unsigned
-        tried = [pending[change.partition] for change in tried]
-        yield from original(at, tried, pending, refused)
-
-    return [around(offset_store, "_read_back", read_back)]
+    for change in tried:
+        found = yield from at.node(change.partition)
+        if found is not None and found.node.writer == change.node.writer:
+            unsigned = change._replace(node=replace(change.node, writer=None))
+            pending[change.partition] = unsigned
+    tried = [pending[change.partition] for change in tried]
+    yield from original(at, tried, pending, refused)
 
 
-@mutant
-def lost_reply_is_a_success() -> Patches:
+@wraps(ownership.Access, "write")
+def lost_reply_is_a_success(original, at, operations):
     """A write whose reply was lost counts as done."""
-
-    def write(original: Any, at: Any, operations: Any) -> Any:
-        try:
-            return (yield from original(at, operations))
-        except OutcomeUnknown:
-            return {each.path: getattr(each, "version", -1) + 1 for each in operations}
-
-    return [around(ownership.Access, "write", write)]
+    try:
+        return (yield from original(at, operations))
+    except OutcomeUnknown:
+        return {each.path: getattr(each, "version", -1) + 1 for each in operations}
 
 
-@mutant
-def claim_does_not_raise_the_epoch() -> Patches:
+@wraps(ownership, "replace")
+def claim_does_not_raise_the_epoch(original, node, **named):
     """A claim leaves the epoch as it is."""
-
-    def replaced(original: Any, node: Any, **named: Any) -> Any:
-        return node if "epoch" in named else original(node, **named)
-
-    return [around(ownership, "replace", replaced)]
+    return node if "epoch" in named else original(node, **named)
 
 
-@mutant
-def claim_ignores_another_claim() -> Patches:
+@wraps(ownership.Access, "write")
+def claim_ignores_another_claim(original, at, operations):
     """A claim is written whatever the node's version is, with the offset that was read."""
-
-    def write(original: Any, at: Any, operations: Any) -> Any:
-        blind = [
-            SetNode(each.path, each.data, ANY_VERSION)
-            if isinstance(each, SetNode) and "/partition_" in each.path
-            else each
-            for each in operations
-        ]
-        return original(at, blind)
-
-    return [around(ownership.Access, "write", write)]
+    blind = [
+        SetNode(each.path, each.data, ANY_VERSION)
+        if isinstance(each, SetNode) and "/partition_" in each.path
+        else each
+        for each in operations
+    ]
+    return original(at, blind)
 
 
-@mutant
-def zombie_takes_its_partition_back() -> Patches:
+@wraps(offset_store, "claim")
+def zombie_takes_its_partition_back(original, at, partition, *, adopt, **_again):
     """Who claims anew after a session fences whoever has the partition by now, and then halts."""
-
-    def claim(original: Any, at: Any, partition: Any, *, adopt: bool, **_again: bool) -> Any:
-        return original(at, partition, adopt=adopt)
-
-    return [around(offset_store, "claim", claim)]
+    return original(at, partition, adopt=adopt)
 
 
 @mutant
-def session_end_ignored() -> Patches:
+def session_end_ignored():
     """The end of a session takes no ownership with it."""
     return [put(OffsetStore, "session_ended", lambda _nodes: None)]
 
 
-@mutant
-def commit_moves_back() -> Patches:
+@wraps(offset_store, "change_to")
+def commit_moves_back(original, at, partition, known, position, *open_now):
     """What is stored is now and then less than what is stored already."""
-
-    def change_to(
-        original: Any, at: Any, partition: Any, known: KnownNode, position: Any, *open_now: Any
-    ) -> Any:
-        if position.offset % 5 == 0:
-            position = replace(position, offset=max(0, position.offset - 6))
-        return original(at, partition, known, position, *open_now)
-
-    return [around(offset_store, "change_to", change_to)]
+    if position.offset % 5 == 0:
+        position = replace(position, offset=max(0, position.offset - 6))
+    return original(at, partition, known, position, *open_now)
 
 
-@mutant
-def first_position_not_stored() -> Patches:
+@replaces(OffsetStore, "_first")
+def first_position_not_stored(_nodes, *_given, **_named):
     """Reading begins although no first position is stored."""
-
-    def first(_nodes: Any, *_given: Any, **_named: Any) -> Any:
-        return
-        yield
-
-    return [put(OffsetStore, "_first", first)]
+    return
+    yield
 
 
-@mutant
-def absent_is_zero() -> Patches:
+@wraps(offset_store, "claim")
+def absent_is_zero(original, at, partition, **named):
     """No offset reads as offset 0."""
-
-    def claim(original: Any, at: Any, partition: Any, **named: Any) -> Any:
-        taken: Claim = yield from original(at, partition, **named)
-        return taken if taken.stored is not None else replace(taken, stored=_NOTHING)
-
-    return [around(offset_store, "claim", claim)]
+    taken = yield from original(at, partition, **named)
+    return taken if taken.stored is not None else replace(taken, stored=_NOTHING)
 
 
-@mutant
-def unreadable_is_zero() -> Patches:
+@wraps(ownership, "decode")
+def unreadable_is_zero(original, path, data):
     """What is no offset reads as offset 0."""
-
-    def decode(original: Any, path: str, data: bytes) -> OffsetNode:
-        try:
-            node: OffsetNode = original(path, data)
-        except StoreCorrupt:
-            return OffsetNode(_NOTHING)
-        return node
-
-    return [around(ownership, "decode", decode)]
+    try:
+        node = original(path, data)
+    except StoreCorrupt:
+        return OffsetNode(_NOTHING)
+    return node
 
 
-@mutant
-def missing_is_new() -> Patches:
+@wraps(ownership.Access, "topic")
+def missing_is_new(original, at, name):
     """A node that is gone looks like one that never was."""
-
-    def topic(original: Any, at: Any, name: str) -> Any:
-        node, version = yield from original(at, name)
-        at.held.begun.pop(name, None)
-        return TopicNode(frozenset(), node.first, node.others), version
-
-    return [around(ownership.Access, "topic", topic)]
+    node, version = yield from original(at, name)
+    at.held.begun.pop(name, None)
+    return TopicNode(frozenset(), node.first, node.others), version
 
 
-@mutant
-def recreated_topic_not_noticed() -> Patches:
+@wraps(recovery, "loss_of")
+def recreated_topic_not_noticed(original, partition, position, log, **named):
     """A topic's id is not looked at."""
-
-    def loss_of(original: Any, partition: Any, position: Any, log: Any, **named: Any) -> Any:
-        return original(partition, replace(position, topic_id=log.topic_id), log, **named)
-
-    return [around(recovery, "loss_of", loss_of)]
+    return original(partition, replace(position, topic_id=log.topic_id), log, **named)
 
 
 @mutant
-def topic_id_not_stored() -> Patches:
+def topic_id_not_stored():
     """The topic's id is left out of what is committed."""
     position = LeaderEpochs.at
     return [put(LeaderEpochs, "at", lambda *about: replace(position(*about), topic_id=None))]
 
 
-@mutant
-def truncation_not_noticed() -> Patches:
+@wraps(recovery, "loss_of")
+def truncation_not_noticed(original, partition, position, log, **named):
     """Where the log was cut off is not looked at."""
-
-    def loss_of(original: Any, partition: Any, position: Any, log: Any, **named: Any) -> Any:
-        if position.topic_id == log.topic_id and position.offset >= log.start:
-            return None
-        return original(partition, position, log, **named)
-
-    return [around(recovery, "loss_of", loss_of)]
+    if position.topic_id == log.topic_id and position.offset >= log.start:
+        return None
+    return original(partition, position, log, **named)
 
 
-@mutant
-def lost_range_not_told() -> Patches:
+@replaces(recovery, "_jump")
+def lost_range_not_told(loss, ways, policy, transactions):
     """A range is skipped without a notice."""
-
-    def jump(loss: Any, ways: Any, policy: str, transactions: Any) -> Any:
-        if policy == "halt":
-            raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
-        yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
-        return loss.resume
-
-    return [put(recovery, "_jump", jump)]
+    if policy == "halt":
+        raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
+    yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
+    return loss.resume
 
 
-@mutant
-def lost_range_notice_not_awaited() -> Patches:
+@replaces(recovery, "_jump")
+def lost_range_notice_not_awaited(loss, ways, policy, transactions):
     """A range is skipped before its notice is durable."""
+    if policy == "halt":
+        raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
+    ways.notify(loss)
+    yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
+    return loss.resume
 
-    def jump(loss: Any, ways: Any, policy: str, transactions: Any) -> Any:
-        if policy == "halt":
-            raise SourceLost(loss.partition, loss.reason, loss.position.offset, loss.found)
-        ways.notify(loss)
-        yield ways.store.move(loss.partition, loss.resume, loss.reason, transactions)
-        return loss.resume
 
-    return [put(recovery, "_jump", jump)]
+@wraps(recovery, "_first")
+def new_partition_starts_at_latest(original, partition, start_from, claim, found):
+    """A partition that was added while running starts at its end."""
+    if claim.topic_begun:
+        return Position(found.end, None, found.topic_id)
+    return original(partition, start_from, claim, found)
+
+
+@wraps(Assignment, "_run")
+def emits_without_a_claim(original, assignment, held, opened):
+    """A partition that was opened runs, though the session of its claim is over."""
+    held.session = assignment._ways.store.session
+    original(assignment, held, opened)
 
 
 @mutant
-def new_partition_starts_at_latest() -> Patches:
-    """A partition that was added while running starts at its end."""
+def uncommitted_not_counted():
+    """The window reaches from the frontier, however little of it is stored."""
+    return [
+        put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.emitted_count),
+        put(PartitionTransactions, "in_flight", lambda mode: mode._ledger.emitted_count),
+    ]
 
-    def first(original: Any, partition: Any, start_from: Any, claim: Claim, found: Any) -> Any:
-        if claim.topic_begun:
-            return Position(found.end, None, found.topic_id)
-        return original(partition, start_from, claim, found)
 
-    return [around(recovery, "_first", first)]
+@wraps(Assignment, "refuse")
+def refuse_forgets_what_is_under_way(original, assignment, partition, error):
+    """Who loses a partition while it is mended takes it back, and mends it no more."""
+    held = assignment[partition]
+    was_under_way = held.chain is not None
+    original(assignment, partition, error)
+    if was_under_way and isinstance(error, OwnershipLost):
+        held.retry_at = held.trouble = None
+        if held.state is PartitionState.RECOVERING:
+            held.state = PartitionState.READING
+
+
+@wraps(FlowControl, "pause_if_full")
+def not_owned_and_not_paused(original, flow, held):
+    """What waits for its claim is fetched on and on."""
+    if held.is_owned:
+        original(flow, held)
+
+
+@wraps(Assignment, "_tell")
+def session_end_not_told(original, assignment, held):
+    """Who hears of its partitions does not hear that one is not its any more."""
+    if held.is_owned:
+        original(assignment, held)
+
+
+_KEPT_SECONDS = 900.0
+
+
+def _trees_live_on():
+    return put(Acker, "discard", lambda _acker, _chosen: None)
+
+
+@mutant
+def place_freed_by_time():
+    """No tree of a partition is thought to live after a quarter of an hour, and they live on."""
+
+    def to_ask(original, departures, now):
+        since = departures.__dict__.setdefault("since", {})
+        for held in departures.retired:
+            since.setdefault(id(held), (now, held))
+        for key, (at, held) in list(since.items()):
+            if now - at >= _KEPT_SECONDS:
+                departures.forget(held.index)
+                del since[key]
+        original(departures, now)
+        return []
+
+    return [around(Departures, "to_ask", to_ask), _trees_live_on()]
+
+
+@wraps(Departures, "to_ask")
+def place_freed_at_once(original, departures, now):
+    """A place is another's as soon as its partition is given up."""
+    for place in original(departures, now):
+        departures.forget(place)
+    return []
+
+
+@mutant
+def late_answers_count():
+    """What comes late of a partition that is lost counts for whoever has its place."""
+    return [put(Acker, "holds", lambda _acker, _chosen: False), _trees_live_on()]
+
+
+@wraps(Acker, "holds")
+def undrained_outcomes_forgotten(original, acker, chosen):
+    """A place is free when no tree of it lives, though the acker has not told what came of them."""
+    with put(Acker, "_has_outcomes", False):  # noqa: FBT003 - what the property says
+        return original(acker, chosen)
+
+
+@wraps(Assignment, "_note")
+def loss_after_a_revocation_not_told(original, assignment, held, change):
+    """Who hears of its partitions does not hear of a loss while one is claimed again."""
+    if isinstance(change, Lost) and isinstance(held.told, Revoked) and held.told.error is None:
+        held.told = change
+        return
+    original(assignment, held, change)
+
+
+@mutant
+def suspended_calls_start():
+    """What waits of a partition starts while it is claimed again."""
+    return [put(CallQueue, "suspend", lambda _queue, _partition: None)]
+
+
+@mutant
+def calls_of_a_lost_partition_start():
+    """What waits of a partition that is lost is on its way all the same."""
+    return [put(CallQueue, "drop", lambda _queue, _is_gone: [])]

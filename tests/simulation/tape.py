@@ -1,11 +1,11 @@
-"""Tapes: a seed's events, running them, and the shortest one that still fails."""
+"""A seed's tape: run it, heal the world (promise 15), shrink what fails, and trace it."""
 
+import json
 import random
 import time
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,9 @@ from unittest import mock
 import structlog
 
 from tests.simulation.errors import Violation
-from tests.simulation.healing import heal
+from tests.simulation.life import EVERY_PARTITION, FOR_OPERATORS
 from tests.simulation.settings import is_shared, kind_of
-from tests.simulation.spooled import SimFiles, files_in_memory
+from tests.simulation.spooled import files_in_memory
 from tests.simulation.world import Event, World
 
 # What happens all the time, and how often.
@@ -69,7 +69,7 @@ class Run:
     at: int  # the place in the tape where it was violated
 
 
-def events(seed: int, length: int) -> Iterator[Event]:
+def events(seed, length):
     """The events of a seed. Phases without faults alternate with some kinds of them."""
     rng = random.Random(f"tape {seed}")
     usual, faults = _RATES[kind_of(seed)]
@@ -87,7 +87,7 @@ def events(seed: int, length: int) -> Iterator[Event]:
         yield kind, rng.randrange(_DICE), rng.randrange(_DICE)
 
 
-def run(seed: int, tape: Sequence[Event], *, healing: bool = True) -> Run:
+def run(seed, tape, *, healing=True):
     """Run a tape in the seed's world, heal it, and see that a fresh record gets through."""
     with quiet(seed) as files:
         world = World(seed, files)
@@ -104,12 +104,11 @@ def run(seed: int, tape: Sequence[Event], *, healing: bool = True) -> Run:
         return Run(seed, world.steps, violation, world.situations, _hash(world), place)
 
 
-def run_seed(seed: int) -> Run:
-    """Run a seed's own tape."""
+def run_seed(seed):
     return run(seed, list(events(seed, LENGTH)))
 
 
-def _hash(world: World) -> int:
+def _hash(world):
     stored = sorted(
         (str(p), seen.offset, seen.epoch) for p, seen in world.oracle.stored.now.items()
     )
@@ -118,7 +117,7 @@ def _hash(world: World) -> int:
 
 
 @contextmanager
-def quiet(seed: int) -> Iterator[SimFiles]:
+def quiet(seed):
     """Without log lines and a disk, and without a clock or randomness but what the seed decides."""
     rng = random.Random(f"names {seed}")
     silent = structlog.make_filtering_bound_logger(50)
@@ -136,11 +135,11 @@ def quiet(seed: int) -> Iterator[SimFiles]:
         structlog.configure(**before)
 
 
-def _named(rng: random.Random) -> uuid.UUID:
+def _named(rng):
     return uuid.UUID(int=rng.getrandbits(128), version=4)
 
 
-def _forbidden() -> float:
+def _forbidden():
     raise AssertionError("the hearts ask no clock")
 
 
@@ -152,21 +151,14 @@ class Shrunk:
     is_shortest: bool
     seconds: float  # that there were
 
-    def __str__(self) -> str:
+    def __str__(self):
         how = "as short as it gets"
         if not self.is_shortest:
             how = f"shrinking stopped after {self.seconds:g} s, so a shorter one may do"
         return f"{how} ({len(self.tape)} events)"
 
 
-def shrink(
-    seed: int,
-    tape: Sequence[Event],
-    violation: Violation,
-    *,
-    at: int,
-    seconds: float = SHRINK_SECONDS,
-) -> Shrunk:
+def shrink(seed, tape, violation, *, at, seconds=SHRINK_SECONDS):
     """Delete entries as long as the same promise is broken (delta debugging, Zeller 1999).
 
     What broke before the end of the tape (`at`) has to break without healing too.
@@ -189,3 +181,147 @@ def shrink(
             return Shrunk(current, is_shortest=True, seconds=seconds)
         size = max(size // 2, 1)
     return Shrunk(current, is_shortest=False, seconds=seconds)
+
+
+def trace(seed, tape, say=print):
+    """Print events, situations, emissions, notices and stored offsets, and how it ends."""
+    with quiet(seed) as files:
+        world = World(seed, files)
+        _listen(world, say)
+        say(str(world.settings))
+        try:
+            world.start()
+            for place, event in enumerate(tape):
+                say(f"{place:5} {json.dumps(event)}  {_lives(world)}")
+                world.step(event)
+            say("all heals")
+            heal(world)
+        except Violation as error:
+            say(f"after step {world.steps}: {error}")
+        else:
+            say(f"clean after step {world.steps}")
+
+
+def _lives(world):
+    return " ".join(life.name + (" (paused)" if life.frozen else "") for life in world.lives)
+
+
+def _listen(world, say):
+    def also(owner, name, line):
+        original = getattr(owner, name)
+
+        def both(*args, **named):
+            say(f"      {line(*args)}")
+            return original(*args, **named)
+
+        setattr(owner, name, both)
+
+    also(world.zookeeper, "written", _write)
+    also(world.oracle, "emitted", lambda life, try_, _: f"{life.name} emits {try_.record}")
+    also(world.oracle, "declared", str)
+    seen = world.situations
+    world.situations = type(seen)()
+    for owner in (world.sink, world.letters):
+        also(owner, "seen", str)
+    also(world, "seen", str)
+    also(world.network, "_seen", str)
+
+
+def _write(sender, path, _before, after):
+    who = "the operator" if sender is None else sender.name
+    return f"{who} writes {path}: {'nothing' if after is None else after.decode(errors='replace')}"
+
+
+_ROUNDS = 1500
+_OPERATOR = 100  # rounds
+_SUPERVISOR = 50
+_ROUND = (
+    "poll", "net", "read", "bolt", "bolt", "bolt", "seal", "sink", "sink", "net", "letter",
+    "letter", "take", "take", "take", "resolve", "commit", "expire", "heartbeat", "net", "tick",
+)  # fmt: skip
+_GOOD = 2
+
+
+def _look_into(world):
+    """The operator ends all processes when one waits for him, or ended for his sake.
+
+    They start again with `skip`. Not for partitions that were merely taken over: who took
+    them must go on with them.
+    """
+    halted = [held.error for life in world.lives for held in life.reader.assignment]
+    if world.waits_for_operator or any(isinstance(error, FOR_OPERATORS) for error in halted):
+        world.waits_for_operator = False
+        world.seen("processes_ended_by_their_operator")
+        for life in world.lives:
+            life.end()
+        world.lives.clear()
+        world.do_repair(0, 0)
+
+
+def heal(world):
+    """End every fault, start a process if need be, write a record into each partition, and wait."""
+    lived_on = _end_faults(world)
+    _plan(world)
+    for log in world.cluster.live_logs():
+        log.append(1)
+        log.append_gap(1)  # its transaction's marker
+    rng = random.Random(world.settings.seed)
+    missing = ""
+    for turn in range(_ROUNDS):
+        for kind in _ROUND:
+            world.step((kind, rng.randrange(1 << 30), _dice(kind, rng)))
+        if turn % _OPERATOR == 0:
+            _look_into(world)
+            _plan(world)
+        if lived_on and turn == _SUPERVISOR and not _all_held(world):
+            world.start(heal=True)
+        if not world.lives:
+            world.seen("process_started_again_by_its_supervisor")
+            world.start(heal=True)
+        if turn % 8 == 0:
+            missing = world.oracle.everything_is_settled()
+            if missing is None:
+                for life in world.lives:
+                    world.transactions.kept(life)
+                    world.oracle.let_go(life)
+                return
+    raise Violation(15, f"after everything had healed: {missing}")
+
+
+def _plan(world):
+    for life in world.lives if world.settings.shared else ():
+        life.want(EVERY_PARTITION if life is world.lives[-1] else ())
+
+
+def _end_faults(world):
+    world.heal()
+    for life in list(world.lives):
+        life.frozen = False
+        if life.draining:  # it may own what it reads no more
+            life.end()
+            world.lives.remove(life)
+    world.waits_for_operator = False
+    if world.settings.seed % 2 == 0 and world.lives:
+        return True
+    world.start(heal=True)
+    return False
+
+
+def _all_held(world):
+    """Whether each partition is some process's; nobody takes up again what a dead one took."""
+    held = {
+        held.partition
+        for life in world.lives
+        for held in life.reader.assignment
+        if held.error is None
+    }
+    return all(log.partition in held for log in world.cluster.live_logs())
+
+
+def _dice(kind, rng):
+    dice = rng.randrange(1 << 30)
+    if kind == "bolt":
+        return dice & ~(63 << 5)
+    if kind in {"sink", "letter"}:
+        return dice | _GOOD
+    return dice % 3 if kind == "tick" else dice

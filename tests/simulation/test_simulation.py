@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.__main__ import main
 from tests.simulation.every_mutant import kill, killer
 from tests.simulation.life import Life
-from tests.simulation.mutants import MUTANTS, Patches, mutated, put
+from tests.simulation.mutants import MUTANTS, mutated, put
 from tests.simulation.tape import events, run, shrink
 
 
@@ -93,7 +93,7 @@ def test_a_fault_in_what_the_spark_engines_driver_stages_is_found(name, promises
 
 
 def test_a_mutant_that_only_crashes_is_not_killed(monkeypatch, capsys):
-    def crashes() -> Patches:
+    def crashes():
         return [put(Life, "do_commit", lambda _life, _dice, _more: None)]
 
     monkeypatch.setitem(MUTANTS, "crashes", crashes)

@@ -1,7 +1,6 @@
 """What the oracle lets an offset pass."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,10 @@ from tests.simulation.stored import Seen, StoredOffsets
 ONE = Partition("a", 0)
 
 
-def passes(log: SimLog, low: int, high: int, *, epochs: tuple[int, int]) -> None:
+def passes(log, low, high, *, epochs):
     """A process that has stored `low` stores `high`, under these leader epochs."""
-    world: Any = SimpleNamespace(cluster=SimpleNamespace(logs={("a-1", ONE): log}))
-    sender: Any = SimpleNamespace(fetcher=SimpleNamespace(read_under={}))
+    world = SimpleNamespace(cluster=SimpleNamespace(logs={("a-1", ONE): log}))
+    sender = SimpleNamespace(fetcher=SimpleNamespace(read_under={}))
     old, new = (
         Seen(offset, 1, "p", epoch, "a-1")
         for offset, epoch in zip((low, high), epochs, strict=True)
@@ -24,7 +23,7 @@ def passes(log: SimLog, low: int, high: int, *, epochs: tuple[int, int]) -> None
     StoredOffsets(world)._passed(sender, ONE, old, new, moved=False)
 
 
-def written_anew_below(stored: int, *, start: int) -> SimLog:
+def written_anew_below(stored, *, start):
     """A log whose records were all read, that a later leader wrote anew; it begins at `start`."""
     log = SimLog(ONE, "a-1")
     for _ in range(stored):

@@ -9,51 +9,32 @@ is, and so does one that a table has. T7 two tables never differ in a txid's rec
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING
 
 from partition.errors import KindChanged, ReplayDiffers, SinkAhead, SinkStateLost
 from partition.records import Partition
 from tests.simulation.errors import Violation
-from tests.simulation.kafka import SimRecord
-from tests.simulation.recorded import NOTHING, Open, Recorded
-
-if TYPE_CHECKING:
-    from tests.simulation.life import Life
-    from tests.simulation.oracle import Flight
-    from tests.simulation.transaction_sink import Row, SimTable
-    from tests.simulation.tuples import Attempt
-    from tests.simulation.world import World
-    from topology.sink import Share, Staged
+from tests.simulation.stored import NOTHING
 
 
 class TransactionOracle:
     """Every check of transactions. Raises Violation."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world):
         self._world = world
-        self._epochs: dict[tuple[str, str], int] = {}  # of fences, by table and line
-        self._last: dict[tuple[str, str], int] = {}  # txids that landed, by table and line
+        self._epochs = {}  # of fences, by table and line
+        self._last = {}  # txids that landed, by table and line
         self._before = NOTHING  # in the node that is being written
-        self._written: dict[tuple[str, Partition], dict[int, Open]] = {}  # by whom, by txid
-        self._users: dict[tuple[Partition, int, int], str] = {}  # who emitted under an attempt
-        self._record_ids: dict[Partition, str] = {}  # whose write the node holds
-        self._replayed: set[tuple[Partition, int, int]] = set()
-        self._contents: dict[tuple[str, int], dict[str, frozenset[SimRecord]]] = {}
-        self._digests: dict[tuple[str, str, int], str] = {}
-        self._in: dict[str, set[SimRecord]] = {}
+        self._written = {}  # by whom, by txid
+        self._users = {}  # who emitted under an attempt
+        self._record_ids = {}  # whose write the node holds
+        self._replayed = set()
+        self._contents = {}
+        self._digests = {}
+        self._in = {}
 
     # What is stored
 
-    def written(
-        self,
-        sender: "Life",
-        partition: Partition,
-        old: Recorded | None,
-        new: Recorded | None,
-        *,
-        offset: int,
-    ) -> None:
-        """A life wrote a node."""
+    def written(self, sender, partition, old, new, *, offset):
         if new is None:
             raise Violation(14, f"{sender.name} wrote no transactions into {partition}")
         self._before = old = old or NOTHING
@@ -75,7 +56,7 @@ class TransactionOracle:
             raise Violation(14, f"{partition}: txid {new.committed} is done, begun was {last}")
         self._written[key] = entries
 
-    def _follows(self, partition: Partition, new: Recorded, offset: int) -> None:
+    def _follows(self, partition, new, offset):
         settings = self._world.settings
         if new.kind != settings.kind:
             raise Violation(14, f"{partition} is {new.kind} now")
@@ -88,8 +69,7 @@ class TransactionOracle:
                 raise Violation(14, f"{partition} at {offset} has a hole: {new}")
             place = each.end
 
-    def _removed(self, partition: Partition, gone: Open, old: Recorded, new: Recorded) -> None:
-        """Each table has it; or none, and it is planned anew (opaque)."""
+    def _removed(self, partition, gone, old, new):
         tables = self._world.tables
         has = [table.name for table in tables if self.txid_of(table, partition) >= gone.txid]
         if gone.txid <= new.committed:
@@ -100,11 +80,10 @@ class TransactionOracle:
         elif not self._may_be_dropped(old, new):
             raise Violation(14, f"{partition}: txid {gone.txid} was dropped")
 
-    def _may_be_dropped(self, old: Recorded, new: Recorded) -> bool:
-        """Whether what no table has may be planned anew."""
+    def _may_be_dropped(self, old, new):
         return self._world.settings.kind == "opaque"
 
-    def _changed(self, partition: Partition, was: Open, now: Open, *, own: bool) -> None:
+    def _changed(self, partition, was, now, *, own):
         if now.attempt < was.attempt:
             raise Violation(14, f"{partition}: {was} went back to {now}")
         same_range = was[2:] == now[2:]
@@ -123,7 +102,7 @@ class TransactionOracle:
             raise Violation(14, f"{partition}: {was} became {now}")
         self._world.seen("transaction_grew")
 
-    def _tried_again(self, partition: Partition, was: Open, now: Open, *, same_range: bool) -> None:
+    def _tried_again(self, partition, was, now, *, same_range):
         if self._world.settings.kind == "transactional":
             if not same_range:
                 raise Violation(14, f"{partition}: {was} was replayed as {now}")
@@ -133,8 +112,7 @@ class TransactionOracle:
 
     # What is emitted
 
-    def emitted(self, life: "Life", record: SimRecord) -> None:
-        """A record was emitted for the first time by a life."""
+    def emitted(self, life, record):
         partition = record.partition
         written = self._written.get((life.name, partition), {})
         for each in written.values():
@@ -145,7 +123,7 @@ class TransactionOracle:
                 return
         raise Violation(14, f"{record} was emitted, but not in a stored range: {written}")
 
-    def emitted_again(self, life: "Life", record: SimRecord) -> None:
+    def emitted_again(self, life, record):
         """A record was retried; its transaction, and all after it, wait for it."""
         written = self._written.get((life.name, record.partition), {})
         txids = [each.txid for each in written.values() if each.first <= record.offset < each.end]
@@ -154,29 +132,25 @@ class TransactionOracle:
 
     # What lands
 
-    def txid_of(self, table: "SimTable", partition: Partition) -> int:
-        """The last txid of a partition in a table."""
+    def txid_of(self, table, partition):
         return self._last.get((table.name, str(partition)), 0)
 
-    def fenced(self, table: "SimTable", line: str, epoch: int) -> None:
-        """A table refuses lower epochs of a line from now on."""
+    def fenced(self, table, line, epoch):
         self._epochs[table.name, line] = max(epoch, self._epochs.get((table.name, line), 0))
 
-    def said_done(self, table: "SimTable", sender: "Life", staged: "Staged") -> None:
-        """A table says that it has a group already: then it is that group."""
+    def said_done(self, table, sender, staged):
         for share in staged.shares:
             digest = self._digests.get((table.name, share.line, share.txid))
             if digest != share.digest:
                 raise Violation(3, f"{table.name} has {share} of {sender.name} as {digest}")
         self._world.seen("commit_repeated")
 
-    def has_some(self, table: "SimTable", sender: "Life", staged: "Staged") -> None:
+    def has_some(self, table, sender, staged):
         """A table has only some of a group: who leaves out what it has would not ask for it."""
         shares = ", ".join(f"{share.line} txid {share.txid}" for share in staged.shares)
         raise Violation(14, f"{table.name} has only some of {shares} of {sender.name}")
 
-    def landed(self, table: "SimTable", sender: "Life", staged: "Staged") -> None:
-        """A group is durable."""
+    def landed(self, table, sender, staged):
         if not sender.alive:
             self._world.seen("commit_of_a_dead_process_landed")
         if len(staged.shares) > 1:
@@ -184,9 +158,7 @@ class TransactionOracle:
         for share, rows in zip(staged.shares, staged.parts, strict=True):
             self._share_landed(table, sender, share, rows)
 
-    def _share_landed(
-        self, table: "SimTable", sender: "Life", share: "Share", rows: list["Row"]
-    ) -> None:
+    def _share_landed(self, table, sender, share, rows):
         where = (table.name, share.line)
         what = f"{share.line} txid {share.txid} of {sender.name} in {table.name}"
         if share.epoch < self._epochs.get(where, 0):
@@ -212,15 +184,7 @@ class TransactionOracle:
         flight = self._world.oracle.flight_at(sender, partition)
         self._all_tables(what, table, share, records, flight)
 
-    def _records_of(
-        self,
-        what: str,
-        table: "SimTable",
-        sender: "Life",
-        partition: Partition,
-        stored: Open,
-        rows: list["Row"],
-    ) -> frozenset[SimRecord]:
+    def _records_of(self, what, table, sender, partition, stored, rows):
         """The records of a share that landed, which are those that were stored."""
         flight = self._world.oracle.flight_at(sender, partition)
         tries = [flight.tries[n] for n in range(stored.first, stored.end) if n in flight.tries]
@@ -228,18 +192,12 @@ class TransactionOracle:
         self._are_their_rows(what, table, tries, rows)
         return frozenset(each.record for each in tries)
 
-    def _are_the_stored(self, what: str, stored: Open, records: list[SimRecord]) -> None:
+    def _are_the_stored(self, what, stored, records):
         if (len(records), _digest_of(records)) != (stored.records, stored.digest):
             offsets = [each.offset for each in records]
             raise Violation(14, f"{what} has {offsets}, stored was {stored}")
 
-    def _are_their_rows(
-        self,
-        what: str,
-        table: "SimTable",
-        tries: list["Attempt"],
-        rows: list["Row"],
-    ) -> None:
+    def _are_their_rows(self, what, table, tries, rows):
         """Each record's rows are those of its last try, each once; and its letters are durable."""
         found = list(rows)
         for each in tries:
@@ -259,14 +217,7 @@ class TransactionOracle:
             attempt = found[0].attempt
             raise Violation(14, f"{what} has a row of try {attempt.number} of {attempt.record}")
 
-    def _all_tables(
-        self,
-        what: str,
-        table: "SimTable",
-        share: "Share",
-        records: frozenset[SimRecord],
-        flight: "Flight",
-    ) -> None:
+    def _all_tables(self, what, table, share, records, flight):
         contents = self._contents.setdefault((share.line, share.txid), {})
         for other, theirs in contents.items():
             if theirs != records:
@@ -282,7 +233,7 @@ class TransactionOracle:
 
     # What cannot go on
 
-    def halted(self, life: "Life") -> set[Partition]:
+    def halted(self, life):
         """The partitions whose open transactions cannot be replayed: then the log is another."""
         found = set()
         for held in life.reader.assignment:
@@ -295,8 +246,7 @@ class TransactionOracle:
                     self._differs(held.partition, held.error)
         return found
 
-    def _differs(self, partition: Partition, halted: ReplayDiffers) -> None:
-        """A partition that halts for ever has to have a reason."""
+    def _differs(self, partition, halted):
         now = self._world.oracle.stored.now.get(partition)
         log = self._world.cluster.log(partition)
         if now is None or now.transactions is None or log is None or log.topic_id != now.topic_id:
@@ -311,7 +261,7 @@ class TransactionOracle:
         if now.transactions.open:
             raise Violation(12, f"{partition} halted, but its log has all of it: {halted}")
 
-    def kept(self, life: "Life") -> None:
+    def kept(self, life):
         """No rows are kept of what is done (10)."""
         leftover = None if life.transacting is None else life.transacting.leftover()
         if leftover is not None:
@@ -319,9 +269,9 @@ class TransactionOracle:
 
     # The operator
 
-    def given_up(self, partition: Partition, txid: int) -> set[SimRecord]:
+    def given_up(self, partition, txid):
         """An operator has a line go on behind a txid. Give what only some tables have."""
-        found: set[SimRecord] = set()
+        found = set()
         for key in [key for key in self._contents if key[0] == str(partition)]:
             for records in self._contents.pop(key).values():
                 found |= records
@@ -332,11 +282,11 @@ class TransactionOracle:
         return found
 
 
-def _digest_of(records: list[SimRecord]) -> str:
+def _digest_of(records):
     pairs = [struct.pack("<qq", record.offset, len(record)) for record in records]
     return hashlib.blake2b(b"".join(pairs), digest_size=16).hexdigest()
 
 
-def _partition_of(line: str) -> Partition:
+def _partition_of(line):
     topic, _, number = line.rstrip("]").partition("[")
     return Partition(topic, int(number))
