@@ -4,7 +4,7 @@ Importing this starts nothing, and imports no client of Spark, Kafka or PostgreS
 that need them import them inside their functions, so that a bolt's unit test starts no JVM.
 """
 
-from sinks.kafka.dead_letters import KafkaDeadLetters
+from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 from sinks.kafka.sink import KafkaTopicSink
 from sinks.memory import DiscardSink, ForeachSink, MemoryDeadLetters, MemorySink
 from sinks.postgres.sink import PostgresSink

@@ -40,7 +40,7 @@ from topology.masking import escaped
 
 if TYPE_CHECKING:
     from service.dead_letters.commands import DeadLetterResult, Filters, Selection, Skipped
-    from service.dead_letters.messages import DeadLetterId, Mark, RecordContent, StoredDeadLetter
+    from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
     from service.dead_letters.topic import DeadLetterTopic
     from sinks.kafka.client import TransactionalProducer
     from topology.sink import Scalar
@@ -398,7 +398,7 @@ def _opened(target: str, config: Path | None) -> Iterator[OpenTopic]:
     """Open the topology's dead-letter topic. Raises NoDeadLetterTopic."""
     from service.dead_letters.topic import DeadLetterTopic
     from service.wiring import wire
-    from sinks.kafka.dead_letters import KafkaDeadLetters
+    from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 
     topology = load_topology(target)
     settings = configured(config)
@@ -459,7 +459,7 @@ def _listed(topic: "DeadLetterTopic", selection: "Selection", limit: int) -> Lis
 def show_list(console: Console, topic: str, listed: Listed) -> None:
     """Print a table of letters, and a line for each kind of error."""
     from service.dead_letters.format import cut
-    from service.dead_letters.messages import utc_text
+    from service.dead_letters.stored import utc_text
 
     rows = [
         (
@@ -501,7 +501,7 @@ def show_one(
 ) -> None:
     """Print all that is known of one letter."""
     from service.dead_letters.format import header_text, value_lines
-    from service.dead_letters.messages import utc_text
+    from service.dead_letters.stored import utc_text
 
     facts = [
         ("letter", str(letter.id)),

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from partition.flow_control import Throttle
-from service.dead_letters.messages import (
+from service.dead_letters.stored import (
     DeadLetterId,
     Mark,
     MarkKind,
@@ -29,13 +29,13 @@ from service.dead_letters.messages import (
 from service.dead_letters.topic import DeadLetterTopic
 from service.errors import ServiceError
 from sinks.kafka.client import (
+    CommitUnknown,
     NotAccepted,
-    OutcomeUnknown,
     ProducerFenced,
     RecordMetadata,
     TransactionalProducer,
 )
-from sinks.kafka.messages import Message
+from sinks.kafka.messages import OutgoingMessage
 
 Outcome: TypeAlias = Literal["to_replay", "to_drop", "replayed", "dropped", "refused", "failed"]
 
@@ -345,7 +345,7 @@ def _send_records(
         headers = headers_to_send(
             letter, content, earlier=result.earlier, source=topic.name, at_ms=at_ms
         )
-        copy = Message(result.topic, content.value, content.key, headers, result.partition)
+        copy = OutgoingMessage(result.topic, content.value, content.key, headers, result.partition)
         if not writer.add(result, copy):
             return
     if writer.flush():
@@ -417,12 +417,12 @@ class _MarkedWriter:
         self._operator = operator
         self._kind: MarkKind = kind
         self._throttle = None if per_second is None else Throttle(per_second)
-        self._waiting: list[tuple[DeadLetterResult, Message | None]] = []
+        self._waiting: list[tuple[DeadLetterResult, OutgoingMessage | None]] = []
         self._bytes = 0
         self._room = 0
         self._done = 0
 
-    def add(self, result: DeadLetterResult, copy: Message | None) -> bool:
+    def add(self, result: DeadLetterResult, copy: OutgoingMessage | None) -> bool:
         """Take a dead letter and what is sent of it; return False after an unknown outcome."""
         if not self._waiting:
             self._room = self._await_room()
@@ -445,11 +445,11 @@ class _MarkedWriter:
             time.sleep(self._throttle.seconds_left())
         return _MOST
 
-    def _commit(self, batch: Sequence[tuple[DeadLetterResult, Message | None]]) -> bool:
+    def _commit(self, batch: Sequence[tuple[DeadLetterResult, OutgoingMessage | None]]) -> bool:
         """Commit a batch; if the broker rejects one of its messages, each dead letter alone."""
         sent: list[str] = []
 
-        def marks(stored: Sequence[RecordMetadata]) -> list[Message]:
+        def marks(stored: Sequence[RecordMetadata]) -> list[OutgoingMessage]:
             positions = iter(stored)
             for _, copy in batch:
                 at = None if copy is None else next(positions)
@@ -467,7 +467,7 @@ class _MarkedWriter:
             return True
         except ProducerFenced as error:
             raise ConcurrentOperator(self._topic, self._done) from error
-        except OutcomeUnknown as error:
+        except CommitUnknown as error:
             for result, _ in batch:
                 result.outcome, result.note = "failed", f"{_UNCLEAR}: {error}"
             return False
@@ -478,7 +478,7 @@ class _MarkedWriter:
             self._throttle.take(len(batch))
         return True
 
-    def _mark(self, each: DeadLetterId, to: str) -> Message:
+    def _mark(self, each: DeadLetterId, to: str) -> OutgoingMessage:
         by, at_ms, why = self._operator
         value, headers = encode_mark(Mark(each.offset, self._kind, at_ms, by, why, to))
-        return Message(self._topic, value, None, headers, each.partition)
+        return OutgoingMessage(self._topic, value, None, headers, each.partition)

@@ -1,7 +1,4 @@
-"""What stands in messages, shown to a person: nothing of it reaches the terminal as a command.
-
-Pure. What does not print (control characters, marks of writing direction) is escaped.
-"""
+"""Contents of messages as text that is safe to print on a terminal. Pure."""
 
 import msgspec
 
@@ -13,25 +10,22 @@ _PRINTED = frozenset(map(chr, range(0x20, 0x7F)))  # of ASCII
 
 
 def cut(text: str, most: int) -> str:
-    """The text, escaped, in so many characters at most."""
+    """Escape a text and cut it to at most `most` characters."""
     shown = escaped(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def header_text(value: bytes | None) -> str:
-    """A header's or a key's value: text, or hexadecimal digits."""
+    """Return the value of a header or key as text, or in hexadecimal digits."""
     if value is None:
         return "(null)"
-    text = _printing(value)
+    text = _printable(value)
     return f"0x{value.hex()}" if text is None else escaped(text)
 
 
 def value_lines(value: bytes, most: int) -> list[str]:
-    """A value in lines: JSON laid out, text, or a dump; at most `most` bytes of it.
-
-    The last line says what was left out.
-    """
-    text = _laid_out(value) or _printing(value)
+    """Return at most `most` bytes of a value as lines of indented JSON, text, or a hex dump."""
+    text = _indented(value) or _printable(value)
     if text is None:
         lines = _dump(value[:most])
         left = max(0, len(value) - most)
@@ -45,8 +39,8 @@ def value_lines(value: bytes, most: int) -> list[str]:
     return lines
 
 
-def _laid_out(value: bytes) -> str | None:
-    """JSON with a line for each part, its tokens as they are; None if it is none."""
+def _indented(value: bytes) -> str | None:
+    """Indent JSON and keep its tokens; None if it is not JSON."""
     if value.lstrip()[:1] not in (b"{", b"[") or len(value) > _LARGEST_JSON:
         return None
     try:
@@ -56,8 +50,8 @@ def _laid_out(value: bytes) -> str | None:
         return None
 
 
-def _printing(value: bytes) -> str | None:
-    """Text, if it is UTF-8 of which nearly all prints."""
+def _printable(value: bytes) -> str | None:
+    """Return the text if it is UTF-8 and nearly all of it prints."""
     try:
         text = value.decode()
     except UnicodeDecodeError:

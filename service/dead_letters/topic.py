@@ -11,7 +11,7 @@ from partition.interfaces import Log
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Partition, Position
-from service.dead_letters.messages import (
+from service.dead_letters.stored import (
     ContentDigest,
     DeadLetterId,
     ForeignMessage,

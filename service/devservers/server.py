@@ -227,6 +227,7 @@ class EmbeddedServer(ABC):
 
     def _let_go(self) -> None:
         if self._owner_lock is not None:
+            fcntl.flock(self._owner_lock, fcntl.LOCK_UN)  # also for copies in forked processes
             self._owner_lock.close()
             self._owner_lock = None
 

@@ -3,6 +3,8 @@
 This module imports confluent_kafka, so the sinks import it when they open.
 """
 
+# ruff: noqa: SLF001 - the public codes of KafkaError have such names
+
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,9 +15,13 @@ from typing import Any, NamedTuple
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+)
 
-from sinks.kafka.messages import Message
+from sinks.kafka.messages import OutgoingMessage
 from topology.errors import SinkError
 from topology.sink import Scalar
 
@@ -25,7 +31,7 @@ _client_log = logging.getLogger("headrace.sinks.kafka")  # else librdkafka write
 
 _NONE: Mapping[str, Scalar] = {}
 _ANSWER_SECONDS = 15.0
-# Rejected credentials are told of in the first second, and a slow cluster gets its time.
+# Rejected credentials show within a second; a slow cluster gets more time.
 _ASK_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _LOG_SECONDS = 5.0
 _SEND_SECONDS = 60  # until a message or a transaction has failed
@@ -51,23 +57,23 @@ class ClientErrorLog:
         self._topic = topic
         self._clock = clock
         self._next: dict[int, float] = {}
-        self._held: dict[int, int] = {}
+        self._suppressed: dict[int, int] = {}
         self.refused: KafkaError | None = None
         self.last = ""
 
     def take(self, error: KafkaError) -> None:
         """Log or count an error; this is librdkafka's `error_cb`."""
         kind, now = error.code(), self._clock()
-        if kind == KafkaError._AUTHENTICATION:  # noqa: SLF001 - its public name, here and below
+        if kind == KafkaError._AUTHENTICATION:
             self.refused = error
-        if kind != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - the error before says more
+        if kind != KafkaError._ALL_BROKERS_DOWN:
             self.last = error.str()
         if now < self._next.get(kind, 0.0):
-            self._held[kind] = self._held.get(kind, 0) + 1
+            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
             return
         self._next[kind] = now + _LOG_SECONDS
-        held = self._held.pop(kind, 0)
-        log.warning(self._event, topic=self._topic, error=error.str(), held_back=held)
+        suppressed = self._suppressed.pop(kind, 0)
+        log.warning(self._event, topic=self._topic, error=error.str(), held_back=suppressed)
 
 
 class Cluster:
@@ -98,9 +104,9 @@ class Cluster:
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has, 0 if it does not exist.
 
-        Credentials that a broker rejects end it; the client tells of them by its callback alone.
+        Rejected credentials end it; the client reports them by its callback alone.
         """
-        admin, failed = self.admin(), KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+        admin, failed = self.admin(), KafkaError(KafkaError._TIMED_OUT)
         for seconds in _ASK_SECONDS:
             try:
                 # All topics: a broker may create a topic that it is asked for by name.
@@ -144,25 +150,27 @@ class PlainProducer:
     """Send messages at least once, without duplicates from librdkafka's retries. One thread."""
 
     def __init__(self, cluster: Cluster, max_bytes: int) -> None:
-        self._cluster = cluster
-        self._max_bytes = max_bytes
+        required: dict[str, Scalar] = {"delivery.report.only.error": True}
+        self._conf = _sending(cluster, max_bytes, required)
         self._producer: Producer | None = None
-        self._errors: list[str] = []
 
-    def send(self, messages: Iterable[Message]) -> None:
+    def send(self, messages: Iterable[OutgoingMessage]) -> None:
         """Return when all in-sync replicas have every message. Raises NotSent, KafkaException."""
         if self._producer is None:
-            self._producer = Producer(
-                _sending(self._cluster, self._max_bytes, {"delivery.report.only.error": True})
-            )
-        self._errors.clear()
+            self._producer = Producer(self._conf)
+        errors: list[str] = []
+
+        def on_delivery(error: KafkaError | None, _report: Report) -> None:
+            if error is not None:
+                errors.append(error.str())
+
         try:
             for message in messages:
-                _produce(self._producer, message, on_delivery=self._on_delivery)
+                _produce(self._producer, message, on_delivery=on_delivery)
             left = self._producer.flush(2 * _SEND_SECONDS)
-            if self._errors or left:
-                count = len(self._errors) + left
-                why = self._errors[0] if self._errors else "no answer"
+            if errors or left:
+                why = errors[0] if errors else "no answer"
+                count = len(errors) + left
                 raise NotSent(f"{count} messages were not confirmed: {why}")  # noqa: TRY301
         except BaseException:
             self.close()  # the next producer does not retry what this one still holds
@@ -174,20 +182,16 @@ class PlainProducer:
         if producer is not None:
             drop(producer)
 
-    def _on_delivery(self, error: KafkaError | None, _report: Report) -> None:
-        if error is not None:
-            self._errors.append(error.str())
-
 
 class RecordMetadata(NamedTuple):
-    """Where the broker stored a message."""
+    """The position of a stored message."""
 
     partition: int
     offset: int
 
 
 class NotOpened(SinkError):
-    """Kafka begins no transactions for us now."""
+    """Kafka does not begin transactions now."""
 
 
 class TransactionFailed(Exception):
@@ -205,7 +209,7 @@ class ProducerFenced(TransactionFailed):
     """
 
 
-class OutcomeUnknown(TransactionFailed):
+class CommitUnknown(TransactionFailed):
     """No answer to the commit. Opening a producer of the same name decides it."""
 
 
@@ -229,7 +233,7 @@ class TransactionalProducer:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may commit. After ProducerFenced and OutcomeUnknown it must be reopened."""
+        """Whether it may commit. After ProducerFenced and CommitUnknown it must be reopened."""
         return self._producer is not None
 
     def open(self) -> None:
@@ -244,23 +248,23 @@ class TransactionalProducer:
             producer.init_transactions(_INIT_SECONDS)
         except KafkaException as error:
             raise NotOpened(
-                f"Kafka begins no transactions of '{self.name}': {self._cluster.explain(error)}; "
-                "a broker that answers, and the right to write under that transactional.id, are "
-                "needed"
+                f"Kafka begins no transactions of '{self.name}': {self._cluster.explain(error)}. "
+                "It needs a broker that answers, and the right to write under that "
+                "transactional.id."
             ) from error
         self._producer = producer
 
     def commit(
         self,
-        messages: Iterable[Message],
-        then: Callable[[Sequence[RecordMetadata]], Iterable[Message]] | None = None,
+        messages: Iterable[OutgoingMessage],
+        then: Callable[[Sequence[RecordMetadata]], Iterable[OutgoingMessage]] | None = None,
     ) -> None:
         """Send messages in one transaction; `then` adds more once their offsets are known.
 
         Raises TransactionFailed.
         """
         if self._producer is None:
-            raise OutcomeUnknown(f"producer '{self.name}' is not open")
+            raise CommitUnknown(f"producer '{self.name}' is not open")
         producer, is_committing = self._producer, False
         try:
             producer.begin_transaction()
@@ -269,7 +273,7 @@ class TransactionalProducer:
             for message in messages:
                 _produce(producer, message)
             is_committing = True
-            patiently(producer.commit_transaction)
+            commit_with_retries(producer.commit_transaction)
         except KafkaException as error:
             code, text = error.args[0], text_of(error)
             if _is_fenced(code):
@@ -277,7 +281,7 @@ class TransactionalProducer:
                 raise ProducerFenced(text) from error
             if is_committing and not code.txn_requires_abort():
                 self.close()
-                raise OutcomeUnknown(text) from error
+                raise CommitUnknown(text) from error
             self._abort(producer)
             raise NotAccepted(text) from error
         except BaseException:
@@ -311,7 +315,7 @@ def drop(producer: Producer) -> None:
         producer.poll(0)
 
 
-def patiently(commit: Callable[[float], None]) -> None:
+def commit_with_retries(commit: Callable[[float], None]) -> None:
     """Commit a transaction; repeat it while librdkafka calls the error retriable."""
     ends = time.monotonic() + _SEND_SECONDS
     while True:
@@ -344,7 +348,7 @@ def _sending(
     return cluster.conf(defaults, {**always, **required})
 
 
-def _produce(producer: Producer, message: Message, **options: Any) -> None:
+def _produce(producer: Producer, message: OutgoingMessage, **options: Any) -> None:
     """Hand a message to the client, waiting for room in its queue."""
     partition = _BY_KEY if message.partition is None else message.partition
     headers = list(message.headers) or None
@@ -359,7 +363,7 @@ def _produce(producer: Producer, message: Message, **options: Any) -> None:
             return
 
 
-def _stored(producer: Producer, messages: Iterable[Message]) -> list[RecordMetadata]:
+def _stored(producer: Producer, messages: Iterable[OutgoingMessage]) -> list[RecordMetadata]:
     """Send messages and return where the broker stored each. Raises KafkaException."""
     stored: dict[int, RecordMetadata] = {}
     errors: list[KafkaError] = []
@@ -374,7 +378,7 @@ def _stored(producer: Producer, messages: Iterable[Message]) -> list[RecordMetad
         _produce(producer, message, on_delivery=partial(on_delivery, number))
     left = producer.flush(_FLUSH_SECONDS)
     if left and not errors:
-        errors.append(KafkaError(KafkaError._TIMED_OUT, f"{left} messages without an answer"))  # noqa: SLF001
+        errors.append(KafkaError(KafkaError._TIMED_OUT, f"{left} messages without an answer"))
     if errors:
         raise KafkaException(errors[0])
     return [stored[number] for number in range(len(stored))]
@@ -383,8 +387,8 @@ def _stored(producer: Producer, messages: Iterable[Message]) -> list[RecordMetad
 def _is_fenced(error: KafkaError) -> bool:
     """Whether another producer has taken the name over, or ours is unusable."""
     ended = {
-        KafkaError._FENCED,  # noqa: SLF001
-        KafkaError._FATAL,  # noqa: SLF001
+        KafkaError._FENCED,
+        KafkaError._FATAL,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     }

@@ -22,7 +22,7 @@ _SHOWN = 200  # characters of an error
 _WITHOUT_FLOATS = frozenset({type(None), bool, int, str, bytes, datetime, date, time, timedelta})
 
 
-class Message(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message to a topic; without a partition, the key decides."""
 
     topic: str
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 class Encoded:
     """The messages in the order of their rows, and why each other row was rejected."""
 
-    messages: list[Message]
+    messages: list[OutgoingMessage]
     rejected: dict[int, str]
 
 
@@ -94,12 +94,12 @@ class Encoder:
             _add_traces(encoded, traces, max_bytes)
         return encoded
 
-    def _message(self, row: Any) -> Message:
+    def _message(self, row: Any) -> OutgoingMessage:
         if isinstance(row, _NoRow):
             raise row.reason
         key = None if self._key is None else self._key(row)
         headers = () if self._headers is None else tuple(self._headers(row))
-        return Message(self._topic, self._value(row), key, headers)
+        return OutgoingMessage(self._topic, self._value(row), key, headers)
 
 
 class _NoRow(NamedTuple):
@@ -189,7 +189,7 @@ def _add_traces(encoded: Encoded, traces: RowTraces, max_bytes: int) -> None:
             encoded.messages[place] = traced
 
 
-def _size(message: Message) -> int:
+def _size(message: OutgoingMessage) -> int:
     """Return the most bytes it takes in the log, uncompressed. Raises TypeError."""
     size = _FRAME_BYTES + _length("value", message.value) + _length("key", message.key)
     for name, value in message.headers:

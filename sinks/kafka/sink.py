@@ -1,5 +1,7 @@
 """A Kafka topic as a sink: rows and txids in one transaction of Kafka's."""
 
+# ruff: noqa: PLC0415 - see sinks/__init__
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -21,7 +23,7 @@ from topology.sink import (
 
 if TYPE_CHECKING:  # they import confluent_kafka; see sinks/__init__
     from sinks.kafka.client import PlainProducer
-    from sinks.kafka.transactions import Owner
+    from sinks.kafka.producer_fence import ProducerFence
 
 # A batch waits for the broker once; a hundred times this would only wait longer for its rows.
 _BATCH_ROWS = 10_000
@@ -62,22 +64,22 @@ class KafkaTopicSink(Sink[Row]):
         self._encoder = Encoder(topic, value, key, headers)
         self._max_bytes = 0
         self._plain: PlainProducer | None = None
-        self._owner: Owner | None = None
+        self._owner: ProducerFence | None = None
 
     def open(self, context: SinkContext) -> None:
         """Check that the topic exists; under exactly-once, the topic of transactions too.
 
         Raises SinkFailed, naming the topic, when it is missing or the broker does not answer.
         """
-        from confluent_kafka import KafkaException  # noqa: PLC0415 - see sinks/__init__
+        from confluent_kafka import KafkaException
 
-        from sinks.kafka.client import Cluster, PlainProducer, TransactionalProducer  # noqa: PLC0415
-        from sinks.kafka.transactions import ClaimsTopic, Owner  # noqa: PLC0415
+        from sinks.kafka.client import Cluster, PlainProducer, TransactionalProducer
+        from sinks.kafka.producer_fence import OwnershipLog, ProducerFence
 
         mask.add(secrets_in(self._properties))
         properties = {**context.kafka, **self._properties}
         cluster = Cluster(properties, "topic_broker_error", self.topic)
-        claims = ClaimsTopic(cluster, self.transactions_topic, context.pipeline, context.sink)
+        claims = OwnershipLog(cluster, self.transactions_topic, context.pipeline, context.sink)
         try:
             if not cluster.partitions(self.topic):
                 raise SinkFailed(f"topic '{self.topic}' does not exist; create it first")
@@ -93,12 +95,12 @@ class KafkaTopicSink(Sink[Row]):
         self._plain = PlainProducer(cluster, max_bytes)
         if context.exactly_once:
             name = f"headrace.{context.pipeline}.{context.sink}.{uuid4().hex}"
-            self._owner = Owner(
+            self._owner = ProducerFence(
                 name, claims, lambda name: TransactionalProducer(cluster, name, max_bytes)
             )
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Claim the lines and fence whoever claimed them before; see the contract."""
+        """LineClaim the lines and fence whoever claimed them before; see the contract."""
         if not fences:
             return []  # and nobody owns anything
         return self._owned().fence(fences)
@@ -134,7 +136,7 @@ class KafkaTopicSink(Sink[Row]):
             self._owner.close()
         self._plain = self._owner = None
 
-    def _owned(self) -> "Owner":
+    def _owned(self) -> "ProducerFence":
         if self._owner is None:
             raise SinkFailed(f"topic '{self.topic}' is not open for transactions")
         return self._owner

@@ -1,4 +1,4 @@
-"""One table in its database: connections, transactions, and what their errors mean.
+"""One table in its database: connections, transactions, errors, and the committed txids.
 
 Every name in a statement is quoted, every value a parameter.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from sinks.postgres import table as t
+from sinks.postgres import catalogue as c
 from sinks.postgres.text import Lines, data_of
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import InvalidTopology, SinkBusy, SinkError, SinkFailed, missing_extra
@@ -28,63 +28,61 @@ TRANSACTION_SECONDS = 120.0
 _CONNECT_SECONDS = 10
 _BUSY_SECONDS = 0.5
 
-# In each transaction, so that it holds behind a pooler, too. A transaction whose client is
-# frozen ends, and its locks with it; what the server has answered COMMIT to is on its disk.
+# Set in each transaction, so that it holds behind a pooler. A transaction whose client is frozen
+# ends and releases its locks; an answered COMMIT is on the server's disk.
 BEGIN = """\
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SELECT set_config('lock_timeout', '10s', true), set_config('statement_timeout', '100s', true),
        set_config('idle_in_transaction_session_timeout', '20s', true),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                   WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"""
-_CONNINFO = "allowed is postgresql://user@host:port/database, or 'host=… dbname=…'"
+_CONNINFO = "expected postgresql://user@host:port/database, or 'host=… dbname=…'"
 _CHECK_AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
-# Two that create a table at once would both find that there is none.
+# Serialises creation: two processes would both find no table.
 _LOCK_CREATION = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'headrace', 'big')})"
 
-# Classes of errors that no row brings about: locks and the server's state; connections and what
-# they were prepared for; the server's resources and its insides.
-_PASSING = (
+# Error classes that no row causes: locks, the server's state, connections, resources, internals.
+_TEMPORARY = (
     "01", "02", "03", "07", "08", "0B", "0L", "0P", "24", "25", "26", "28", "2B", "2D", "34", "3B",
     "3D", "40", "53", "55", "57", "58", "72", "99", "F0", "HV", "XX",
 )  # fmt: skip
-_CHANGED = ("42", "3F", "0A")  # the table, or our rights, are others than they were
-_BUSY = ("55P03", "57014", "40001", "40P01")  # locks, limits of time, deadlocks
+_CHANGED = ("42", "3F", "0A")  # the table, or our rights, changed
+_BUSY = ("55P03", "57014", "40001", "40P01")  # locks, timeouts, deadlocks
 _OUR_COPY_IS_MALFORMED = "22P04"
 
 
 class RowsRefused(SinkFailed):
-    """The database refuses rows of which this was not known when they were staged."""
+    """The database rejected rows that it was not asked about when they were staged."""
 
     def __init__(self, said: str) -> None:
         super().__init__(f"{said}; after a restart they are found and rejected alone")
 
 
 class _Altered(SinkError):
-    """The table, or a column of it, is another one than when it was examined."""
+    """The table or its columns changed since they were examined."""
 
 
 class Database:
-    """The table that a sink writes, and the transactions that do it.
+    """The table that a sink writes, and its transactions.
 
-    Any thread may use it, over a connection that is kept for the next use. After any error it is
-    closed, since nobody knows what state it is in; and the table is examined over each new one.
-    What goes wrong is raised as the contract of sinks has it: SinkBusy, SinkFailed and its
-    RowsRefused; a psycopg.Error may pass, and leaves it unknown whether COMMIT was done.
+    Any thread may use it. A connection is reused until an error, which leaves it in an unknown
+    state; each new connection examines the table. Raises SinkBusy, SinkFailed and RowsRefused; a
+    psycopg.Error is temporary and leaves the outcome of COMMIT unknown.
     """
 
     def __init__(self, what: str, conninfo: str, table: str, **given: str | None) -> None:
-        """Only stores; `what` was given it, and `given` counts more than `conninfo`.
+        """Store only; `given` overrides `conninfo`.
 
         Raises InvalidTopology for a JDBC URL, InvalidSchema for the table's name.
         """
         if conninfo.startswith("jdbc:"):
-            raise InvalidTopology(f"{what}: found a URL of JDBC's; {_CONNINFO}")
+            raise InvalidTopology(f"{what}: found a JDBC URL, {_CONNINFO}")
         self.table = table
         self.where = f"table '{table}'"
-        self.facts: t.Facts | None = None
-        self.wanted: t.Wanted
-        self.statements: t.Statements
-        self._name = t.table_name(table)
+        self.table_info: c.TableInfo | None = None
+        self.target: c.TargetSchema
+        self.statements: c.Statements
+        self._name = c.table_name(table)
         self._given: dict[str, Any] = {"conninfo": conninfo, **given}
         self._adds = self._has_lines = False
         self._owner = ("", "")
@@ -92,13 +90,13 @@ class Database:
         self._idle: list[Connection] = []
         self._busy: list[Connection] = []
 
-    def open(self, context: SinkContext, wanted: t.Wanted, *, adds: bool = False) -> None:
-        """Connect, make what is missing, and examine the table. Raises SinkFailed."""
-        if wrong := [field for field in wanted.stored if t.sql_type(field.type) is None]:
+    def open(self, context: SinkContext, target: c.TargetSchema, *, adds: bool = False) -> None:
+        """Connect, create what is missing, and examine the table. Raises SinkFailed."""
+        if wrong := [field for field in target.stored if c.sql_type(field.type) is None]:
             found = f"column '{wrong[0].name}': found {wrong[0].type}"
-            raise SinkFailed(f"{self.where}: {found}; PostgreSQL has no such type")
+            raise SinkFailed(f"{self.where}: {found}, which PostgreSQL has not")
         self._owner, self._has_lines = (context.pipeline, context.sink), context.exactly_once
-        self.wanted, self.facts, self._adds = wanted, None, adds
+        self.target, self.table_info, self._adds = target, None, adds
         self._conninfo = self._reached(context)
         try:
             self.run(lambda _connection: None)
@@ -108,7 +106,7 @@ class Database:
             raise SinkFailed(f"{self.where}: {mask(_said(error))}") from error
 
     def run(self, step: Callable[[Connection], Result]) -> Result:
-        """Run a step in a transaction, and commit it; a step may roll it back itself."""
+        """Run a step in a transaction and commit; the step may roll it back itself."""
         if not self._conninfo:
             raise SinkFailed(f"{self.where} is not open")
         connection = None
@@ -126,7 +124,7 @@ class Database:
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            self._tell(error)
+            self._raise_contract_error(error)
             raise
         self._idle.append(connection)
         if not self._conninfo:  # it was closed meanwhile
@@ -134,18 +132,18 @@ class Database:
         return result
 
     def read(
-        self, context: SinkContext, step: Callable[[Connection, t.Facts | None], Result]
+        self, context: SinkContext, step: Callable[[Connection, c.TableInfo | None], Result]
     ) -> Result:
-        """Run a step on a table that may not be there, over a connection of its own."""
+        """Run a step on a table that may be missing, over its own connection."""
         try:
             with _connect(self._reached(context)) as connection:
                 return self._transaction(connection, lambda each: step(each, self._find(each)))
         except Exception as error:
-            self._tell(error)
+            self._raise_contract_error(error)
             raise
 
     def close(self) -> None:
-        """Let go of the connections; one that is in use is broken off, and its user finds out."""
+        """Close the connections; whoever uses one gets an error."""
         self._conninfo = ""
         for connection in list(self._busy):
             _cut_off(connection)
@@ -153,7 +151,7 @@ class Database:
             self._idle.pop().close()
 
     def _reached(self, context: SinkContext) -> str:
-        """The whole conninfo. Raises SinkFailed, without a secret."""
+        """Return the whole conninfo. Raises SinkFailed, without a secret."""
         mask.add(filter(None, [self._given.get("password"), os.environ.get("PGPASSWORD")]))
         try:
             import psycopg  # noqa: PLC0415 - see sinks/__init__
@@ -163,8 +161,8 @@ class Database:
             raise SinkFailed(f"{needs} ({error})") from error
         try:
             known = {key: str(value) for key, value in conninfo_to_dict(**self._given).items()}
-        except psycopg.Error:  # whose text may have any part of it
-            raise SinkFailed(f"{self.where}: its conninfo cannot be read; {_CONNINFO}") from None
+        except psycopg.Error:  # its text may contain any part of the conninfo
+            raise SinkFailed(f"{self.where}: its conninfo cannot be read, {_CONNINFO}") from None
         mask.add(secrets_in(known))
         shown = {key: known[key] for key in ("host", "port", "dbname") if key in known}
         server = make_conninfo("", **shown) or "libpq's default server"
@@ -174,9 +172,9 @@ class Database:
         return make_conninfo("", **{**ours, **known, "client_encoding": "UTF8"})
 
     def _transaction(self, connection: Connection, step: Callable[[Connection], Result]) -> Result:
-        """Run a step in a transaction; one that takes too long loses its connection.
+        """Run a step in a transaction; cut the connection if it takes too long.
 
-        The server's own limits end statements; but none ends a wait for one that stands still.
+        The server's limits end statements, but no wait for a server that does not answer.
         """
         watch = threading.Timer(TRANSACTION_SECONDS, _cut_off, [connection])
         watch.name, watch.daemon = "postgres-limit", True
@@ -195,80 +193,81 @@ class Database:
             self._busy.remove(connection)
             watch.cancel()
 
-    def _tell(self, error: BaseException) -> None:
-        """Raise what the contract has for an error; nothing, if it may pass or is that already."""
+    def _raise_contract_error(self, error: BaseException) -> None:
+        """Raise the contract's error for an error; return if it is one, or temporary."""
         means = verdict(error)
         said = f"table '{self.table}': {_said(error)}"
         if means == "busy":
             raise SinkBusy(_BUSY_SECONDS, said) from error
-        if means != "passing":
+        if means != "temporary":
             raise (RowsRefused if means == "refused" else SinkFailed)(said) from error
 
     # The table itself
 
     @property
-    def examined(self) -> t.Facts:
-        """The table as it was examined last."""
-        if self.facts is None:
+    def examined(self) -> c.TableInfo:
+        if self.table_info is None:
             raise SinkFailed(f"{self.where} is not open")
-        return self.facts
+        return self.table_info
 
     def examine(self, connection: Connection) -> None:
-        """Look at the table; the first time, make what is missing of it.
+        """Read the table's definition; the first time, create what is missing.
 
-        Raises SinkFailed when it cannot be written, or is not the one that has the rows.
+        Raises SinkFailed when it cannot be written, or is not the table that has the rows.
         """
-        makes = self.facts is None
-        facts = self._find(connection)
-        if makes and self._lacks(connection, facts):
+        is_first = self.table_info is None
+        info = self._find(connection)
+        if is_first and self._lacks(connection, info):
             connection.execute(_LOCK_CREATION)
-            self._make(connection, self._find(connection))  # someone may have been quicker
-            facts = self._find(connection)
-        if facts is None or self._lacks(connection, facts):
-            gone = "is not in the search path" if makes else "was removed while rows were written"
+            self._create(connection, self._find(connection))  # another process may have been faster
+            info = self._find(connection)
+        if info is None or self._lacks(connection, info):
+            gone = (
+                "is not in the search path" if is_first else "was removed while rows were written"
+            )
             raise SinkFailed(f"{self.where}: it, or its headrace_transactions, {gone}")
-        if wrong := list(facts.complaints(self.wanted)):
+        if wrong := list(info.problems(self.target)):
             raise SinkFailed(f"{self.where}: {'; '.join(wrong)}")
-        self._check_identity(connection, facts.schema, facts.oid)
+        self._check_identity(connection, info.schema, info.oid)
         if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
-            raise SinkFailed(f"{self.where}: the database's encoding is {encoding}; needed is UTF8")
-        self.facts, self.statements = facts, t.Statements(facts, self.wanted)
+            raise SinkFailed(f"{self.where}: found encoding {encoding}, expected UTF8")
+        self.table_info, self.statements = info, c.Statements(info, self.target)
 
-    def _find(self, connection: Connection) -> t.Facts | None:
-        """Read the table from the catalogue; None: it is not there."""
-        found = connection.execute(t.TABLE, [t.quoted(*self._name)]).fetchone()
+    def _find(self, connection: Connection) -> c.TableInfo | None:
+        """Read the table from the catalogue; None if it is missing."""
+        found = connection.execute(c.TABLE, [c.quoted(*self._name)]).fetchone()
         if found is None:
             return None
-        columns = [t.Column(*row) for row in connection.execute(t.COLUMNS, found[:1])]
-        indexes = [t.Index(*row) for row in connection.execute(t.INDEXES, found[:1])]
-        return t.Facts(columns, indexes, *found)
+        oid = [int(found[0].partition(" ")[0])]
+        columns = [c.Column(*row) for row in connection.execute(c.COLUMNS, oid)]
+        indexes = [c.Index(*row) for row in connection.execute(c.INDEXES, oid)]
+        return c.TableInfo(columns, indexes, *found)
 
-    def _lacks(self, connection: Connection, facts: t.Facts | None) -> bool:
-        """Whether the table, a column of it, or the table of the lines is missing."""
-        if facts is None or (self._adds and facts.new_columns(self.wanted)):
+    def _lacks(self, connection: Connection, info: c.TableInfo | None) -> bool:
+        """Whether the table, a column of it, or headrace_transactions is missing."""
+        if info is None or (self._adds and info.new_columns(self.target)):
             return True
-        return self._has_lines and not _has_identities(connection, facts.schema)
+        return self._has_lines and not _has_identities(connection, info.schema)
 
-    def _make(self, connection: Connection, facts: t.Facts | None) -> None:
-        """Make what is missing: the table, new columns, the table of the lines.
+    def _create(self, connection: Connection, info: c.TableInfo | None) -> None:
+        """Create what is missing: the table, new columns, headrace_transactions.
 
-        There, `table` is the one that has the rows. A regclass follows a renaming, and a dump has
-        it as a name, so a restored one is the restored table.
+        Its column `table` is a regclass, which follows a renaming, and which a dump stores by name.
         """
-        if facts is None:
+        if info is None:
             schema = self._name[0] or _cell(connection, "SELECT current_schema()")
             if schema is None:
                 raise SinkFailed(f"{self.where}: no schema of the search path exists; name one")
             self._check_identity(connection, schema, 0)
-            parts = [t.definition(field) for field in self.wanted.stored]
-            if self.wanted.key:
-                parts.append(f"PRIMARY KEY ({t.listed(self.wanted.key)})")
-            table = t.quoted(schema, self._name[1])
+            parts = [c.definition(field) for field in self.target.stored]
+            if self.target.key:
+                parts.append(f"PRIMARY KEY ({c.listed(self.target.key)})")
+            table = c.quoted(schema, self._name[1])
             connection.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
         else:
-            schema, table = facts.schema, t.quoted(facts.schema, facts.name)
-            for field in facts.new_columns(self.wanted) if self._adds else ():
-                column = t.definition(field.with_nullable(nullable=True))
+            schema, table = info.schema, c.quoted(info.schema, info.name)
+            for field in info.new_columns(self.target) if self._adds else ():
+                column = c.definition(field.with_nullable(nullable=True))
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
         if self._has_lines:
             connection.execute(f"""\
@@ -281,7 +280,7 @@ CREATE TABLE IF NOT EXISTS {_lines_in(schema)} (
 ALTER TABLE {_lines_in(schema)} ADD COLUMN IF NOT EXISTS "table" regclass""")
 
     def _check_identity(self, connection: Connection, schema: str, oid: int) -> None:
-        """Raise SinkFailed if the sink has committed to another table; oid 0: there is none."""
+        """Raise SinkFailed if the sink has committed to another table; oid 0: it is missing."""
         if not self._has_lines or not _has_identities(connection, schema):
             return
         other = f"""\
@@ -289,10 +288,10 @@ SELECT coalesce(nullif("table"::text, "table"::oid::text), 'a table that was dro
 FROM {_lines_in(schema)} WHERE "pipeline" = $1 AND "sink" = $2 AND "txid" > 0
 AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         if (found := _cell(connection, other, *self._owner, oid)) is not None:
-            has = "is another one" if oid else "is not there"
+            has = "is another one" if oid else "is missing"
             raise SinkFailed(
                 f"{self.where}: it {has}, and sink '{self._owner[1]}' has committed rows to "
-                f"{found}. Put that table back; or, to begin anew, delete the sink's rows of "
+                f"{found}. Restore that table; or, to start over, delete the sink's rows from "
                 f"{_lines_in(schema)}"
             )
 
@@ -305,11 +304,10 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         *,
         one_by_one: bool = False,
     ) -> dict[int, str]:
-        """Write what `rows` returns, and move the shares' lines, in one transaction.
+        """Write the rows that `rows` returns, and set the shares' txids, in one transaction.
 
-        The lines are locked after the rows were sent. So who is frozen, or slow, while sending
-        holds up nobody; and who holds the locks needs nothing more of its client but a word.
-        Without shares, one by one, says which rows were refused, by index.
+        The lines are locked after the rows were sent, so a slow or frozen sender blocks nobody.
+        Without shares, one by one, return the reasons of rejected rows by index.
         """
 
         def is_due(connection: Connection, *, locked: bool) -> bool:
@@ -319,7 +317,7 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
 
         def commit(connection: Connection) -> dict[int, str]:
             if not is_due(connection, locked=False):
-                return {}  # what is fenced or committed stays so
+                return {}  # fenced and committed lines stay so
             lines = rows(connection)
             if len(lines):
                 self._send(connection, lines, one_by_one=one_by_one)
@@ -336,7 +334,7 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         return self.run(commit)
 
     def refused(self, lines: Lines) -> dict[int, str] | None:
-        """Put rows into the table, and take them back; None: it takes them all, at once."""
+        """Insert rows and roll back; return the rejected ones, None if all are accepted at once."""
 
         def attempt(connection: Connection) -> dict[int, str] | None:
             connection.execute(f'{_CHECK_AT_ONCE}; SAVEPOINT "headrace"')
@@ -356,38 +354,38 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         return self.run(attempt)
 
     def _send(self, connection: Connection, lines: Lines, *, one_by_one: bool = False) -> None:
-        """Send rows, and hold up nobody who writes others: into the table, or a temporary one."""
+        """Copy rows into the table, or into a temporary one; blocks no other writer."""
         sql = self.statements.copy
-        if self.wanted.key or one_by_one:
+        if self.target.key or one_by_one:
             connection.execute(self.statements.make_temporary)
             sql = self.statements.copy_temporary
         with connection.cursor().copy(sql) as copy:
             copy.write(data_of(lines))
 
     def _merge(self, connection: Connection, *, one_by_one: bool = False) -> dict[int, str]:
-        """Put what was sent in place. One by one, says which rows were refused, by index.
+        """Merge the temporary table; one by one, return the reasons of rejected rows by index.
 
-        Then deferred constraints are checked at once, too.
+        One by one checks deferred constraints at once, too.
         """
         refused: dict[int, str] = {}
         if one_by_one:
             connection.execute(_CHECK_AT_ONCE)
-            connection.execute(self.statements.merge_each([*_PASSING, *_CHANGED]))
-            refused = dict(connection.execute(t.REFUSED))
-        elif self.wanted.key:
+            connection.execute(self.statements.merge_each([*_TEMPORARY, *_CHANGED]))
+            refused = dict(connection.execute(c.REFUSED))
+        elif self.target.key:
             connection.execute(self.statements.merge)
-        if _cell(connection, t.SHAPE, t.quoted(*self._name)) != self.examined.shape:
+        if _cell(connection, c.SHAPE, c.quoted(*self._name)) != self.examined.shape:
             raise _Altered
         return refused
 
     # Lines
 
     def found(self, connection: Connection, lines: list[str], *, locked: bool) -> list[Committed]:
-        """What is committed of each line; locked, nobody else can change it meanwhile.
+        """Return what is committed of each line; if locked, until the transaction ends.
 
-        Whoever changes a line has its lock until the transaction has ended, also if the client
-        is gone, or its connection broke under COMMIT; so a lock that was got says that no older
-        transaction is under way. Locked in one order, whoever asks.
+        A writer holds a line's lock until its transaction has ended, also when its client is gone
+        or its connection broke during COMMIT. So who gets the lock knows that no older
+        transaction is open. Every process locks in the same order.
         """
         query = f"""\
 SELECT "line", "epoch", "txid" FROM {_lines_in(self.examined.schema)}
@@ -398,11 +396,11 @@ ORDER BY "line" COLLATE "C"{" FOR UPDATE" if locked else ""}"""
         return [Committed(line, *found.get(line, (0, 0))) for line in lines]
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Read what stands at the lines, as soon as nobody is about to change it; see `found`."""
+        """Read the lines once no transaction is about to change them; see `found`."""
         return self.run(lambda connection: self.found(connection, list(lines), locked=True))
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs that are new, and say what is committed. Raises SinkFenced."""
+        """Raise the epochs, and return what is committed. Raises SinkFenced."""
         lines, epochs = [fence.line for fence in fences], [fence.epoch for fence in fences]
 
         def fence(connection: Connection) -> list[Committed]:
@@ -422,10 +420,7 @@ WHERE s."epoch" < excluded."epoch\""""
         return self.run(fence)
 
     def _move(self, connection: Connection, shares: Sequence[Share]) -> None:
-        """Set each share's line to its epoch and txid; the lines are locked already.
-
-        Raises SinkFailed when one is not there: someone has removed what was fenced.
-        """
+        """Set epoch and txid of the locked lines. Raises SinkFailed if a line was deleted."""
         fields = ("line", "epoch", "txid", "first", "end", "digest")
         columns = [[getattr(share, field) for share in shares] for field in fields]
         move = f"""\
@@ -435,27 +430,26 @@ FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], 
     AS n(line, epoch, txid, first_offset, end_offset, digest)
 WHERE "pipeline" = $1 AND "sink" = $2 AND s."line" = n.line"""
         if connection.execute(move, [*self._owner, *columns]).rowcount != len(shares):
-            raise SinkFailed("headrace_transactions has no row of a line that is to be committed")
+            raise SinkFailed("headrace_transactions lacks the row of a line to commit")
 
 
 def verdict(error: BaseException) -> str:
-    """What an error means: the rows are `refused`, `busy`, the table has `changed`, or `passing`.
+    """Classify an error as `refused`, `busy`, `changed` (the table) or `temporary`.
 
-    Refused is what is not known to be anything else: data, constraints, sizes, one row twice,
-    what triggers raise, and they may raise any state.
+    Every unknown state counts as refused rows: triggers may raise any.
     """
     state = getattr(error, "sqlstate", None)
-    if state is None:  # it does not come from the server; a DataError is of what came from it
-        return "changed" if type(error).__name__ == "DataError" else "passing"
+    if state is None:  # raised by the client; a DataError by a value from the server
+        return "changed" if type(error).__name__ == "DataError" else "temporary"
     if state in _BUSY:
         return "busy"
     if state == _OUR_COPY_IS_MALFORMED or state[:2] in _CHANGED:
         return "changed"
-    return "passing" if state[:2] in _PASSING else "refused"
+    return "temporary" if state[:2] in _TEMPORARY else "refused"
 
 
 def _said(error: BaseException) -> str:
-    """Its first line and SQLSTATE; the others may have values of rows."""
+    """Return the first line and SQLSTATE; other lines may contain values of rows."""
     first = next(iter(str(error).splitlines()), type(error).__name__)
     state = getattr(error, "sqlstate", None)
     return first if state is None else f"{first} (SQLSTATE {state})"
@@ -475,7 +469,7 @@ def _connect(conninfo: str) -> Connection:
 
 
 def _cut_off(connection: Connection) -> None:
-    """Have whoever waits for the server find the end of the connection; any thread may."""
+    """End a connection for the thread that waits on it; any thread may call this."""
     with (
         contextlib.suppress(Exception),
         socket.socket(fileno=os.dup(connection.fileno())) as raw,
@@ -484,11 +478,11 @@ def _cut_off(connection: Connection) -> None:
 
 
 def _lines_in(schema: str) -> str:
-    return t.quoted(schema, "headrace_transactions")
+    return c.quoted(schema, "headrace_transactions")
 
 
 def _has_identities(connection: Connection, schema: str) -> bool:
-    """Whether the table of the lines is there, with the column that names the rows' table."""
+    """Whether headrace_transactions exists, with the column that names the rows' table."""
     query = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2"
     return bool(_cell(connection, query, _lines_in(schema), "table"))
 

@@ -1,4 +1,4 @@
-"""State in a PostgreSQL table: values and txids in one transaction of the database's."""
+"""State in a PostgreSQL table: values and txids in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from sinks.postgres.catalogue import TableInfo, TargetSchema, quoted, sql_type
 from sinks.postgres.database import Connection, Database
-from sinks.postgres.table import Facts, Wanted, quoted, sql_type, wanted_of
 from sinks.postgres.text import Lines, encode, is_text
 from sinks.state.store import Change, StateStore
 from topology.errors import InvalidSchema, SinkFailed
@@ -19,57 +19,54 @@ from topology.state import LINE, Shape, State
 _LONGEST_KEY_BYTES = 2_000  # its index takes up to about 2,700, the line's name included
 _FETCHED_ROWS = 2_000
 _UNITS = ("s", "ms", "us")
-_ALLOWED = (
-    "allowed are text, booleans, whole numbers, decimals of up to 38 digits, dates, timestamps of "
+_EXPECTED = (
+    "expected text, booleans, whole numbers, decimals of up to 38 digits, dates, timestamps of "
     "up to microseconds, and, but for a key, floats"
 )
 
 
 class PostgresState(StateStore):
-    """Keeps a state in a PostgreSQL table.
+    """Keep a state in a PostgreSQL table.
 
-    A table that is not there is created, with the key and the line as its primary key. It is the
-    state's own: others may read it, and add columns that have a default; one with constraints,
-    triggers or other unique indexes is refused, and so is a value that would not come back as
-    it was (bytes, lists, structs, nanoseconds), or a float as a key.
+    A missing table is created, with the key and the line as its primary key. Others may read it,
+    and add columns with a default. A table with constraints, triggers or other unique indexes is
+    refused, and so are types whose values would change (bytes, lists, structs, nanoseconds), and
+    a float as a key.
     """
 
     def __init__(
         self, conninfo: str, table: str, *, user: str | None = None, password: str | None = None
     ) -> None:
-        """Only stores; as PostgresSink. Raises InvalidTopology, InvalidSchema for the name."""
+        """Store only; see PostgresSink. Raises InvalidTopology, InvalidSchema for the name."""
         self.table = table
         self._database = Database("PostgresState", conninfo, table, user=user, password=password)
         self._key: tuple[str, ...] = ()
 
     def sink(self, state: State) -> Sink[Any]:
-        """See the contract. Raises InvalidSchema when PostgreSQL cannot have such a table."""
+        """See the contract. Raises InvalidSchema for a type that the table cannot hold."""
         self._suited(state.shape)
         return super().sink(state)
 
     def open(self, context: SinkContext, shape: Shape) -> None:
         """Connect, create what is missing, and check the table; see the contract."""
-        wanted = self._suited(shape)
-        self._key = wanted.key
-        self._database.open(context, wanted)
-        if (reason := self._database.examined.trial_reason(wanted)) is not None:
+        target = self._suited(shape)
+        self._key = target.key
+        self._database.open(context, target)
+        if (reason := self._database.examined.trial_reason(target)) is not None:
             raise SinkFailed(f"{self._database.where}: {reason}; a state has a table of its own")
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs that are new; see the contract."""
         return self._database.fence(fences)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Read what stands at the lines; see the contract."""
         return self._database.committed(lines)
 
     def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
-        """Change rows and move the lines in one transaction; see the contract.
+        """Change rows and set the txids in one transaction; see the contract.
 
-        The lines are locked last, so who is slow, or frozen, holds up nobody. That they stand
-        before the locks where they stood before the rows were read says that nobody has changed
-        those: whoever does moves the lines. Where that is not so, or a line's rows may depend on
-        another one's, the whole table is locked.
+        The lines are locked last, so a slow or frozen process blocks nobody. If the lines are
+        unchanged then, so are the rows that were read: every writer moves its line. The whole
+        table is locked where that does not hold: without shares, or if rows belong to no line.
         """
 
         def rows(connection: Connection) -> Lines:
@@ -85,48 +82,46 @@ class PostgresState(StateStore):
         self._database.commit(shares, rows)
 
     def load(self, context: SinkContext, shape: Shape) -> pa.Table:
-        """All rows, over a connection of its own; see the contract."""
-        wanted = self._suited(shape)
+        """Read all rows over its own connection; see the contract."""
+        target = self._suited(shape)
 
-        def read(connection: Connection, facts: Facts | None) -> pa.Table:
-            if facts is None:
+        def read(connection: Connection, info: TableInfo | None) -> pa.Table:
+            if info is None:
                 return shape.schema.empty_table()
-            if wrong := list(facts.complaints(wanted)):
+            if wrong := list(info.problems(target)):
                 raise SinkFailed(f"{self._database.where}: {'; '.join(wrong)}")
-            return self._read(connection, quoted(facts.schema, facts.name), wanted.schema)
+            return self._read(connection, quoted(info.schema, info.name), target.schema)
 
         return self._database.read(context, read)
 
     def refused(self, rows: pa.Table) -> Mapping[int, str]:
-        """Rows with a text or time that PostgreSQL has not, or too long a key."""
+        """Reject texts and times that PostgreSQL cannot hold, and keys that are too long."""
         lengths = np.zeros(rows.num_rows, np.int64)
         for name in self._key:
             if name in rows.column_names and is_text(rows[name].type):
                 lengths += pc.binary_length(rows[name]).to_numpy()
         too_long = {
-            index: f"found a key of {length} bytes; up to {_LONGEST_KEY_BYTES} are allowed"
+            index: f"found a key of {length} bytes, expected at most {_LONGEST_KEY_BYTES}"
             for index, length in enumerate(lengths.tolist())
             if length > _LONGEST_KEY_BYTES
         }
         return encode(rows)[1] | too_long
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._database.close()
 
-    def _suited(self, shape: Shape) -> Wanted:
-        """What the table has to be like. Raises InvalidSchema for a type that it cannot keep."""
-        wanted = wanted_of(self.table, shape.schema, shape.row_key, None)
-        for field in wanted.schema:
-            is_key = field.name in wanted.key
+    def _suited(self, shape: Shape) -> TargetSchema:
+        """Return the table's schema. Raises InvalidSchema for a type that it cannot hold."""
+        target = TargetSchema.of(self.table, shape.schema, shape.row_key, None)
+        for field in target.schema:
+            is_key = field.name in target.key
             if not is_exact(field.type) or (is_key and kinds.is_floating(field.type)):
                 what = f"{'key' if is_key else 'value'} '{field.name}' is {field.type}"
                 where = f"state '{shape.state}' in table '{self.table}'"
-                raise InvalidSchema(f"{where}: {what}; {_ALLOWED}")
-        return Wanted(wanted.schema, wanted.key, may_grow=False)
+                raise InvalidSchema(f"{where}: {what}; {_EXPECTED}")
+        return TargetSchema(target.schema, target.key, may_grow=False)
 
     def _stored(self, connection: Connection, keys: pa.Table) -> pa.Table:
-        """The rows of these keys."""
         statements, names = self._database.statements, keys.column_names
         arrays = ", ".join(
             f"${number}::{statements.casts[name]}[]" for number, name in enumerate(names, 1)
@@ -137,7 +132,7 @@ class PostgresState(StateStore):
         )
         given = f" JOIN unnest({arrays}) AS k({', '.join(ours)}) ON {same}"  # each is there once
         values = [column.to_pylist() for column in keys.columns]
-        schema = self._database.wanted.schema
+        schema = self._database.target.schema
         return self._read(connection, statements.table, schema, given, values)
 
     def _read(
@@ -148,10 +143,10 @@ class PostgresState(StateStore):
         given: str = "",
         values: Sequence[Any] = (),
     ) -> pa.Table:
-        """The rows of a table, of which a join with `given` may choose.
+        """Read the rows of a table; a join with `given` may select some.
 
-        Times with a zone are asked for in UTC: what zone the session has may not matter. Others
-        are asked for as the type that a column of ours has: one may have more room.
+        Values are cast to the type of a column of ours, since an existing one may be wider; times
+        with a zone to UTC, whatever zone the session has.
         """
         columns = ", ".join(f"t.{quoted(field.name)}{_as_ours(field.type)}" for field in schema)
         query = f"SELECT {columns} FROM {table} AS t{given}"  # noqa: S608 - names are quoted
@@ -166,12 +161,12 @@ class PostgresState(StateStore):
         columns = zip(zip(*rows, strict=True), schema, strict=True)
         try:
             return pa.table([pa.array(each, field.type) for each, field in columns], schema=schema)
-        except (pa.ArrowInvalid, OverflowError) as error:  # it would be the same again
+        except (pa.ArrowInvalid, OverflowError) as error:  # a retry would read the same value
             raise SinkFailed(f"table '{self.table}': a value cannot be read: {error}") from error
 
 
 def is_exact(kind: pa.DataType) -> bool:
-    """Whether each value of a type comes back from PostgreSQL as it was."""
+    """Whether PostgreSQL returns every value of a type unchanged."""
     if kinds.is_timestamp(kind):
         return str(kind.unit) in _UNITS
     if kinds.is_decimal128(kind):

@@ -1,8 +1,8 @@
-r"""Rows as the text that COPY reads. Pure.
+r"""Encode rows as the text format of COPY. Pure.
 
 Arrow casts the columns to text and joins them: a seventh of the CPU of psycopg's `write_row`
-(ADR 0049). Only bytes and nested columns cost Python per value. Not as CSV, where a line of a
-text may end the input (`\.`, before PostgreSQL 18).
+(ADR 0049). Only bytes and nested columns cost Python per value. Not CSV, where a line of a text
+may end the input (`\.`, before PostgreSQL 18).
 """
 
 import math
@@ -46,10 +46,10 @@ def encode(
     excused: str | None = None,
     key: Collection[str] = (),
 ) -> tuple[Lines, dict[int, str]]:
-    """Turn rows into lines of all columns; rows that PostgreSQL cannot hold come back by index.
+    """Encode rows as lines; return the reasons of rows that PostgreSQL cannot hold by index.
 
-    A null in a `required` column is refused, unless it is none of the `key` and the row's
-    `excused` is true.
+    A null in a `required` column is rejected; if the column is not in `key`, only while the row's
+    `excused` is not true.
     """
     rejected: dict[int, str] = {}
     texts: list[Lines] = []
@@ -60,7 +60,9 @@ def encode(
             if excused is not None and name not in key:
                 is_kept = pc.invert(table.column(excused).fill_null(pa.scalar(value=False)))
                 mask = pc.and_(mask, is_kept)
-            rejected |= dict.fromkeys(_indexes(mask), f"column '{name}': found null; it may not be")
+            rejected |= dict.fromkeys(
+                _indexes(mask), f"column '{name}': found null, expected a value"
+            )
         array, reasons = _texts(column)
         rejected |= {index: f"column '{name}': {reason}" for index, reason in reasons.items()}
         texts.insert(0, array)
@@ -70,7 +72,7 @@ def encode(
 
 
 def without(lines: Lines, indexes: Collection[int]) -> Lines:
-    """The other lines, in their order."""
+    """Return all other lines, in their order."""
     if not indexes:
         return lines
     mask = np.ones(len(lines), bool)
@@ -79,7 +81,7 @@ def without(lines: Lines, indexes: Collection[int]) -> Lines:
 
 
 def data_of(lines: Lines) -> memoryview:
-    """The bytes of all lines."""
+    """Return the bytes of all lines."""
     _, offsets, data = lines.buffers()
     if data is None or offsets is None:
         return memoryview(b"")
@@ -88,7 +90,7 @@ def data_of(lines: Lines) -> memoryview:
 
 
 def longest(table: pa.Table, names: Iterable[str]) -> int:
-    """How many bytes the texts and bytes of these columns have at most, in one row."""
+    """Return the most bytes of texts and bytes that a row may have in these columns."""
     columns = [table.column(name) for name in names]
     sized = [each for each in columns if is_text(each.type) or is_bytes(each.type)]
     return sum(pc.max(pc.binary_length(each)).as_py() or 0 for each in sized)
@@ -97,7 +99,7 @@ def longest(table: pa.Table, names: Iterable[str]) -> int:
 def _texts(  # noqa: PLR0911 - one for each family of types
     column: "pa.ChunkedArray[Any]",
 ) -> tuple[Lines, dict[int, str]]:
-    """A column's values as COPY reads them, nulls as nulls; and by index what it does not take."""
+    """Encode a column; return the reasons of rejected values by index."""
     kind = column.type
     if kinds.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -135,7 +137,7 @@ def _escaped(array: Lines) -> Lines:
 
 
 def _moments(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
-    """Dates and timestamps, of the years that Python knows, cut to the microsecond."""
+    """Encode dates and timestamps of the years 1 to 9999, cut to the microsecond."""
     kind = column.type
     if kinds.is_date32(kind):
         low, high = _FIRST_DAY, _LAST_DAY
@@ -160,7 +162,7 @@ def _moments(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
 
 
 def _documents(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
-    """Lists, maps and structs as JSON."""
+    """Encode lists, maps and structs as JSON."""
     rejected: dict[int, str] = {}
 
     def documents() -> Iterator[str | None]:
@@ -169,7 +171,7 @@ def _documents(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
                 yield _document(value.as_py(maps_as_pydicts="strict"))
             except (ValueError, TypeError, KeyError, OverflowError) as error:
                 cause = "a key of a map twice" if isinstance(error, KeyError) else str(error)
-                rejected[index] = f"found {cause}; it becomes JSON"
+                rejected[index] = f"found {cause}, which JSON has not"
                 yield None
 
     return _escaped(pa.array(documents(), pa.large_string())), rejected
@@ -187,7 +189,7 @@ def _document(value: Any) -> str | None:
 
 
 def _has_no_number(value: Any) -> bool:
-    """Whether it holds a float that JSON has not; msgspec would make it null."""
+    """Whether it holds NaN or an infinity; msgspec would encode them as null."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

@@ -26,8 +26,8 @@ from partition.replicas.plan import Control, Member, Note, Plan
 from service.cli.common import OpenPipeline
 from service.cli.control import ReplicaNodes
 from service.cli.offsets import MoveRequest, MoveRow, move_offsets
-from service.dead_letters.messages import StoredDeadLetter, read_message
-from sinks.kafka.dead_letters import Header
+from service.dead_letters.stored import StoredDeadLetter, read_message
+from sinks.kafka.dead_letter_sink import Header
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from topology.sink import Compaction, Maintenance, Removal, Staged

@@ -32,7 +32,7 @@ MODULES = (
     "service.cli.run",
     "service.app",
     "partition.kafka.kafka_fetcher",
-    "sinks.kafka.transactions",
+    "sinks.kafka.producer_fence",
     "kazoo.client",
     "uvloop",
     "pyarrow.parquet",

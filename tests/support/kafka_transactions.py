@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from sinks.kafka.client import (
     Cluster,
-    OutcomeUnknown,
+    CommitUnknown,
     ProducerFenced,
     RecordMetadata,
     TransactionalProducer,
 )
-from sinks.kafka.messages import Message
-from sinks.kafka.transactions import ClaimsTopic
+from sinks.kafka.messages import OutgoingMessage
+from sinks.kafka.producer_fence import OwnershipLog
 from tests.support.patience import seconds
 
 TOPIC = "transactions"
@@ -86,7 +86,7 @@ class Broker:
 
     shuffled: Shuffled
     lost_replies: float = 0.0
-    log: list[tuple[Sent, Message]] = field(default_factory=list)
+    log: list[tuple[Sent, OutgoingMessage]] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class Broker:
         self.shuffled.step()
         return epoch
 
-    def commit(self, name: str, epoch: int, messages: Iterable[Message]) -> None:
+    def commit(self, name: str, epoch: int, messages: Iterable[OutgoingMessage]) -> None:
         self.shuffled.step()
         self._check(name, epoch)
         sent = Sent(name, epoch)
@@ -113,9 +113,9 @@ class Broker:
         self.shuffled.step()
         sent.is_marked = True
         if self.shuffled.random.random() < self.lost_replies:
-            raise OutcomeUnknown("no reply")
+            raise CommitUnknown("no reply")
 
-    def committed(self) -> list[Message]:
+    def committed(self) -> list[OutgoingMessage]:
         """What a reader of committed messages gets in the end."""
         return [message for sent, message in self.log if sent.decided]
 
@@ -141,8 +141,8 @@ class SimulatedProducer(TransactionalProducer):
 
     def commit(
         self,
-        messages: Iterable[Message],
-        then: Callable[[Sequence[RecordMetadata]], Iterable[Message]] | None = None,
+        messages: Iterable[OutgoingMessage],
+        then: Callable[[Sequence[RecordMetadata]], Iterable[OutgoingMessage]] | None = None,
     ) -> None:
         assert then is None
         try:
@@ -155,7 +155,7 @@ class SimulatedProducer(TransactionalProducer):
         self._epoch = 0
 
 
-class SimulatedClaims(ClaimsTopic):
+class SimulatedOwnershipLog(OwnershipLog):
     """The topic of transactions on the simulated broker."""
 
     def __init__(self, broker: Broker) -> None:

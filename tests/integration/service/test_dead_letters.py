@@ -23,8 +23,8 @@ from sinks.kafka.client import (
     RecordMetadata,
     TransactionalProducer,
 )
-from sinks.kafka.dead_letters import KafkaDeadLetters
-from sinks.kafka.messages import Message
+from sinks.kafka.dead_letter_sink import KafkaDeadLetters
+from sinks.kafka.messages import OutgoingMessage
 from sinks.storage import Storage
 from tests.support import fork_server
 from tests.support.patience import seconds
@@ -287,23 +287,23 @@ def test_a_transaction_is_there_whole_or_not_at_all(topic, kafka):
     first, second = (TransactionalProducer(cluster, f"atomic-{name}", 1_000_000) for _ in range(2))
     first.open()
 
-    def ends_in_the_middle(_: object) -> list[Message]:
+    def ends_in_the_middle(_: object) -> list[OutgoingMessage]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        first.commit([Message(name, b"lost", partition=0)], ends_in_the_middle)
+        first.commit([OutgoingMessage(name, b"lost", partition=0)], ends_in_the_middle)
     with pytest.raises(NotAccepted):
-        first.commit([Message(name, b"no such partition", partition=7)])
+        first.commit([OutgoingMessage(name, b"no such partition", partition=7)])
     offsets: list[bytes] = []
 
-    def offset_of(stored: Sequence[RecordMetadata]) -> list[Message]:
+    def offset_of(stored: Sequence[RecordMetadata]) -> list[OutgoingMessage]:
         offsets.extend(b"%d" % each.offset for each in stored)
-        return [Message(name, each, partition=0) for each in offsets]
+        return [OutgoingMessage(name, each, partition=0) for each in offsets]
 
-    first.commit([Message(name, b"there", partition=0)], offset_of)
+    first.commit([OutgoingMessage(name, b"there", partition=0)], offset_of)
     second.open()
     with pytest.raises(ProducerFenced):
-        first.commit([Message(name, b"late", partition=0)])
+        first.commit([OutgoingMessage(name, b"late", partition=0)])
     second.close()
     first.close()
     reader = Place.__new__(Place)

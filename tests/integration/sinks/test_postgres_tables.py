@@ -100,7 +100,7 @@ SOMETHING: dict[str, Any] = {
 }
 
 
-def test_every_type_is_stored_as_it_is(table: PostgresTable) -> None:
+def test_every_type_is_stored_unchanged(table: PostgresTable) -> None:
     sink = table.sink(EVERY_TYPE)
     nothing = dict.fromkeys(EVERY_TYPE.names)
     infinite = {"number": 1, "float": math.nan, "double": -math.inf, "text": ""}
@@ -161,7 +161,7 @@ def test_values_invalid_in_postgresql_reject_their_rows(table: PostgresTable) ->
 
 
 @pytest.mark.parametrize("name", ['a"; DROP TABLE x; --', "select", "ünïcode ?", "{d}$1%s:b"])
-def test_names_are_quoted_whatever_they_are(make: Make, name: str) -> None:
+def test_any_name_is_quoted(make: Make, name: str) -> None:
     table = make(name)
     schema = pa.schema([pa.field(name, pa.int64(), nullable=False), ("gone", pa.bool_())])
     sink = table.sink(schema, exactly_once=True, key=name, deleted="gone")
@@ -179,7 +179,7 @@ def test_names_are_quoted_whatever_they_are(make: Make, name: str) -> None:
     assert table.rows()[1] == {name: 3, f"{name}2": "x"}
 
 
-def test_a_name_without_a_schema_is_found_by_the_search_path(
+def test_search_path_finds_a_name_without_a_schema(
     postgres: EmbeddedPostgres, table: PostgresTable
 ) -> None:
     name = f"o_{uuid.uuid4().hex[:8]}"
@@ -194,9 +194,7 @@ def test_a_name_without_a_schema_is_found_by_the_search_path(
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_by_key_rows_replace_and_delete_and_the_last_one_counts(
-    table: PostgresTable, exactly_once: bool
-) -> None:
+def test_rows_by_key_replace_and_delete(table: PostgresTable, exactly_once: bool) -> None:
     sink = table.sink(KEYED, exactly_once=exactly_once, key="id", deleted="gone")
     numbers = iter(range(1, 10))
     if exactly_once:
@@ -238,18 +236,8 @@ def test_deleted_rows_need_only_their_key(
     sink = table.sink(KEYED, key="id", deleted="gone")
     with pytest.raises(RowsRejected) as caught:
         write(sink, [{"id": 1, "name": "a"}, {"id": 2}, {"id": 1, "gone": True}])
-    assert caught.value.reasons == {1: "column 'name': found null; it may not be"}
+    assert caught.value.reasons == {1: "column 'name': found null, expected a value"}
     assert table.rows() == []
-
-
-def test_of_a_row_that_deletes_only_the_key_has_to_be_there(table: PostgresTable) -> None:
-    strict = KEYED.set(1, pa.field("name", pa.string(), nullable=False))
-    sink = table.sink(strict, key="id", deleted="gone")
-    write(sink, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
-    with pytest.raises(RowsRejected) as caught:
-        write(sink, [{"id": 1, "gone": True}, {"id": 2}])
-    assert caught.value.reasons == {1: "column 'name': found null; it may not be"}
-    assert table.rows() == [{"id": 2, "name": "b"}]
 
 
 CONSTRAINTS = {
@@ -270,16 +258,6 @@ CONSTRAINTS = {
         "is not present in table",
     ),
     "trigger": (
-        (
-            "CREATE FUNCTION %S.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            "IF NEW.number = 13 THEN RAISE 'unlucky'; END IF; RETURN NEW; END $$;"
-            "CREATE TABLE %T (number bigint, place text);"
-            "CREATE TRIGGER t BEFORE INSERT ON %T FOR EACH ROW EXECUTE FUNCTION %S.refuse()"
-        ),
-        13,
-        "unlucky",
-    ),
-    "trigger with a state of its own": (
         (
             "CREATE FUNCTION %S.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
             "IF NEW.number = 13 THEN RAISE 'unlucky' USING ERRCODE = 'SH013'; END IF; RETURN NEW; "
@@ -352,7 +330,7 @@ def test_row_that_the_database_rejects_is_rejected_alone(table: PostgresTable, k
     assert table.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_an_error_that_no_row_brings_about_refuses_none_of_them(table: PostgresTable) -> None:
+def test_error_without_a_guilty_row_rejects_none(table: PostgresTable) -> None:
     table.sql(
         "CREATE FUNCTION %S.full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF NEW.number = 1 THEN RAISE 'a row of its own' USING ERRCODE = 'SH001'; END IF; "
@@ -367,21 +345,11 @@ def test_an_error_that_no_row_brings_about_refuses_none_of_them(table: PostgresT
     assert table.numbers() == []
 
 
-def test_a_text_too_long_for_a_domain_is_refused_and_never_cut(table: PostgresTable) -> None:
-    table.sql(
-        "CREATE DOMAIN %S.short AS varchar(3); CREATE TABLE %T (number bigint, place %S.short)"
-    )
-    sink = table.sink()
-    with pytest.raises(RowsRejected) as caught:
-        write(sink, [{"number": 1, "place": "abc"}, {"number": 2, "place": "abcdef"}])
-    assert list(caught.value.reasons) == [1]
-    assert table.rows() == [{"number": 1, "place": "abc"}]
-
-
 def test_texts_of_a_form_are_judged_by_the_database(table: PostgresTable) -> None:
     table.sql(
         "CREATE TYPE %S.mood AS ENUM ('fine')",
-        f"CREATE TABLE {table.quoted} (a varchar(3), b uuid, c jsonb, d %S.mood, e numeric(3, 0))",
+        "CREATE DOMAIN %S.short AS varchar(3)",
+        f"CREATE TABLE {table.quoted} (a %S.short, b uuid, c jsonb, d %S.mood, e numeric(3, 0))",
     )
     schema = pa.schema(
         [("a", pa.string()), ("b", pa.string()), ("c", pa.string()), ("d", pa.string()),
@@ -396,7 +364,7 @@ def test_texts_of_a_form_are_judged_by_the_database(table: PostgresTable) -> Non
     assert len(table.rows()) == 2
 
 
-def test_a_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -> None:
+def test_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -> None:
     sink = table.sink(exactly_once=True, key="place")
     sink.fence([Fence(LINE, 1)])
     long = "".join(uuid.uuid4().hex for _ in range(400))
@@ -408,7 +376,7 @@ def test_a_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -
     assert table.numbers() == [1]
 
 
-def test_a_key_that_comes_again_in_the_next_group_is_found_there(table: PostgresTable) -> None:
+def test_key_repeated_in_the_next_group_is_rejected(table: PostgresTable) -> None:
     table.sql("CREATE TABLE %T (number bigint PRIMARY KEY, place text)")
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -442,33 +410,18 @@ def test_error_at_commit_ends_the_process(
     assert table.numbers() == [1]
 
 
-@pytest.mark.parametrize(
-    ("columns", "options", "says"),
-    [
-        ("number text, place text", {}, "column 'number': found int64; the table has text"),
-        ("number bigint", {}, "column 'place' is not in the table"),
-        ("number bigint, place text, more int NOT NULL", {}, "column 'more' of the table may not"),
-        ("number bigint, place text", {"key": "number"}, "no unique index of just these columns"),
-        ("number bigint GENERATED ALWAYS AS IDENTITY, place text", {}, "'number' is filled by"),
-    ],
-)
-def test_a_table_that_is_there_is_checked_and_the_column_named(
-    table: PostgresTable, columns: str, options: dict[str, Any], says: str
-) -> None:
-    table.sql(f"CREATE TABLE {table.quoted} ({columns})")
-    with pytest.raises(SinkFailed, match=says):
-        table.sink(**options)
-
-
-def test_views_and_unlogged_tables_are_refused(make: Make) -> None:
-    view, unlogged = make(), make()
+def test_unsuitable_table_is_rejected(make: Make) -> None:
+    view, unlogged, other = make(), make(), make()
+    other.sql("CREATE TABLE %T (number text, more int NOT NULL)")
+    with pytest.raises(SinkFailed, match=r"found int64.*; column 'place' is not.*; column 'more'"):
+        other.sink()
     view.sql("CREATE VIEW %T AS SELECT 1::bigint AS number, ''::text AS place")
-    with pytest.raises(SinkFailed, match="it is no table"):
+    with pytest.raises(SinkFailed, match="it is not a table"):
         view.sink()
     unlogged.sql("CREATE UNLOGGED TABLE %T (number bigint, place text)")
     with pytest.raises(SinkFailed, match="UNLOGGED"):
         unlogged.sink()
-    with pytest.raises(SinkFailed, match=r"column 'x': found duration\[s\]; PostgreSQL has no"):
+    with pytest.raises(SinkFailed, match=r"column 'x': found duration\[s\], which PostgreSQL"):
         make().sink(pa.schema({"x": pa.duration("s")}))
 
 
@@ -490,7 +443,7 @@ def test_table_takes_extra_columns_and_adds_new_ones(
     ]
 
 
-def test_many_that_open_at_once_make_one_table(table: PostgresTable) -> None:
+def test_concurrent_opens_create_one_table(table: PostgresTable) -> None:
     failed: list[Exception] = []
 
     def open_it() -> None:
@@ -560,7 +513,7 @@ def test_table_removed_during_writes_is_noticed(
     sink.fence([Fence(LINE, 1)])
     staged = sink.stage(group(1, 1))
     table.sql("DELETE FROM %S.headrace_transactions")
-    with pytest.raises(SinkFailed, match="headrace_transactions has no row of a line"):
+    with pytest.raises(SinkFailed, match="headrace_transactions lacks the row of a line"):
         sink.commit(staged)
     assert table.numbers() == []
     sink.fence([Fence(LINE, 1)])
@@ -571,7 +524,7 @@ def test_table_removed_during_writes_is_noticed(
         sink.commit(staged)
 
 
-def test_many_rows_that_are_refused_are_found_quickly(table: PostgresTable) -> None:
+def test_many_rejected_rows_are_found_quickly(table: PostgresTable) -> None:
     table.sql("CREATE TABLE %T (number bigint CHECK (number % 2 = 0), place text UNIQUE)")
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -606,32 +559,27 @@ def test_dropped_or_renamed_table_is_not_recreated(
     sink.fence([Fence(LINE, 1)])
     sink.commit(sink.stage(group(1, 1)))
     table.sql("ALTER TABLE %T RENAME TO orders_of_old")
-    with pytest.raises(SinkFailed, match=r"not there, and sink .* to .*orders_of_old\. Put"):
+    with pytest.raises(SinkFailed, match=r"missing, and sink .* to .*orders_of_old\. Restore"):
         table.sink(exactly_once=True)
+    table.sql("ALTER TABLE %S.orders_of_old RENAME TO orders")
+    sink.commit(sink.stage(group(2, 2)))
+    assert table.numbers() == [1, 2]
+    table.sql("ALTER TABLE %T RENAME TO orders_of_old")
     table.sql("CREATE TABLE %T (LIKE %S.orders_of_old)")
     with pytest.raises(SinkFailed, match=r"another one, and sink .* to .*orders_of_old\."):
         table.sink(exactly_once=True)
     with pytest.raises(SinkFailed, match="it is another one"):
-        sink.commit(sink.stage(group(2, 2)))
+        sink.commit(sink.stage(group(3, 3)))
     assert table.rows() == []
     table.sql("DROP TABLE %T, %S.orders_of_old")
-    with pytest.raises(SinkFailed, match="it is not there, and sink 'sink' has committed rows"):
+    with pytest.raises(SinkFailed, match="it is missing, and sink 'sink' has committed rows"):
         table.sink(exactly_once=True)
     table.sql("DELETE FROM %S.headrace_transactions")
     again = table.sink(exactly_once=True)
     assert again.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
 
 
-def test_a_table_that_was_renamed_back_goes_on(table: PostgresTable) -> None:
-    sink = table.sink(exactly_once=True)
-    sink.fence([Fence(LINE, 1)])
-    sink.commit(sink.stage(group(1, 1)))
-    table.sql("ALTER TABLE %T RENAME TO away", "ALTER TABLE %S.away RENAME TO orders")
-    sink.commit(sink.stage(group(2, 2)))
-    assert table.numbers() == [1, 2]
-
-
-def test_txids_stored_without_a_table_are_upgraded(
+def test_old_transactions_table_is_upgraded(
     table: PostgresTable,
 ) -> None:
     sink = table.sink(exactly_once=True)
@@ -664,12 +612,12 @@ def test_running_sink_notices_an_altered_column(
     table.sql("ALTER TABLE %T ADD COLUMN more text DEFAULT 'x'")
     write_one()
     table.sql("ALTER TABLE %T ALTER COLUMN number TYPE integer")
-    with pytest.raises(SinkFailed, match="column 'number': found int64; the table has integer"):
+    with pytest.raises(SinkFailed, match="found int64, which needs bigint; the table has integer"):
         write_one()
     assert table.numbers() == [1, 2]
 
 
-def test_writing_starts_no_process_and_loads_no_spark(table: PostgresTable) -> None:
+def test_writing_starts_no_process_and_no_spark(table: PostgresTable) -> None:
     code = f"""
 import os, pathlib, sys
 import pyarrow as pa

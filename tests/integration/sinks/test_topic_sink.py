@@ -131,7 +131,7 @@ def test_successor_aborts_a_frozen_producers_transaction(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(client, "patiently", freeze)
+        patched.setattr(client, "commit_with_retries", freeze)
         patched.setattr(client.TransactionalProducer, "_abort", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             frozen.commit(frozen.stage(group("zombie")))
@@ -158,7 +158,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
     sink = opened(KafkaTopicSink(name, value=as_is))
     sink.fence([Fence(LINE, 1)])
     lost: list[object] = []
-    patiently = client.patiently
+    patiently = client.commit_with_retries
 
     def lose(commit: Any) -> None:
         if lost:
@@ -169,7 +169,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
         lost.append(commit)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr(client, "patiently", lose)
+    monkeypatch.setattr(client, "commit_with_retries", lose)
     sink.commit(sink.stage(group("row")))
     assert lost
     assert committed_values(context(kafka), name) == [b"row"]

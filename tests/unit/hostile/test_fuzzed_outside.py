@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from service.cli.common import describe
 from service.config.settings import Config, load
 from service.dead_letters.format import header_text, value_lines
-from service.dead_letters.messages import (
+from service.dead_letters.stored import (
     MARK,
     ForeignMessage,
     StoredDeadLetter,
@@ -24,7 +24,7 @@ from service.errors import BadConfig
 from service.observability.health import Health
 from service.observability.server import HttpServer
 from service.observability.tracing import parents_in
-from sinks.kafka.dead_letters import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
+from sinks.kafka.dead_letter_sink import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
 from tests.support.commands import StoredMessage
 from tests.support.patience import seconds
 

@@ -28,7 +28,7 @@ from partition.records import OpenTransaction, Partition, Position, Range, Trans
 from partition.replicas.heartbeat import decode_control, decode_member, decode_plan
 from service.cli.control import decode_changes
 from sinks.kafka.client import Cluster
-from sinks.kafka.transactions import ClaimsTopic
+from sinks.kafka.producer_fence import OwnershipLog
 from topology.errors import SinkFailed
 
 DEEP = 100_000
@@ -93,7 +93,7 @@ class Parser(NamedTuple):
 
 def _claims(data: bytes) -> object:
     key, _, value = data.partition(b"\n")
-    claims = ClaimsTopic(Cluster({}, "fuzzed", "t"), "t", "shop", "out")
+    claims = OwnershipLog(Cluster({}, "fuzzed", "t"), "t", "shop", "out")
     claims.take(key, value)
     return claims
 

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from opentelemetry.trace import INVALID_SPAN
 
 from partition.records import Chunk, Partition
-from service.dead_letters.messages import collect_marks, content_of, read_message
+from service.dead_letters.stored import collect_marks, content_of, read_message
 from service.observability.tracing import Traces
-from sinks.kafka.dead_letters import _content, _Form
+from sinks.kafka.dead_letter_sink import _content, _Form
 from sinks.spark.frames import fit_records
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import HeadersUnreadable, Record

@@ -26,164 +26,142 @@ PLACE = Partition("t", 0)
 
 
 class Broker(DeadLetterSink):
-    """A dead-letter topic whose broker says what the test tells it to."""
+    """A dead-letter topic whose broker answers as the test says."""
 
     name = "t.dead"
 
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, DeadLetter]] = []
-        self.untold: list[Delivered] = []
+    def __init__(self):
+        self.sent = []
+        self.answers = []
 
-    def open(self, context) -> None:
+    def open(self, context):
         pass
 
-    def send(self, letter: DeadLetter, token: int) -> None:
+    def flush(self, timeout_seconds):
+        pass
+
+    def close(self):
+        pass
+
+    def send(self, letter, token):
         self.sent.append((token, letter))
 
-    def answer(self, token: int, error: str | None = None) -> None:
-        self.untold.append(Delivered(token, error))
+    def answer(self, token, error=None):
+        self.answers.append(Delivered(token, error))
 
-    def poll(self) -> list[Delivered]:
-        told, self.untold = self.untold, []
-        return told
+    def poll(self):
+        answers, self.answers = self.answers, []
+        return answers
 
     @property
-    def pending(self) -> int:
+    def pending(self):
         return len(self.sent)
 
-    def flush(self, timeout_seconds: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     @property
-    def tokens(self) -> list[int]:
+    def tokens(self):
         return [token for token, _ in self.sent]
 
 
 @pytest.fixture
-def broker() -> Broker:
+def broker():
     return Broker()
 
 
 @pytest.fixture
-def letters(broker) -> DeadLetterSender:
+def sender(broker):
     return DeadLetterSender(broker)
 
 
-def letter(offset: int = 0) -> DeadLetter:
+def send(sender, offset=0, tree=7, edge=9):
     record = Record(b"x", MemoryMessage(PLACE, offset, b"x"))
-    return DeadLetter(record, "bad", 1, "Reject", "parse", 0)
+    sender.send(DeadLetter(record, "bad", 1, "Reject", "parse", 0), tree, edge, 0)
 
 
-def durable(letters: DeadLetterSender, now: float) -> list[tuple[int, int]]:
-    trees, edges = letters.poll(now)
+def durable(sender, now=0.0):
+    trees, edges = sender.poll(now)
     assert (trees.dtype, edges.dtype) == (np.int64, np.uint64)
     return list(zip(trees.tolist(), edges.tolist(), strict=True))
 
 
-def test_a_letter_is_pending_until_the_broker_has_it(letters, broker):
-    letters.send(letter(), tree=7, edge=2**64 - 1, record_id=0)
-    assert durable(letters, 0.0) == []
-    assert (letters.pending, letters.trees().tolist()) == (1, [7])
-    broker.answer(broker.tokens[0])
-    assert durable(letters, 0.0) == [(7, 2**64 - 1)]
-    assert durable(letters, 0.0) == []
-    assert (letters.pending, letters.refused) == (0, 0)
-
-
-def test_a_range_that_is_skipped_is_told_and_durable_before_its_future_ends(letters, broker):
-    """Promise 3; Storm 1: no silent jump."""
-    loss = Loss(PLACE, "expired", Position(4), Position(10), 6, "and the log holds 10 to 20")
-    future = letters.send_notice(loss)
-    (token,) = broker.tokens
-    notice = broker.sent[0][1]
-    assert (notice.first_offset, notice.resume_offset, notice.lost) == (4, 10, 6)
-    assert (notice.topic, notice.partition, notice.reason) == (*PLACE, "expired")
-    assert letters.trees().tolist() == []
-    broker.answer(token, "refused")
-    assert durable(letters, 0.0) == []
-    assert not future.done()
-    assert durable(letters, RESEND_SECONDS) == []
-    broker.answer(token)
-    assert durable(letters, 9.0) == []
-    assert future.done()
-
-
-def test_how_long_letters_wait_is_told_from_when_the_last_of_them_became_durable(letters, broker):
-    assert letters.waiting_seconds(5.0) == 0
-    assert durable(letters, 10.0) == []
-    assert letters.waiting_seconds(12.0) == 0
-    letters.send(letter(0), 1, 10, 0)
-    letters.send(letter(1), 2, 20, 0)
-    assert durable(letters, 20.0) == []
-    assert letters.waiting_seconds(24.0) == 4
-    (first, _), (second, _) = broker.sent
-    broker.answer(first, error="no leader")
-    assert durable(letters, 30.0) == []
-    assert letters.waiting_seconds(30.0) == 10, "an answer that refuses is none"
-    broker.answer(second)
-    assert len(durable(letters, 31.0)) == 1
-    assert letters.waiting_seconds(33.0) == 2, "the other waits still"
-    broker.answer(first)
-    durable(letters, 40.0)
-    assert letters.waiting_seconds(50.0) == 0
-
-
-def test_answers_may_come_in_any_order(letters, broker):
+def test_dead_letter_is_pending_until_the_broker_has_it(sender, broker):
     for tree in (1, 2, 3):
-        letters.send(letter(tree), tree, tree * 10, 0)
+        send(sender, tree, tree, 2**64 - tree)
+    assert durable(sender) == []
     first, second, third = broker.tokens
     broker.answer(third)
     broker.answer(first)
-    assert durable(letters, 0.0) == [(3, 30), (1, 10)]
-    assert letters.trees().tolist() == [2]
+    broker.answer(second, "too slow")
+    assert durable(sender) == [(3, 2**64 - 3), (1, 2**64 - 1)]
+    assert (sender.pending, sender.trees().tolist(), sender.refused) == (1, [2], 1)
     broker.answer(second)
-    assert durable(letters, 0.0) == [(2, 20)]
+    assert durable(sender) == [(2, 2**64 - 2)]
+    assert (sender.pending, durable(sender)) == (0, [])
 
 
-def test_a_refused_letter_is_sent_again_after_a_pause_for_as_long_as_it_takes(letters, broker):
-    letters.send(letter(), tree=7, edge=9, record_id=0)
+def test_notice_is_durable_before_its_future_ends(sender, broker):
+    """Promise 3; Storm 1: no silent jump."""
+    loss = Loss(PLACE, "expired", Position(4), Position(10), 6, "and the log holds 10 to 20")
+    future = sender.send_notice(loss)
+    ((token, notice),) = broker.sent
+    assert (notice.first_offset, notice.resume_offset, notice.lost) == (4, 10, 6)
+    assert (notice.topic, notice.partition, notice.reason) == (*PLACE, "expired")
+    broker.answer(token, "refused")
+    assert (durable(sender), sender.trees().tolist(), future.done()) == ([], [], False)
+    durable(sender, RESEND_SECONDS)
+    broker.answer(token)
+    assert durable(sender, 9.0) == []
+    assert future.done()
+
+
+def test_waiting_time_starts_at_the_last_delivery(sender, broker):
+    durable(sender, 10.0)
+    assert sender.waiting_seconds(12.0) == 0
+    send(sender, 0)
+    send(sender, 1)
+    durable(sender, 20.0)
+    assert sender.waiting_seconds(24.0) == 4
+    first, second = broker.tokens
+    broker.answer(first, error="no leader")
+    durable(sender, 30.0)
+    assert sender.waiting_seconds(30.0) == 10, "a rejection is no delivery"
+    broker.answer(second)
+    assert len(durable(sender, 31.0)) == 1
+    assert sender.waiting_seconds(33.0) == 2, "the other still waits"
+    broker.answer(first)
+    durable(sender, 40.0)
+    assert sender.waiting_seconds(50.0) == 0
+
+
+def test_rejected_dead_letter_is_sent_again_after_a_pause(sender, broker):
+    send(sender)
     (token,) = broker.tokens
     now = 100.0
-    for tries in range(1, 20):
+    for attempts in range(1, 20):
         broker.answer(token, "not enough replicas")
-        assert durable(letters, now) == []
-        assert durable(letters, now + RESEND_SECONDS * 0.9) == []
-        assert len(broker.sent) == tries
+        assert durable(sender, now) == durable(sender, now + RESEND_SECONDS * 0.9) == []
+        assert len(broker.sent) == attempts
         now += RESEND_SECONDS
-        assert durable(letters, now) == []
-        assert len(broker.sent) == tries + 1
-        assert (letters.pending, letters.refused) == (1, tries)
+        assert durable(sender, now) == []
+        assert len(broker.sent) == attempts + 1
+        assert (sender.pending, sender.refused) == (1, attempts)
     broker.answer(token)
-    assert durable(letters, now) == [(7, 9)]
+    assert durable(sender, now) == [(7, 9)]
     assert broker.sent[0][1] == broker.sent[-1][1]
 
 
-def test_a_refused_letter_is_named_with_how_often_it_was_refused(letters, broker):
-    letters.send(letter(41), tree=7, edge=9, record_id=0)
-    letters.send(letter(42), tree=8, edge=9, record_id=0)
+def test_rejected_dead_letter_is_logged_at_doubling_counts(sender, broker):
+    send(sender, 41)
+    send(sender, 42)
     first, second = broker.tokens
-    with capture_logs() as told:
+    with capture_logs() as logged:
         for now in range(9):
             broker.answer(first, "too large")
-            letters.poll(float(now))
+            sender.poll(float(now))
         broker.answer(second, "too large")
-        letters.poll(9.0)
-    said = [(each["offset"], each["refusals"]) for each in told]
+        sender.poll(9.0)
+    said = [(each["offset"], each["refusals"]) for each in logged]
     assert said == [(41, 1), (41, 2), (41, 4), (41, 8), (42, 1)]
-    assert {(each["topic"], each["partition"], each["size"]) for each in told} == {("t", 0, 1)}
-    assert letters.refused == 10
-
-
-def test_a_refused_letter_holds_back_no_other(letters, broker):
-    letters.send(letter(0), 1, 10, 0)
-    letters.send(letter(1), 2, 20, 0)
-    broker.answer(broker.tokens[0], "too slow")
-    broker.answer(broker.tokens[1])
-    assert durable(letters, 0.0) == [(2, 20)]
-    assert letters.trees().tolist() == [1]
+    assert {(each["topic"], each["partition"], each["size"]) for each in logged} == {("t", 0, 1)}
 
 
 @bolt
@@ -193,7 +171,7 @@ def parse(record: Record) -> int:
     return 1
 
 
-def test_the_offset_of_a_record_whose_letter_is_refused_does_not_pass(broker):
+def test_rejected_dead_letter_blocks_the_commit(broker):
     """Promises 1 and 3: committed stays below a record until its letter is durable."""
     now = 0.0
     log, nodes = FaultyLog({"t": 1}), FaultyNodes()

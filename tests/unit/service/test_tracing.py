@@ -15,7 +15,7 @@ from partition.records import Chunk, Partition
 from partition.retry import RetryPolicy
 from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing
-from sinks.kafka.dead_letters import _content, _Form
+from sinks.kafka.dead_letter_sink import _content, _Form
 from tests.support.faulty_store import FaultyStore
 from tests.support.pipeline import PLACE, HeldSink, Works
 from topology.calls import Failure

@@ -20,7 +20,7 @@ from service.dead_letters.commands import (
     replay,
     select,
 )
-from service.dead_letters.messages import (
+from service.dead_letters.stored import (
     Mark,
     RecordContent,
     collect_marks,
@@ -30,7 +30,7 @@ from service.dead_letters.messages import (
     read_message,
 )
 from service.dead_letters.topic import DeadLetterTopic
-from sinks.kafka.client import NotAccepted, OutcomeUnknown, ProducerFenced, RecordMetadata
+from sinks.kafka.client import CommitUnknown, NotAccepted, ProducerFenced, RecordMetadata
 from tests.support.commands import StoredMessage, dead_letter, facts
 
 NOW = 1_700_000_100_000
@@ -161,11 +161,11 @@ def test_selection_counts_what_it_skips():
 
 
 def test_record_returns_to_its_partition():
-    topic = topic_of(stored(), stored(2, 43))
-    results = replayed(topic)
-    assert [each.outcome for each in results] == ["replayed", "replayed"]
-    assert [each.to for each in results] == ["orders[3]@100", "orders[3]@101"]
-    assert results[0].letter.content is None
+    topic = topic_of(stored(headers_error="no UTF-8"), stored(2, 43))
+    first, second = replayed(topic)
+    assert [first.outcome, second.outcome] == ["replayed", "replayed"]
+    assert [first.to, second.to] == ["orders[3]@100", "orders[3]@101"]
+    assert (first.note, first.letter.content) == ("without its headers: no UTF-8", None)
     assert topic.sent == [["orders:3", "orders:3"]]
 
 
@@ -173,11 +173,6 @@ def test_other_topic_is_partitioned_by_key():
     topic = topic_of(stored())
     (result,) = replayed(topic, to="new")
     assert (result.to, topic.sent) == ("new[0]@100", [["new:None"]])
-
-
-def test_lost_headers_are_noted():
-    (result,) = replayed(topic_of(stored(headers_error="no UTF-8")))
-    assert (result.outcome, result.note) == ("replayed", "without its headers: no UTF-8")
 
 
 @pytest.mark.parametrize("of", [DROPPED, REPLAYED])
@@ -198,10 +193,7 @@ def test_mark_of_another_operator_is_read_after_fencing():
     topic.opened = lambda: topic.messages.append(mark(DROPPED))
     (result,) = replayed(topic)
     assert (result.outcome, topic.sent) == ("refused", [])
-
-
-def test_dropped_dead_letter_is_replayed_on_request():
-    (result,) = replayed(topic_of(stored(), mark(DROPPED)), again=True)
+    (result,) = replayed(topic, again=True)
     assert result.outcome == "replayed"
 
 
@@ -274,16 +266,11 @@ def test_rejected_batch_is_retried_one_by_one():
     )
 
 
-def test_unknown_outcome_ends_the_command():
+def test_unknown_outcome_or_a_fence_ends_the_command():
     topic = topic_of(stored())
-    topic.errors = [OutcomeUnknown("timed out")]
+    topic.errors = [CommitUnknown("timed out"), ProducerFenced("fenced")]
     (result,) = dropped(topic)
     assert result.outcome == "failed"
     assert "whether it was done, `headrace dead-letters list --all` says" in result.note
-
-
-def test_fenced_operator_stops():
-    topic = topic_of(stored())
-    topic.errors = [ProducerFenced("fenced")]
     with pytest.raises(ConcurrentOperator, match="which has done 0"):
         dropped(topic)

@@ -1,73 +1,95 @@
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from sinks.kafka.messages import Encoder, Message, as_json
+from sinks.kafka.messages import Encoder, OutgoingMessage, as_json
 from sinks.kafka.sink import KafkaTopicSink
+from topology.sink import NO_TRACES
+
+TRACE = (("traceparent", b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"),)
 
 
-def name_of(row: dict[str, Any]) -> str:
+def name_of(row):
     return str(row["name"])
 
 
-def test_a_row_becomes_a_message_by_the_users_functions() -> None:
-    encoder = Encoder(
-        "t", msgspec.json.encode, name_of, lambda row: [("a", b"\x00"), ("a", row["name"])]
-    )
-    encoded = encoder.encode([[{"name": "é"}]], 1_000)
-    assert encoded.messages == [
-        Message("t", '{"name":"é"}'.encode(), "é", (("a", b"\x00"), ("a", "é")))
-    ]
-    assert encoded.rejected == {}
+def encoded(pieces, value=name_of, key=None, headers=None, size=1_000, traces=NO_TRACES):
+    return Encoder("t", value, key, headers).encode(pieces, size, traces)
 
 
-def test_rows_of_columns_are_dictionaries_and_counted_on() -> None:
+def values(found):
+    return [message.value for message in found.messages]
+
+
+def test_row_becomes_a_message_by_the_users_functions():
+    def headers(row):
+        yield "a", b"\x00"
+        yield "a", row["name"]
+
+    found = encoded([[{"name": "é"}]], msgspec.json.encode, name_of, headers)
+    value = '{"name":"é"}'.encode()
+    assert found.messages == [OutgoingMessage("t", value, "é", (("a", b"\x00"), ("a", "é")))]
+    assert found.rejected == {}
+
+
+def test_rows_of_columns_are_dictionaries():
     columns = pa.RecordBatch.from_pylist([{"name": "b"}, {"name": "c"}])
-    encoded = Encoder("t", name_of, None, None).encode([[{"name": "a"}, {}], columns, [{}]], 1_000)
-    assert [message.value for message in encoded.messages] == ["a", "b", "c"]
-    assert encoded.rejected == dict.fromkeys([1, 4], "KeyError: 'name'")
+    found = encoded([[{"name": "a"}, {}], columns, [{}]])
+    assert values(found) == ["a", "b", "c"]
+    assert found.rejected == dict.fromkeys([1, 4], "KeyError: 'name'")
 
 
-def test_a_message_without_a_value_is_sent() -> None:
-    """That deletes its key where the topic is compacted."""
-    encoded = Encoder("t", lambda _: None, name_of, None).encode([[{"name": "a"}]], 1_000)
-    assert encoded.messages == [Message("t", None, "a")]
+def test_message_without_a_value_is_sent():
+    """It deletes its key where the topic is compacted."""
+    assert encoded([["a"]], lambda _: None, str).messages == [OutgoingMessage("t", None, "a")]
 
 
-def test_what_is_no_content_is_rejected() -> None:
-    encoded = Encoder("t", lambda row: row, None, None).encode([[1, b"1", 1.5]], 1_000)
-    assert [message.value for message in encoded.messages] == [b"1"]
-    assert encoded.rejected == {
+def test_invalid_content_is_rejected():
+    found = encoded([[1, b"1", 1.5]], lambda row: row)
+    assert values(found) == [b"1"]
+    assert found.rejected == {
         0: "TypeError: the value is a int; bytes, str or None is allowed",
         2: "TypeError: the value is a float; bytes, str or None is allowed",
     }
 
 
-def test_a_message_larger_than_the_topic_allows_is_rejected_alone() -> None:
-    encoder = Encoder("t", lambda row: row, None, lambda _: [("h", b"x" * 100)])
-    encoded = encoder.encode([["a", "b" * 1_000, "é" * 400]], 1_000)
-    assert [message.value for message in encoded.messages] == ["a"]
-    assert encoded.rejected == {
+def test_too_large_message_is_rejected_alone():
+    rows = ["a", "b" * 1_000, "é" * 400]
+    found = encoded([rows], lambda row: row, None, lambda _: [("h", b"x" * 100)])
+    assert values(found) == ["a"]
+    assert found.rejected == {
         1: "a message of 1245 bytes; topic 't' allows 1000",
         2: "a message of 1045 bytes; topic 't' allows 1000",
     }
 
 
-def test_headers_that_come_one_by_one_are_sent_too() -> None:
-    def headers(row: str) -> Iterator[tuple[str, str]]:
-        yield "name", row
+def test_trace_headers_replace_older_ones_and_need_room():
+    def value(row):
+        if row == "bad":
+            raise ValueError(row)
+        return row
 
-    encoded = Encoder("t", lambda row: row, None, headers).encode([["a"]], 1_000)
-    assert [tuple(message.headers) for message in encoded.messages] == [(("name", "a"),)]
+    def headers(row):
+        return [("Traceparent", "old"), ("own", row)]
+
+    traces = {1: TRACE, 2: TRACE}
+    found = encoded([["a", "bad"], ["b", "c"]], value, None, headers, traces=traces)
+    assert (list(found.rejected), values(found)) == ([1], ["a", "b", "c"])
+    old = (("Traceparent", "old"),)
+    assert [tuple(message.headers) for message in found.messages] == [
+        (*old, ("own", "a")),
+        (("own", "b"), *TRACE),
+        (*old, ("own", "c")),
+    ]
+    (large,) = encoded([["a" * 100]], value, size=240, traces={0: TRACE}).messages
+    assert large.headers == ()
 
 
 @dataclass
@@ -93,14 +115,14 @@ class Level(Enum):
         lambda x: {"a": {x}},
         lambda x: OrderedDict(a=None, b=x),
         lambda x: {"a": msgspec.Raw(b"1"), "b": x},
-        lambda x: (Reading(msgspec.Raw(b"1")), x),  # type: ignore[arg-type]
+        lambda x: (Reading(msgspec.Raw(b"1")), x),
         lambda x: [Level.HALF if x == 1.5 else Level.NONE],
     ],
 )
-def test_a_number_that_json_has_not_is_rejected_and_not_sent_as_null(row: Any, number: Any) -> None:
-    encoded = Encoder("t", as_json, None, None).encode([[row(number), row(1.5)]], 1_000)
-    assert [message.value for message in encoded.messages] == [msgspec.json.encode(row(1.5))]
-    assert encoded.rejected == {0: "ValueError: found NaN or an infinity, which JSON has not"}
+def test_number_that_json_lacks_is_rejected(row, number):
+    found = encoded([[row(number), row(1.5)]], as_json)
+    assert values(found) == [msgspec.json.encode(row(1.5))]
+    assert found.rejected == {0: "ValueError: found NaN or an infinity, which JSON has not"}
 
 
 @pytest.mark.parametrize(
@@ -111,20 +133,13 @@ def test_a_number_that_json_has_not_is_rejected_and_not_sent_as_null(row: Any, n
         {"a": Reading(None), "b": Decimal("NaN"), "c": Level.HALF, "d": {None}, "e": b"null"},
     ],
 )
-def test_nulls_that_are_in_a_row_are_sent(row: Any) -> None:
-    encoded = Encoder("t", as_json, None, None).encode([[row]], 1_000)
-    assert [message.value for message in encoded.messages] == [msgspec.json.encode(row)]
-    assert encoded.rejected == {}
+def test_null_in_a_row_is_sent(row):
+    found = encoded([[row]], as_json)
+    assert (values(found), found.rejected) == ([msgspec.json.encode(row)], {})
+    assert KafkaTopicSink("t")._encoder.encode([[row]], 1_000) == found
 
 
-def test_without_a_function_a_message_is_the_row_as_json() -> None:
-    encoder = KafkaTopicSink[Any]("t")._encoder
-    encoded = encoder.encode([[{"a": None}, {"a": math.nan}]], 1_000)
-    assert [message.value for message in encoded.messages] == [b'{"a":null}']
-    assert list(encoded.rejected) == [1]
-
-
-def test_columns_of_maps_and_of_short_times_are_json_as_rows_of_them_are() -> None:
+def test_maps_and_short_times_of_columns_become_json():
     kind = pa.struct([("when", pa.timestamp("ns", "UTC")), ("tags", pa.map_(pa.string(), "int32"))])
     row = {"when": datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "tags": {"a": 1}}
     columns = pa.RecordBatch.from_pylist(
@@ -134,15 +149,15 @@ def test_columns_of_maps_and_of_short_times_are_json_as_rows_of_them_are() -> No
     columns = columns.set_column(
         1, "flat", pa.array([1_000_000_000_000_000_789, None], pa.timestamp("ns"))
     )
-    encoded = Encoder("t", as_json, None, None).encode([columns], 1_000)
-    assert encoded.rejected == {}
-    assert [message.value for message in encoded.messages] == [
+    found = encoded([columns], as_json)
+    assert found.rejected == {}
+    assert values(found) == [
         b'{"deep":[{"when":"2026-01-02T03:04:05.000006Z","tags":{"a":1}}],"flat":"2001-09-09T01:46:40"}',
         b'{"deep":null,"flat":null}',
     ]
 
 
-def test_a_row_of_columns_that_is_no_row_is_rejected_alone() -> None:
+def test_invalid_row_of_columns_is_rejected_alone():
     kind = pa.map_(pa.string(), pa.int64())
     columns = pa.RecordBatch.from_arrays(
         [
@@ -151,11 +166,11 @@ def test_a_row_of_columns_that_is_no_row_is_rejected_alone() -> None:
         ],
         names=["tags", "when"],
     )
-    encoded = Encoder("t", as_json, None, None).encode([[{"n": 1}], columns], 1_000)
-    assert [message.value for message in encoded.messages] == [
+    found = encoded([[{"n": 1}], columns], as_json)
+    assert values(found) == [
         b'{"n":1}',
         b'{"tags":{"a":1},"when":"1970-01-01T00:00:00"}',
         b'{"tags":{},"when":"1970-01-01T00:00:00"}',
     ]
-    assert list(encoded.rejected) == [2, 3]
-    assert "KeyError" in encoded.rejected[2]
+    assert list(found.rejected) == [2, 3]
+    assert "KeyError" in found.rejected[2]

@@ -1,4 +1,4 @@
-"""Which process may commit a partition's transactions to a topic, and what is committed.
+"""Ownership of the transactions of a topic sink, and the committed txids, in a compacted topic.
 
 Kafka fences producers, not partitions of the source, and only the transactions of one producer
 are atomic. So a process has one producer for all its lines. It claims a line in a compacted
@@ -35,7 +35,7 @@ from confluent_kafka import Message as Received
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from sinks.kafka.client import Cluster, TransactionalProducer, TransactionFailed
-from sinks.kafka.messages import Message
+from sinks.kafka.messages import OutgoingMessage
 from sinks.shares import check_fences, is_to_commit
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Scalar, Share
@@ -49,7 +49,7 @@ _POLL_SECONDS = 0.5
 _SHOWN = 200  # characters of invalid content, in an error
 
 
-class Claim(NamedTuple):
+class LineClaim(NamedTuple):
     """One owner's claim on a line; `name` is unique."""
 
     line: str
@@ -69,11 +69,11 @@ _decode_key = msgspec.json.Decoder(tuple[str, str, str, str]).decode
 _decode_value = msgspec.json.Decoder(_Value).decode
 
 
-class ClaimsUnread(Exception):
+class OwnershipUnread(Exception):
     """The topic of transactions was not read to its end in time."""
 
 
-class ClaimsTopic:
+class OwnershipLog:
     """The claims on the lines of one sink of one pipeline, in a compacted topic. One thread.
 
     The key of a claim is (pipeline, sink, line, name). A line's state is the maximum over its
@@ -84,7 +84,7 @@ class ClaimsTopic:
         self.topic = topic
         self._cluster = cluster
         self._of = (pipeline, sink)
-        self._claims: dict[str, dict[str, Claim]] = {}  # by line and name
+        self._claims: dict[str, dict[str, LineClaim]] = {}  # by line and name
         self._consumer: Consumer | None = None
         self._admin: AdminClient | None = None
         self._position = 0
@@ -107,7 +107,7 @@ class ClaimsTopic:
         """Read what is committed; with `pending`, wait for the transactions that are open now.
 
         With `pending`, everything sent before the call is read or was aborted when this returns.
-        Raises ClaimsUnread, KafkaException, and SinkFailed for a message that is no claim.
+        Raises OwnershipUnread, KafkaException, and SinkFailed for a message that is no claim.
         """
         try:
             self._read_to(self._end(pending=pending))
@@ -140,33 +140,31 @@ class ClaimsTopic:
                 f"key {(key or b'')[:_SHOWN]!r}: {str(error)[:_SHOWN]}"
             )
             raise SinkFailed(message) from error
-        claims[name] = Claim(line, name, found.producer, found.epoch, found.txid)
+        claims[name] = LineClaim(line, name, found.producer, found.epoch, found.txid)
 
-    def on(self, lines: Iterable[str]) -> list[Claim]:
+    def on(self, lines: Iterable[str]) -> list[LineClaim]:
         """Return all claims on some lines."""
         return [claim for line in lines for claim in self._claims.get(line, {}).values()]
-
-    def producers(self, lines: Iterable[str]) -> set[str]:
-        """Return the transactional.ids of all that claim one of the lines."""
-        return {claim.producer for claim in self.on(lines)}
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
         """Return what is committed of each line, and the highest epoch that claims it."""
         found = []
         for line in lines:
-            claims = self.on([line])
-            epoch = max((claim.epoch for claim in claims), default=0)
-            found.append(Committed(line, epoch, max((claim.txid for claim in claims), default=0)))
+            claims = [LineClaim(line, "", "", 0, 0), *self.on([line])]
+            epoch = max(claim.epoch for claim in claims)
+            found.append(Committed(line, epoch, max(claim.txid for claim in claims)))
         return found
 
-    def written(self, claim: Claim) -> Message:
+    def written(self, claim: LineClaim) -> OutgoingMessage:
         """Return the message that makes or renews a claim."""
         value = _Value(claim.producer, claim.epoch, claim.txid)
         return self.withdrawn(claim)._replace(value=msgspec.json.encode(value))
 
-    def withdrawn(self, claim: Claim) -> Message:
+    def withdrawn(self, claim: LineClaim) -> OutgoingMessage:
         """Return the message that deletes a claim."""
-        return Message(self.topic, None, msgspec.json.encode((*self._of, claim.line, claim.name)))
+        return OutgoingMessage(
+            self.topic, None, msgspec.json.encode((*self._of, claim.line, claim.name))
+        )
 
     def _end(self, *, pending: bool) -> int:
         if self._admin is None:
@@ -201,7 +199,7 @@ class ClaimsTopic:
         while self._position < end:
             if time.monotonic() > ends:
                 message = f"topic '{self.topic}' was read to {self._position}, not to {end}"
-                raise ClaimsUnread(message)
+                raise OwnershipUnread(message)
             found = self._consumer.poll(_POLL_SECONDS)
             if found is not None:
                 self._receive(found)
@@ -217,22 +215,22 @@ class ClaimsTopic:
         self._position = (message.offset() or 0) + (error is None)
 
 
-class Owner:
+class ProducerFence:
     """The lines that this process has claimed, and the producer that commits them. One thread.
 
     `name` is the producer's; no other owner ever has it. `make` makes a producer of a name.
     """
 
     def __init__(
-        self, name: str, claims: ClaimsTopic, make: Callable[[str], TransactionalProducer]
+        self, name: str, claims: OwnershipLog, make: Callable[[str], TransactionalProducer]
     ) -> None:
         self._claims = claims
         self._make = make
         self._producer = make(name)
-        self._held: dict[str, Claim] = {}  # by line; valid while the producer is open
+        self._claimed: dict[str, LineClaim] = {}  # by line; valid while the producer is open
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Claim the lines, then return what is committed of each. Raises SinkFenced."""
+        """LineClaim the lines, then return what is committed of each. Raises SinkFenced."""
 
         def claim() -> list[Committed]:
             self._claim(fences)
@@ -246,18 +244,18 @@ class Owner:
         self._claims.read(pending=True)
         return self._claims.committed(lines)
 
-    def commit(self, shares: Sequence[Share], messages: Sequence[Message]) -> None:
+    def commit(self, shares: Sequence[Share], messages: Sequence[OutgoingMessage]) -> None:
         """Send messages and txids in one transaction; see Sink.commit."""
 
         def commit() -> None:
-            held = self._held
-            new = [s for s in shares if s.line not in held or held[s.line].epoch < s.epoch]
+            claimed = self._claimed
+            new = [s for s in shares if s.line not in claimed or claimed[s.line].epoch < s.epoch]
             if new:
                 self._claim([Fence(share.line, share.epoch) for share in new])
             if self._is_to_commit(shares):
-                moved = {s.line: self._held[s.line]._replace(txid=s.txid) for s in shares}
+                moved = {s.line: self._claimed[s.line]._replace(txid=s.txid) for s in shares}
                 self._producer.commit(chain(messages, map(self._claims.written, moved.values())))
-                self._held |= moved
+                self._claimed |= moved
 
         self._until_decided(commit)
 
@@ -265,7 +263,7 @@ class Owner:
         """Drop the clients and what is known."""
         self._producer.close()
         self._claims.close()
-        self._held.clear()
+        self._claimed.clear()
 
     def _until_decided(self, step: Callable[[], Result]) -> Result:
         """Run a step, again after a transaction failed: another owner may have fenced us."""
@@ -279,7 +277,7 @@ class Owner:
     def _reopen(self) -> None:
         """Open the producer unless it is open. Afterwards, what it sent is decided."""
         if not self._producer.is_open:
-            self._held.clear()
+            self._claimed.clear()
             self._producer.open()
 
     def _claim(self, fences: Sequence[Fence]) -> None:
@@ -287,18 +285,20 @@ class Owner:
         lines = [fence.line for fence in fences]
         topic.read(pending=False)  # an owner that froze amid a transaction is fenced first
         check_fences(fences, topic.committed(lines))
-        mine = [Claim(fence.line, uuid4().hex, producer.name, fence.epoch, 0) for fence in fences]
+        mine = [
+            LineClaim(fence.line, uuid4().hex, producer.name, fence.epoch, 0) for fence in fences
+        ]
         producer.commit(map(topic.written, mine))
         fenced = {producer.name}
         while True:
-            others = topic.producers(lines) - fenced
+            others = {each.producer for each in topic.on(lines)} - fenced
             for name in sorted(others):
                 other = self._make(name)
                 other.open()
                 other.close()
             fenced |= others
             topic.read(pending=True)
-            if topic.producers(lines) <= fenced:
+            if {each.producer for each in topic.on(lines)} <= fenced:
                 break
         check_fences(fences, topic.committed(lines))
         txids = {line: txid for line, _epoch, txid in topic.committed(lines)}
@@ -306,7 +306,7 @@ class Owner:
         names = {claim.name for claim in mine}
         old = [claim for claim in topic.on(lines) if claim.name not in names]
         producer.commit(chain(map(topic.written, found), map(topic.withdrawn, old)))
-        self._held |= {claim.line: claim for claim in found}
+        self._claimed |= {claim.line: claim for claim in found}
 
     def _is_to_commit(self, shares: Sequence[Share]) -> bool:
         """See `is_to_commit`; a gap is judged by what is read, not by what is remembered."""
@@ -318,5 +318,5 @@ class Owner:
             return is_to_commit(shares, self._claims.committed(lines))
 
     def _found(self, lines: Sequence[str]) -> list[Committed]:
-        held = [self._held[line] for line in lines]
-        return [Committed(claim.line, claim.epoch, claim.txid) for claim in held]
+        claims = [self._claimed[line] for line in lines]
+        return [Committed(claim.line, claim.epoch, claim.txid) for claim in claims]

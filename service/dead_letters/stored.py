@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from sinks.kafka.dead_letters import (
+from sinks.kafka.dead_letter_sink import (
     HEADERS_ERROR,
     KEY_SHA256,
     KEY_SIZE,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sinks.kafka.client import OutcomeUnknown, TransactionFailed
-from sinks.kafka.messages import Message
-from sinks.kafka.transactions import Owner
+from sinks.kafka.client import CommitUnknown, TransactionFailed
+from sinks.kafka.messages import OutgoingMessage
+from sinks.kafka.producer_fence import ProducerFence
 from tests.support.kafka_transactions import (
     Broker,
     Shuffled,
-    SimulatedClaims,
+    SimulatedOwnershipLog,
     SimulatedProducer,
 )
 from topology.errors import SinkFailed, SinkFenced
@@ -25,17 +25,17 @@ def broker(seed: int = 0, *, lost_replies: float = 0.0) -> Broker:
     return Broker(Shuffled(seed), lost_replies)
 
 
-def owner(broker: Broker, name: str) -> Owner:
-    return Owner(name, SimulatedClaims(broker), partial(SimulatedProducer, broker))
+def owner(broker: Broker, name: str) -> ProducerFence:
+    return ProducerFence(name, SimulatedOwnershipLog(broker), partial(SimulatedProducer, broker))
 
 
 def share(line: str, txid: int, epoch: int) -> Share:
     return Share(line, epoch, txid, 1, txid, txid + 1, "", 1)
 
 
-def rows(*shares: Share) -> list[Message]:
+def rows(*shares: Share) -> list[OutgoingMessage]:
     """A message per share, which tells who sent it."""
-    return [Message("rows", f"{each.line} {each.txid} {each.epoch}") for each in shares]
+    return [OutgoingMessage("rows", f"{each.line} {each.txid} {each.epoch}") for each in shares]
 
 
 def landed(broker: Broker) -> dict[str, list[tuple[int, int]]]:
@@ -48,7 +48,7 @@ def landed(broker: Broker) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def work(owner: Owner, epochs: dict[str, int], told: list[Any], last: int = 4) -> None:
+def work(owner, epochs, told, last: int = 4):
     """Take lines over, and commit their transactions up to the last, together."""
     fences = [Fence(line, epoch) for line, epoch in epochs.items()]
     found = owner.fence(fences)
@@ -62,7 +62,7 @@ def work(owner: Owner, epochs: dict[str, int], told: list[Any], last: int = 4) -
 
 @pytest.mark.parametrize("lost_replies", [0.0, 0.2])
 @pytest.mark.parametrize("seed", range(80))
-def test_three_owners_of_a_line_commit_each_txid_once(seed: int, lost_replies: float) -> None:
+def test_three_owners_commit_each_txid_once(seed, lost_replies):
     """Promise 9: whatever the order of their requests, the highest epoch wins and none repeats."""
     kafka = broker(seed, lost_replies=lost_replies)
     told: list[Any] = []
@@ -82,11 +82,11 @@ def test_three_owners_of_a_line_commit_each_txid_once(seed: int, lost_replies: f
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_an_owner_whose_other_line_was_taken_goes_on(seed: int) -> None:
+def test_owner_goes_on_after_losing_another_line(seed):
     kafka = broker(seed, lost_replies=0.1)
     first, second = owner(kafka, "p1"), owner(kafka, "p2")
 
-    def goes_on() -> None:
+    def goes_on():
         first.fence([Fence(B, 1)])
         for txid in range(1, 5):
             for line in (A, B):
@@ -102,7 +102,7 @@ def test_an_owner_whose_other_line_was_taken_goes_on(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_two_with_the_same_epoch_commit_each_txid_once(seed: int) -> None:
+def test_two_owners_of_one_epoch_commit_each_txid_once(seed):
     """The same owner, in a sink that was opened anew while the old one still writes."""
     kafka = broker(seed)
     raised = kafka.shuffled.run(
@@ -115,12 +115,12 @@ def test_two_with_the_same_epoch_commit_each_txid_once(seed: int) -> None:
     assert set(found.values()) == {1}
 
 
-def test_a_commit_whose_reply_is_lost_is_there_once() -> None:
+def test_commit_with_a_lost_reply_is_there_once():
     kafka = broker(lost_replies=0.0)
     one = owner(kafka, "p1")
     one.fence([Fence(A, 1)])
     kafka.lost_replies = 1.0
-    with pytest.raises(OutcomeUnknown):  # its new claims are lost, too
+    with pytest.raises(CommitUnknown):  # its new claims are lost, too
         one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
     kafka.lost_replies = 0.0
     assert one.committed([A]) == [Committed(A, 1, 1)]
@@ -128,7 +128,7 @@ def test_a_commit_whose_reply_is_lost_is_there_once() -> None:
     assert landed(kafka)[A] == [(1, 1)]
 
 
-def test_an_open_transaction_of_a_frozen_owner_is_aborted_not_waited_for() -> None:
+def test_open_transaction_of_a_frozen_owner_is_aborted():
     kafka = broker()
     frozen = with_open_transaction(kafka)
     assert owner(kafka, "p2").fence([Fence(A, 2)]) == [Committed(A, 2, 0)]
@@ -137,7 +137,7 @@ def test_an_open_transaction_of_a_frozen_owner_is_aborted_not_waited_for() -> No
         frozen.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
 
 
-def test_what_is_committed_is_told_once_our_own_open_transaction_is_decided() -> None:
+def test_committed_waits_for_our_own_open_transaction():
     kafka = broker()
     one = with_open_transaction(kafka)
     assert one.committed([A]) == [Committed(A, 1, 0)]
@@ -145,7 +145,7 @@ def test_what_is_committed_is_told_once_our_own_open_transaction_is_decided() ->
     assert landed(kafka)[A] == [(1, 1)]
 
 
-def with_open_transaction(kafka: Broker) -> Owner:
+def with_open_transaction(kafka: Broker) -> ProducerFence:
     """An owner that broke off between its messages and the end of its transaction."""
     one = owner(kafka, "p1")
     one.fence([Fence(A, 1)])
@@ -163,37 +163,37 @@ class Frozen(Exception):
 def _freeze_at(step: int) -> Any:
     left = iter(range(1, step))
 
-    def freeze() -> None:
+    def freeze():
         if next(left, None) is None:
             raise Frozen
 
     return freeze
 
 
-def test_old_claims_are_taken_away() -> None:
+def test_old_claims_are_withdrawn():
     kafka = broker()
     for epoch in range(1, 6):
         owner(kafka, f"p{epoch}").fence([Fence(A, epoch)])
-    claims = SimulatedClaims(kafka)
+    claims = SimulatedOwnershipLog(kafka)
     claims.read(pending=True)
     assert [(claim.producer, claim.epoch) for claim in claims.on([A])] == [("p5", 5)]
 
 
-def test_claims_keep_their_form() -> None:
+def test_claims_keep_their_form():
     """Topics of transactions outlive the versions that wrote them."""
-    claims = SimulatedClaims(broker())
+    claims = SimulatedOwnershipLog(broker())
     key, value = b'["pipeline","sink","orders[0]","n"]', b'{"producer":"p","epoch":3,"txid":4}'
     claims.take(key, value)
     assert claims.committed([A]) == [Committed(A, 3, 4)]
     (claim,) = claims.on([A])
-    assert claims.written(claim) == Message(claims.topic, value, key)
-    assert claims.withdrawn(claim) == Message(claims.topic, None, key)
+    assert claims.written(claim) == OutgoingMessage(claims.topic, value, key)
+    assert claims.withdrawn(claim) == OutgoingMessage(claims.topic, None, key)
     claims.take(key, None)
     assert claims.committed([A]) == [Committed(A, 0, 0)]
 
 
-def test_what_is_no_claim_is_not_taken_for_one() -> None:
-    claims = SimulatedClaims(broker())
+def test_invalid_claim_is_rejected():
+    claims = SimulatedOwnershipLog(broker())
     for key, value in ((None, b"x"), (b"x", b"{}"), (b'["pipeline","sink","l","n"]', b"{}")):
         with pytest.raises(SinkFailed, match="no claim"):
             claims.take(key, value)

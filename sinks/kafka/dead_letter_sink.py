@@ -4,6 +4,8 @@ Header names that begin with `headrace.` are ours. A letter has its record's own
 then `TOPIC` and what follows it, so nothing that a record brings is taken for our word.
 """
 
+# ruff: noqa: SLF001 - the public codes of KafkaError have such names
+
 import hashlib
 import time
 from collections import deque
@@ -64,21 +66,21 @@ REPLAY_HEADERS = (
 _LONGEST_BYTES = 2048  # of a header
 _SHORT_BYTES = 128
 _LONGEST_REPLAY_BYTES = 300  # Kafka's names have up to 249
-_BATCH_LETTERS = "batch.num.messages"
+_BATCH_MESSAGES = "batch.num.messages"
 _DEFAULTS: dict[str, Scalar] = {
     "linger.ms": 20,
     # Large enough that the broker, which knows the topic's limit, judges a letter's size.
     "message.max.bytes": 100_000_000,
-    # A topic that takes less than this gets letters one by one: see `_may_be_the_batch`.
+    # A topic with a lower limit gets its messages one by one: see `_may_be_the_batch`.
     "batch.size": 65_536,
-    # A broker that is away is waited for; the owner stops the offset meanwhile.
+    # Wait for a broker that is away; the record's offset is not committed meanwhile.
     "message.timeout.ms": 0,
 }
 _REQUIRED: dict[str, Scalar] = {"acks": "all", "enable.idempotence": True}
 
 
 class _Form(IntEnum):
-    """How much of a letter is sent. A letter too large for the topic is sent in the next form."""
+    """The parts of a dead letter that are sent; one too large for the topic takes the next form."""
 
     WHOLE = 0
     WITHOUT_VALUE = 1  # nor headers, but for those of a replay
@@ -86,8 +88,8 @@ class _Form(IntEnum):
     SHORTEST = 3  # nor with its trace, and the reason is cut
 
 
-class _Waiting(NamedTuple):
-    """A letter to send, or to send again."""
+class _Pending(NamedTuple):
+    """A dead letter to send, or to send again."""
 
     letter: DeadLetter | RangeNotice
     token: int
@@ -95,17 +97,17 @@ class _Waiting(NamedTuple):
 
 
 class KafkaDeadLetters(DeadLetterSink):
-    """Sends dead letters to a topic; each is told of once all in-sync replicas have it.
+    """Send dead letters to a topic and report each once all in-sync replicas have it.
 
-    A letter has the record's key, value and headers, followed by `headrace.topic`,
+    A dead letter has the record's key, value and headers, followed by `headrace.topic`,
     `.partition`, `.offset`, `.timestamp_ms` (where it came from), `.reason` (at most 2,048
     bytes), `.step`, `.attempts`, `.error_class`, `.failed_at_ms` and `.pipeline`. Where the
-    original had such a header already (a letter that failed again), the last one is the newest.
-    A letter larger than the topic allows is sent without its value and headers (but for those
+    original had such a header already (a record that failed again), the last one is the newest.
+    A dead letter larger than the topic allows is sent without its value and headers (but for those
     of a replay), with `headrace.value_size` and `headrace.value_sha256` instead; so is one that
     asks for it. If that is too large, its key is left out in the same way (`headrace.key_size`,
-    `headrace.key_sha256`), and at last its reason is cut. Headers that cannot be read are left
-    out, and `headrace.headers_error` says why. A notice has neither key nor value, and the
+    `headrace.key_sha256`), and at last its reason is cut. Unreadable headers are left out, and
+    `headrace.headers_error` says why. A notice has neither key nor value, and the
     headers `headrace.notice` ("range"), `.topic`, `.partition`, `.first_offset`,
     `.resume_offset`, `.lost`, `.reason`, `.found`, `.noticed_at_ms` and `.pipeline`.
 
@@ -119,11 +121,11 @@ class KafkaDeadLetters(DeadLetterSink):
         self._pipeline = ""
         self._conf: dict[str, Any] = {}
         self._producer: Producer | None = None
-        self._waiting: deque[_Waiting] = deque()
-        self._untold: list[Delivered] = []
+        self._unsent: deque[_Pending] = deque()
+        self._delivered: list[Delivered] = []
         self._pending = 0
-        self._broken: str | None = None
-        self._is_to_send_singly = False
+        self._fatal_error: str | None = None
+        self._sends_singly = False
 
     def open(self, context: SinkContext) -> None:
         """Check that the broker answers, and create the topic if it is missing.
@@ -144,8 +146,8 @@ class KafkaDeadLetters(DeadLetterSink):
             self._producer = Producer(self._conf)
         except (KafkaException, ValueError) as error:
             raise SinkFailed(
-                f"dead-letter topic '{self.topic}': {cluster.explain(error)}; "
-                "a broker that answers, and the topic or the right to create it, are needed"
+                f"dead-letter topic '{self.topic}': {cluster.explain(error)}. It needs a broker "
+                "that answers, and the topic or the right to create it."
             ) from error
 
     def client_properties(self, kafka: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -154,56 +156,54 @@ class KafkaDeadLetters(DeadLetterSink):
         return {**kafka, **self._properties}
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        """Take a letter. Never blocks; a letter the client has no room for waits for `poll`."""
+        """Send without blocking; while the client's queue is full, it waits for `poll`."""
         self._pending += 1
         by_reference = isinstance(letter, DeadLetter) and letter.by_reference
-        new = _Waiting(letter, token, _Form.WITHOUT_VALUE if by_reference else _Form.WHOLE)
-        if self._waiting or not self._produce(new):
-            self._waiting.append(new)
+        new = _Pending(letter, token, _Form.WITHOUT_VALUE if by_reference else _Form.WHOLE)
+        if self._unsent or not self._produce(new):
+            self._unsent.append(new)
 
     def poll(self) -> list[Delivered]:
-        """Serve the client's callbacks, send waiting letters, and return what was delivered."""
+        """Serve the client's callbacks, send what waits, and return what was delivered."""
         self._advance(0.0)
-        told, self._untold = self._untold, []
-        self._pending -= len(told)
-        return told
+        delivered, self._delivered = self._delivered, []
+        self._pending -= len(delivered)
+        return delivered
 
     @property
     def pending(self) -> int:
-        """Letters sent that `poll` has not returned yet."""
         return self._pending
 
     def flush(self, timeout_seconds: float) -> None:
-        """Wait for the letters in flight; `poll` then returns them."""
+        """Wait for deliveries; `poll` then returns them."""
         ends = time.monotonic() + timeout_seconds
-        while self._producer is not None and self._pending > len(self._untold):
+        while self._producer is not None and self._pending > len(self._delivered):
             left = ends - time.monotonic()
             if left <= 0:
                 return
             self._advance(min(left, 0.1))
 
     def close(self) -> None:
-        """Drop the producer without waiting; letters in flight may still arrive."""
+        """Drop the producer without waiting; what is in flight may still arrive."""
         if self._producer is not None:
             self._producer.purge()
             self._producer.poll(0)
             self._producer = None
-        self._waiting.clear()
+        self._unsent.clear()
 
     def _advance(self, timeout_seconds: float) -> None:
-        """Serve the client's callbacks, and hand it the waiting letters."""
         if self._producer is None:
             return
         self._producer.poll(timeout_seconds)
-        self._mend()
-        while self._waiting and self._produce(self._waiting[0]):
-            self._waiting.popleft()
+        self._renew_producer()
+        while self._unsent and self._produce(self._unsent[0]):
+            self._unsent.popleft()
 
-    def _produce(self, sent: _Waiting) -> bool:
-        """Hand a letter to the client; return False when it has no room for it now."""
+    def _produce(self, sent: _Pending) -> bool:
+        """Hand a dead letter to the client; return False while its queue is full."""
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        if self._producer is None or self._broken is not None or self._is_to_send_singly:
+        if self._producer is None or self._fatal_error is not None or self._sends_singly:
             return False
         try:
             self._producer.produce(
@@ -218,28 +218,28 @@ class KafkaDeadLetters(DeadLetterSink):
         return True
 
     def _on_delivery(
-        self, sent: _Waiting, error: "KafkaError | None", _message: "Message | None" = None
+        self, sent: _Pending, error: "KafkaError | None", _message: "Message | None" = None
     ) -> None:
-        """Handle the client's answer about a letter, on the owner thread: `poll` calls this."""
+        """Handle a delivery report, on the owner thread."""
         from confluent_kafka import KafkaError  # noqa: PLC0415
 
         is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
         if error is None:
-            self._untold.append(Delivered(sent.token, None))
+            self._delivered.append(Delivered(sent.token, None))
         elif is_too_large and self._may_be_the_batch(sent):
-            self._waiting.append(sent)
-            self._is_to_send_singly = True
+            self._unsent.append(sent)
+            self._sends_singly = True
         elif is_too_large and sent.form < _Form.SHORTEST:
-            self._waiting.append(sent._replace(form=_Form(sent.form + 1)))
-        elif self._broken is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - its public name
-            self._waiting.append(sent)
-            self._broken = self._broken or error.str()
+            self._unsent.append(sent._replace(form=_Form(sent.form + 1)))
+        elif self._fatal_error is not None or error.fatal() or error.code() == KafkaError._FATAL:
+            self._unsent.append(sent)
+            self._fatal_error = self._fatal_error or error.str()
         else:
-            self._untold.append(Delivered(sent.token, error.str()))
+            self._delivered.append(Delivered(sent.token, error.str()))
 
-    def _may_be_the_batch(self, sent: _Waiting) -> bool:
-        """Whether the broker may have rejected a letter for the size of its batch."""
-        if self._conf.get(_BATCH_LETTERS) == 1:
+    def _may_be_the_batch(self, sent: _Pending) -> bool:
+        """Whether the broker may have rejected a message for the size of its batch."""
+        if self._conf.get(_BATCH_MESSAGES) == 1:
             return False
         size = 0
         if isinstance(sent.letter, DeadLetter):
@@ -248,21 +248,21 @@ class KafkaDeadLetters(DeadLetterSink):
             size += len(record.key or b"") if sent.form < _Form.WITHOUT_KEY else 0
         return size < int(self._conf["batch.size"])
 
-    def _mend(self) -> None:
-        """Replace a producer that met a fatal error, or must send letters one by one."""
+    def _renew_producer(self) -> None:
+        """Replace a producer after a fatal error, or to send messages one by one."""
         from confluent_kafka import Producer  # noqa: PLC0415
 
         if self._producer is None:
             return
-        if self._is_to_send_singly and not len(self._producer):
+        if self._sends_singly and not len(self._producer):
             log.warning("dead_letters_sent_singly", topic=self.topic)
-            self._conf[_BATCH_LETTERS] = 1
-            self._is_to_send_singly = False
-        elif self._broken is not None:
-            log.warning("dead_letter_producer_renewed", topic=self.topic, error=self._broken)
+            self._conf[_BATCH_MESSAGES] = 1
+            self._sends_singly = False
+        elif self._fatal_error is not None:
+            log.warning("dead_letter_producer_renewed", topic=self.topic, error=self._fatal_error)
             self._producer.purge()
             self._producer.poll(0)
-            self._broken = None
+            self._fatal_error = None
         else:
             return
         self._producer = Producer(self._conf)

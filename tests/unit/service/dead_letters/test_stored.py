@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.dead_letters.messages import (
+from service.dead_letters.stored import (
     DeadLetterId,
     ForeignMessage,
     Mark,
