@@ -62,7 +62,7 @@ status_app = typer.Typer()
 _CHANGES_SHOWN = 3
 _LEAST_ROWS = 5
 _LINES_BESIDE = 20  # frames, titles and notes
-_COMPLETED_METRIC = "headrace_partition_frontier_offset{"
+_COMPLETED_METRIC = "headrace_partition_last_completed_offset{"
 _SCRAPE_SECONDS = 2.0
 
 

@@ -202,7 +202,7 @@ class PartitionSummary:
     """Offsets of one partition; each is the next to read."""
 
     committed: int
-    frontier: int
+    last_completed_offset: int
     log_end: int
     goal: int | None = None  # where the log ended when a finite run began
 
@@ -242,7 +242,7 @@ class RunSummary:
         partitions = {
             str(part.partition): PartitionSummary(
                 committed=part.committed,
-                frontier=part.ledger.last_completed_offset,
+                last_completed_offset=part.ledger.last_completed_offset,
                 log_end=max(part.log_end or 0, part.ledger.fetched_to),
                 goal=goals.get(part.partition),
             )

@@ -203,7 +203,7 @@ def _partition(part: PartitionStatistics, snapshot: Snapshot) -> dict[str, Any]:
     return {
         "partition": str(part.partition),
         "committed": part.committed,
-        "frontier": ledger.last_completed_offset,
+        "last_completed_offset": ledger.last_completed_offset,
         "emitted_to": ledger.emitted_to,
         "fetched_to": ledger.fetched_to,
         "log_start": part.log_start,

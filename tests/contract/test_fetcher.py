@@ -88,7 +88,7 @@ def test_reading_starts_at_the_position_given(world: Any) -> None:
 
 
 def test_a_gap_at_the_logs_end_is_passed_by_the_end(world: Any) -> None:
-    """Promise 11: gaps never block the frontier, also when no record follows them.
+    """Promise 11: gaps never block the last completed offset, also when no record follows them.
 
     Storm 20: what was used up without a record never stops the offset.
     """

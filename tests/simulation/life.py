@@ -369,7 +369,7 @@ def session_ended(life):
     for held in life.reader.assignment:
         if held.error is not None:
             if _owes(held):
-                seen("session_ended_with_a_halted_frontier_not_stored")
+                seen("session_ended_with_a_halted_offset_not_stored")
         elif held.chain is None:
             continue
         elif held.manager is None:

@@ -18,7 +18,7 @@ class Flight:
     def __init__(self, manager):
         self.ledger = manager.ledger  # another one after the manager has started anew
         self.unresolved = {}
-        self.emitted = []  # offsets from the frontier on
+        self.emitted = []  # offsets from the last completed offset on
         self.last = -1  # the highest emitted
         self.last_completed_offset = -1
         self.waiting = 0  # while it was ours; else at most one more fetch is taken
@@ -307,26 +307,26 @@ class Oracle:
                 raise Violation(9, f"{life.name} was not told that {held.partition} is not its")
 
     def check(self, life):
-        """Committed <= frontier <= every unresolved; the window; nothing moves back (1, 2, 10)."""
+        """Committed <= completed <= every unresolved; the window; nothing moves back (1, 2, 10)."""
         settings = self._world.settings
         for held in life.reader.assignment:
             manager = held.manager
             if manager is None:
                 continue
             flight = self.flight(life, held.partition, manager)
-            frontier = manager.last_completed_offset
-            if frontier < flight.last_completed_offset:
+            completed = manager.last_completed_offset
+            if completed < flight.last_completed_offset:
                 raise Violation(
-                    2, f"{held.partition}: {flight.last_completed_offset} went to {frontier}"
+                    2, f"{held.partition}: {flight.last_completed_offset} went to {completed}"
                 )
-            flight.last_completed_offset = frontier
-            if manager.committed > frontier:
-                raise Violation(1, f"{held.partition}: {manager.committed} > {frontier}")
-            lowest = min(flight.unresolved, default=frontier)
-            if lowest < frontier:
-                raise Violation(1, f"{held.partition}: frontier {frontier} > pending {lowest}")
-            if flight.emitted and flight.emitted[0] < frontier:
-                flight.emitted = [offset for offset in flight.emitted if offset >= frontier]
+            flight.last_completed_offset = completed
+            if manager.committed > completed:
+                raise Violation(1, f"{held.partition}: {manager.committed} > {completed}")
+            lowest = min(flight.unresolved, default=completed)
+            if lowest < completed:
+                raise Violation(1, f"{held.partition}: completed {completed} > pending {lowest}")
+            if flight.emitted and flight.emitted[0] < completed:
+                flight.emitted = [offset for offset in flight.emitted if offset >= completed]
             if len(flight.emitted) > settings.max_pending:
                 count = len(flight.emitted)
                 raise Violation(10, f"{held.partition}: {count} records in the window")

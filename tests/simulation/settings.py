@@ -205,7 +205,7 @@ REQUIRED = {
     "session_ended_inside_a_claim": "a session ended while a partition was claimed",
     "session_ended_inside_a_commit": "a session ended while a commit was on its way",
     "session_ended_while_a_partition_opened": "a session ended while a partition was opened",
-    "session_ended_with_a_halted_frontier_not_stored": "a halted partition owed a commit",
+    "session_ended_with_a_halted_offset_not_stored": "a halted partition owed a commit",
     "session_expired_inside_a_commit": "the servers ended a session while a commit was on its way",
     "sink_reply_lost_and_batch_written_again": "a batch was written twice",
     "sink_write_failed_and_was_tried_again": "a batch failed at first",

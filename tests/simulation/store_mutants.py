@@ -192,7 +192,7 @@ def emits_without_a_claim(original, assignment, held, opened):
 
 @mutant
 def uncommitted_not_counted():
-    """The window reaches from the frontier, however little of it is stored."""
+    """The window reaches from the last completed offset, however little of it is stored."""
     return [
         put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.emitted_count),
         put(PartitionTransactions, "in_flight", lambda mode: mode._ledger.emitted_count),

@@ -94,14 +94,14 @@ def last_completed_offset_is_the_highest_resolved():
 
 @wraps(Ledger, "fail")
 def failed_record_is_passed(original, ledger, offset):
-    """A record that failed holds the frontier no more."""
+    """A record that failed holds the last completed offset no more."""
     done = original(ledger, offset)
     ledger.resolve(np.array([offset], np.int64))
     return done
 
 
 @mutant
-def gap_blocks_the_frontier():
+def gap_blocks_the_last_completed_offset():
     """That the log ends after a gap is not heard."""
     return [put(Ledger, "pass_gap", lambda _ledger, _offset: None)]
 

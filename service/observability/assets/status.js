@@ -134,11 +134,11 @@ function bar(part) {
     const x = (from - part.committed) * scale;
     if (to > from) drawing.append(shape("rect", { x, y: 0, width: Math.max(1, (to - from) * scale), height: 12, class: kind }));
   };
-  piece(part.committed, part.frontier, "done");
-  piece(part.frontier, part.emitted_to, "flight");
+  piece(part.committed, part.last_completed_offset, "done");
+  piece(part.last_completed_offset, part.emitted_to, "flight");
   piece(part.emitted_to, part.fetched_to, "fetched");
   if (left) drawing.append(shape("rect", { x: width, y: 3, width: 120 - width, height: 6, class: "log" }));
-  drawing.append(shape("title", {}, `committed ${part.committed}, frontier ${part.frontier}, emitted to `
+  drawing.append(shape("title", {}, `committed ${part.committed}, last completed ${part.last_completed_offset}, emitted to `
     + `${part.emitted_to}, fetched to ${part.fetched_to}, log end ${end}`));
   return drawing;
 }
@@ -161,7 +161,7 @@ function showPartitions(status) {
       : `${count(part.open_transactions)} (committed ${count(part.committed_txid)})`;
     row.append(
       element("td", part.partition), drawing, element("td", count(part.committed)),
-      element("td", count(part.frontier)), element("td", count(part.log_end)), element("td", count(part.lag)),
+      element("td", count(part.last_completed_offset)), element("td", count(part.log_end)), element("td", count(part.lag)),
       element("td", count(part.pending)), element("td", age(part.oldest_pending_seconds)),
       element("td", count(part.epoch)), element("td", open), element("td", state(part), "text"),
     );

@@ -97,7 +97,7 @@ def test_a_log_that_goes_on_elsewhere_has_a_new_mode_and_the_numbers_go_on():
 # What executors read
 
 
-def test_what_is_done_elsewhere_moves_the_frontier_and_counts_as_read():
+def test_what_is_done_elsewhere_moves_the_offset_and_counts_as_read():
     partition = manager(100)
     partition.passed(Range(100, 160, 40, leader_epoch=9))
     assert (partition.last_completed_offset, partition.emitted_to) == (160, 160)

@@ -52,7 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger(0)
         self.states = {}
         self.next = 0
-        self.frontiers = [0]
+        self.completed = [0]
 
     @rule(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=2000))
     def fetch(self, gaps):
@@ -108,10 +108,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert statistics.pending == len(pending)
         assert statistics.waiting == sum(s == "waiting" for s in self.states.values())
         assert statistics.failed == sum(s == "failed" for s in self.states.values())
-        assert statistics.last_completed_offset >= self.frontiers[-1], (
+        assert statistics.last_completed_offset >= self.completed[-1], (
             "promise 2: it never moves back"
         )
-        self.frontiers.append(statistics.last_completed_offset)
+        self.completed.append(statistics.last_completed_offset)
 
 
 TestLedgerAgreesWithItsModel = LedgerMachine.TestCase
@@ -224,7 +224,7 @@ class LedgerAndModel(RuleBasedStateMachine):
 
 
 def test_whatever_happens_the_ledger_agrees_with_a_dictionary():
-    """Promises 1, 2, 10 and 11: the frontier is the lowest unresolved offset, gaps or not.
+    """Promises 1, 2, 10 and 11: the offset is the lowest unresolved offset, gaps or not.
 
     It never moves back, and what counts for the window is all that was emitted from it on.
     """

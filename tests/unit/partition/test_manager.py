@@ -61,7 +61,7 @@ def test_the_window_is_bounded_in_bytes_and_one_larger_record_passes_alone():
     assert partition.next_chunk(0, 10).offsets.tolist() == [1]
 
 
-def test_payloads_are_let_go_when_the_frontier_has_passed_them():
+def test_payloads_are_let_go_when_the_offset_has_passed_them():
     partition = manager()
     partition.fetched(chunk(0, 1), 0.0)
     partition.fetched(chunk(2, 3), 0.0)
@@ -95,7 +95,7 @@ def led(*runs, start=0, size=10):
     return Chunk(FLIGHTS, np.array(numbers, np.int64), payloads, tuple(epochs))
 
 
-def test_the_position_carries_the_leader_epoch_of_the_record_before_the_frontier():
+def test_the_position_carries_the_leader_epoch_of_the_record_before_the_last_completed_offset():
     """Kafka's KIP-101: an offset is checked with the epoch of the record that was read last."""
     partition = manager()
     assert partition.position == Position(0, 7, "id")

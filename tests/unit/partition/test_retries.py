@@ -90,10 +90,10 @@ class RetriesAndModel(RuleBasedStateMachine):
             assert all(latest > self.now for _earliest, latest in self.waiting.values())
 
     @rule(offset=OFFSETS)
-    def pass_with_the_frontier(self, offset):
-        frontier = min([offset, *self.waiting])  # what waits holds it
-        self.queue.forget_below(frontier)
-        self.failures = {o: count for o, count in self.failures.items() if o >= frontier}
+    def pass_with_the_offset(self, offset):
+        completed = min([offset, *self.waiting])  # what waits holds it
+        self.queue.forget_below(completed)
+        self.failures = {o: count for o, count in self.failures.items() if o >= completed}
 
     @invariant()
     def agrees(self):

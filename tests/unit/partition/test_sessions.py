@@ -48,7 +48,7 @@ def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_un
 
 
 def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
-    """Promise 2: no frontier of before is stored until the partition starts anew."""
+    """Promise 2: no last completed offset of before is stored until the partition starts anew."""
     bench = Bench(start=SKIP_LOSS)
     bench.fill(ONE, 5)
     bench.start()

@@ -47,7 +47,7 @@ def test_summary_as_json_has_its_keys():
     assert facts["records_per_second"] == 5.0
     assert facts["partitions"]["t-0"] == {
         "committed": 7,
-        "frontier": 7,
+        "last_completed_offset": 7,
         "log_end": 7,
         "goal": None,
     }

@@ -127,7 +127,7 @@ def test_the_figures_are_the_pipeline_s_own(exposition):
     assert found["headrace_partition_committed_transactions", place] == 41
     assert found["headrace_partition_read_records_total", place] == 4
     assert found["headrace_partition_failed_records", place] == 1
-    assert found["headrace_partition_frontier_offset", place] == 3
+    assert found["headrace_partition_last_completed_offset", place] == 3
     assert found["headrace_partition_log_end_offset", place] == 4
     assert found["headrace_partition_lag_records", place] == 4
     assert (

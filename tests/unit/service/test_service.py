@@ -158,7 +158,7 @@ def test_finite_run_reconciles():
 
 
 def test_resolved_offsets_are_stored_after_an_unfinished_drain():
-    """Promise 16: the deadline has a part for storing the frontiers."""
+    """Promise 16: the deadline has a part for storing the offsets."""
 
     world = World(commit_interval_seconds=3600.0, drain_seconds=3)
     world.bolts = [KeepFromTwo]
@@ -245,7 +245,7 @@ def test_resolved_offsets_are_stored_if_the_drain_raises(error, monkeypatch):
 
 
 def test_record_due_for_retry_stays_uncommitted_at_stop():
-    """Promise 1: committed <= frontier <= every failed offset."""
+    """Promise 1: committed <= last completed offset <= every failed offset."""
     world = World()
     world.send(1, 13, 2)
     running = InBackground(world.service())

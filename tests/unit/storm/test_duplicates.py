@@ -32,7 +32,7 @@ def test_a_new_leader_repeats_nothing_and_forgets_nothing():
 
 
 def test_a_commit_that_is_not_answered_holds_no_record_up():
-    """Storm 33: records flow, and the frontier of then is stored when the answer has come."""
+    """Storm 33: records flow, and the offset of then is stored when the answer has come."""
     bench = Bench()
     bench.start()
     bench.store.holding = True

@@ -38,7 +38,7 @@ def letters_of(value: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("gone", [[0], [0, 1, 2], [2]])
 def test_a_record_that_is_compacted_away_while_it_waits_for_its_retry_freezes_nothing(gone):
-    """Storm 19: it is given again from memory, at the log's end too, and the frontier passes."""
+    """Storm 19: it is given again from memory, at the log's end too, and the offset passes."""
     bench = Bench()
     bench.fill(ONE, 3)
     bench.start()
