@@ -59,12 +59,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest files first; give one worker every test that shares Spark."""
+    """Start the longest files first."""
     items.sort(key=lambda item: longest_first.place(item.nodeid))
-    for item in items:
-        shares_spark = "shared_spark" in getattr(item, "fixturenames", ())
-        group = "spark" if shares_spark else item.nodeid.split("::", 1)[0]
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)

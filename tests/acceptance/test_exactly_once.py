@@ -96,6 +96,7 @@ def test_cases_that_failed_once_pass(servers: Servers) -> None:
         _does_no_harm(case, servers)
 
 
+@nightly
 def test_zombie_commits_nothing_after_its_successor_began(
     servers: Servers, rng: random.Random
 ) -> None:

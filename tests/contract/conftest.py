@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.kafka import KafkaWorld, MemoryLogWorld
 
 BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
@@ -29,6 +29,17 @@ def real(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld
     made = KafkaWorld(kafka, topic)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def quiet_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A server of the worker's own, for tests that count what is written."""
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("quiet-zookeeper"))
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="module")

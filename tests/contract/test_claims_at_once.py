@@ -7,14 +7,14 @@ import pytest
 from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
 from partition.interfaces import Progress
 from partition.records import Partition, Position
-from tests.support.zookeeper import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
+from tests.support.zookeeper import BOTH, SECONDS, NodesWorld, begin, commit, node, opened_alone
 
 MANY = [Partition("orders", number) for number in range(70)]
 
 
 @pytest.fixture(params=BOTH)
 def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
-    yield from opened(request.param, request)
+    yield from opened_alone(request.param, request)
 
 
 @pytest.fixture

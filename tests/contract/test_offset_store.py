@@ -38,6 +38,7 @@ from tests.support.zookeeper import (
     commit_plans,
     node,
     opened,
+    opened_alone,
     opened_apart,
     opened_transactions,
     plan,
@@ -50,6 +51,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
 
 
 @pytest.fixture(params=BOTH)
+def alone(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+    """A world whose writes no other test adds to."""
+    yield from opened_alone(request.param, request)
+
+
+@pytest.fixture(params=BOTH)
 def fragile(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     yield from opened_apart(request.param, request)
 
@@ -58,12 +65,12 @@ def stored(offset: int, epoch: int) -> StoredOffset:
     return StoredOffset(Position(offset), "shop-1", "shop-1", epoch)
 
 
-def test_an_offset_that_was_never_stored_is_none(world: NodesWorld) -> None:
-    store = world.store()
-    before = world.writes()
+def test_an_offset_that_was_never_stored_is_none(alone: NodesWorld) -> None:
+    store = alone.store()
+    before = alone.writes()
     assert store.load(A) is None
     assert claim(store, A) == Claim(None)
-    assert world.writes() - before == (0 if isinstance(world, MemoryNodesWorld) else 2)
+    assert alone.writes() - before == (0 if isinstance(alone, MemoryNodesWorld) else 2)
 
 
 def test_a_first_offset_is_stored_once(world: NodesWorld) -> None:
@@ -253,16 +260,16 @@ def test_an_offset_that_is_stored_is_not_written_again(world: NodesWorld) -> Non
     assert world.raw(A) == before
 
 
-def test_many_partitions_are_committed_in_one_write(world: NodesWorld) -> None:
-    store = world.store()
+def test_many_partitions_are_committed_in_one_write(alone: NodesWorld) -> None:
+    store = alone.store()
     partitions = [Partition("orders", number) for number in range(40)]
     for partition in partitions:
         begin(store, partition, 0)
-    before = world.writes()
+    before = alone.writes()
     assert commit(store, dict.fromkeys(partitions, 3)) == {}
-    spent = world.writes() - before
-    assert spent == (1 if isinstance(world, MemoryNodesWorld) else 3)  # ours, and the probe's two
-    assert all(node(world, partition)["offset"] == 3 for partition in partitions)
+    spent = alone.writes() - before
+    assert spent == (1 if isinstance(alone, MemoryNodesWorld) else 3)  # ours, and the probe's two
+    assert all(node(alone, partition)["offset"] == 3 for partition in partitions)
 
 
 def test_more_partitions_than_one_write_may_hold_are_committed(world: NodesWorld) -> None:
@@ -411,17 +418,17 @@ def test_a_claim_keeps_what_is_open(world: NodesWorld) -> None:
     assert commit_plans(store, {A: plan(9, 12, committed=4)}) == {}
 
 
-def test_plans_of_400_partitions_are_stored_in_one_write(world: NodesWorld) -> None:
-    store = world.store()
+def test_plans_of_400_partitions_are_stored_in_one_write(alone: NodesWorld) -> None:
+    store = alone.store()
     partitions = [Partition("orders", number) for number in range(400)]
     for future in [store.begin(partition, Position(5)) for partition in partitions]:
         future.result(SECONDS)
     plans = {each: plan(5, 66_000, 132_000, 198_000, committed=2**31) for each in partitions}
-    before = world.writes()
+    before = alone.writes()
     assert commit_plans(store, plans) == {}
-    spent = world.writes() - before
-    assert spent == (1 if isinstance(world, MemoryNodesWorld) else 3)  # ours, and the probe's two
-    loader = world.store()
+    spent = alone.writes() - before
+    assert spent == (1 if isinstance(alone, MemoryNodesWorld) else 3)  # ours, and the probe's two
+    loader = alone.store()
     assert all(loader.load(each).transactions == plans[each].transactions for each in partitions)
 
 

@@ -169,6 +169,15 @@ def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     made.close()
 
 
+def opened_alone(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+    """What a fixture yields: a world on a server that nobody writes to meanwhile."""
+    made: NodesWorld = MemoryNodesWorld()
+    if kind == "zookeeper":
+        made = ZooKeeperWorld(request.getfixturevalue("quiet_zookeeper"))
+    yield made
+    made.close()
+
+
 def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
     """What a fixture yields: a world whose server is the test's own, so that it may be stopped."""
     if kind == "memory":

@@ -3,7 +3,6 @@
 import base64
 import json
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from service.cli.dead_letters import DeadLettersNotDone
 from service.cli.main import app
 from service.dead_letters.commands import ConcurrentOperator
 from service.dead_letters.topic import NoSuchDeadLetter
-from service.devservers.servers import EmbeddedKafka
 from sinks.kafka.client import (
     Cluster,
     NotAccepted,
@@ -26,58 +24,31 @@ from sinks.kafka.client import (
 from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 from sinks.kafka.messages import OutgoingMessage
 from sinks.storage import Storage
-from tests.support import fork_server
 from tests.support.patience import seconds
+from tests.support.places import Folder
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import Record
 from topology.sink import DeadLetter, SinkContext
 
 pytestmark = pytest.mark.integration
 
-FLOW = """
-    import os
-    from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaDeadLetters
-
-    @bolt
-    def parse(record: Record) -> int:
-        return int(record.value)
-
-    topology = Topology(os.environ["TOPIC"])
-    topology.source(os.environ["TOPIC"]).then(parse).into(DiscardSink())
-    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
-"""
 WHY = ("--why", "the parser was mended")
 
 
-class Done(NamedTuple):
+class Said(NamedTuple):
     facts: dict[str, Any]
     error: BaseException | None
     out: str
 
 
-class Place:
+class Place(Folder):
     """A topic with a flow that reads it, and the commands."""
-
-    def __init__(self, folder, name, kafka: EmbeddedKafka, zookeeper) -> None:
-        self.folder, self.name, self.kafka = folder, name, kafka.address
-        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
-        self.config = folder / "service.toml"
-        self.config.write_text(
-            f'[kafka]\nbootstrap.servers = "{kafka.address}"\n'
-            f'[zookeeper]\nhosts = "{zookeeper.address}"\n'
-        )
 
     def publish(self, *values: bytes, **more: Any) -> None:
         producer = Producer({"bootstrap.servers": self.kafka})
         for value in values:
             producer.produce(self.name, value, partition=1, key=b"k", **more)
         assert producer.flush(seconds(30)) == 0
-
-    def run(self) -> None:
-        words = ["run", "flow:topology", "--config", "service.toml", "--until-caught-up"]
-        ran = fork_server.headrace(*words, cwd=self.folder, env={"TOPIC": self.name})
-        assert ran.returncode == 0, ran.stderr
 
     def fail(self, *values: bytes) -> None:
         """Publish records, and write letters of them as a run would."""
@@ -93,13 +64,13 @@ class Place:
         assert all(each.error is None for each in sink.poll())
         sink.close()
 
-    def headrace(self, *words: str, as_json: bool = True) -> Done:
-        more = ["--config", str(self.config), *(["--json"] if as_json else [])]
+    def letters(self, *words: str, as_json: bool = True) -> Said:
+        more = ["--config", str(self.folder / "service.toml"), *(["--json"] if as_json else [])]
         ran = CliRunner(env={"COLUMNS": "160"}).invoke(
             app, ["dead-letters", words[0], "flow:topology", *words[1:], *more]
         )
         last = ran.stdout.splitlines()[-1] if ran.stdout else ""
-        return Done(json.loads(last) if last.startswith("{") else {}, ran.exception, ran.output)
+        return Said(json.loads(last) if last.startswith("{") else {}, ran.exception, ran.output)
 
     def records(self, topic: str, number: int = 1) -> list[Any]:
         consumer = Consumer(
@@ -128,7 +99,7 @@ def place(tmp_path, topic, kafka, zookeeper, monkeypatch):
     monkeypatch.setenv("TOPIC", name)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "flow", raising=False)
-    yield Place(tmp_path, name, kafka, zookeeper)
+    yield Place(tmp_path, name, kafka.address, zookeeper.address)
     sys.modules.pop("flow", None)
 
 
@@ -136,26 +107,26 @@ def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
     place.publish(b"1", b"bad", b"2")
     place.publish(b"\x1b[2Jworse", headers=[("trace", b"7")])
     place.run()
-    listed = place.headrace("list", "--step", "parse", "--since", "2h").facts
+    listed = place.letters("list", "--step", "parse", "--since", "2h").facts
     assert listed["total"] == 2
-    assert place.headrace("list", "--until", "1d").facts["total"] == 0
+    assert place.letters("list", "--until", "1d").facts["total"] == 0
     assert listed["by_error"] == [{"step": "parse", "error_class": "ValueError", "letters": 2}]
     newest = max(listed["letters"], key=lambda each: each["record"]["offset"])
     assert newest["record"]["topic"] == place.name
     assert (newest["record"]["partition"], newest["record"]["offset"]) == (1, 3)
 
-    shown = place.headrace("show", newest["letter"], as_json=False).out
+    shown = place.letters("show", newest["letter"], as_json=False).out
     assert "\\x1b[2Jworse" in shown
     assert "\x1b[2J" not in shown
     assert "trace: 7" in shown
     assert "state:           open" in shown
 
-    planned = place.headrace("replay", "--every", *WHY, "--dry-run").facts
+    planned = place.letters("replay", "--every", *WHY, "--dry-run").facts
     assert planned["replayed"] == 0
     assert [each["outcome"] for each in planned["letters"].values()] == ["to_replay"] * 2
     assert len(place.records(place.name)) == 4
 
-    sent = place.headrace("replay", "--every", *WHY, "--yes").facts
+    sent = place.letters("replay", "--every", *WHY, "--yes").facts
     assert sent["replayed"] == 2
     again = place.records(place.name)[4:]
     assert sorted(each.value() for each in again) == [b"\x1b[2Jworse", b"bad"]
@@ -165,27 +136,27 @@ def test_letters_are_listed_shown_sent_again_once_and_dropped(place):
     assert headers["trace"] == b"7"
     assert headers["headrace.origin.offset"] == b"3"
     assert headers["headrace.replays"] == b"1"
-    assert place.headrace("list").facts["passed_over"]["dealt_with"] == 2
-    state = place.headrace("show", newest["letter"], as_json=False).out
+    assert place.letters("list").facts["passed_over"]["dealt_with"] == 2
+    state = place.letters("show", newest["letter"], as_json=False).out
     assert f"replayed as {place.name}[1]@" in state
     assert "the parser was mended" in state
 
     # They fail once more, and do not go round in circles.
     place.run()
-    listed = place.headrace("list").facts
+    listed = place.letters("list").facts
     assert listed["total"] == 2
     assert {each["replays"] for each in listed["letters"]} == {1}
     assert {each["origin"]["offset"] for each in listed["letters"]} == {1, 3}
-    refused = place.headrace("replay", "--step", "parse", *WHY, "--yes")
+    refused = place.letters("replay", "--step", "parse", *WHY, "--yes")
     assert isinstance(refused.error, DeadLettersNotDone)
     assert "--max-replays 2 replays it once more" in str(refused.error)
     assert len(place.records(place.name)) == 6
 
-    dropped = place.headrace("drop", "--error", "ValueError", "--why", "rubbish", "--yes").facts
+    dropped = place.letters("drop", "--error", "ValueError", "--why", "rubbish", "--yes").facts
     assert dropped["dropped"] == 2
-    assert place.headrace("list").facts["total"] == 0
-    assert place.headrace("list", "--all").facts["total"] == 4
-    table = place.headrace("list", "--all", as_json=False).out
+    assert place.letters("list").facts["total"] == 0
+    assert place.letters("list", "--all").facts["total"] == 4
+    table = place.letters("list", "--all", as_json=False).out
     assert "dropped" in table
     assert f"4 letters in '{place.name}.dead'" in table
 
@@ -195,11 +166,11 @@ def test_missing_key_of_a_letter_is_read_from_the_source(place, kafka):
     key = b"k" * 3_000
     send_raw(place.kafka, place.name, [RawRecord(b"bad", ((b"trace", b"7"),), key)], 1)
     place.run()
-    (letter,) = place.headrace("list").facts["letters"]
+    (letter,) = place.letters("list").facts["letters"]
     assert (letter["key_bytes"], letter["value_bytes"]) == (3_000, 3)
-    shown = place.headrace("show", letter["letter"]).facts["content"]
+    shown = place.letters("show", letter["letter"]).facts["content"]
     assert base64.b64decode(shown["key"]) == key
-    assert place.headrace("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
+    assert place.letters("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
     _bad, again = place.records(place.name)
     assert (again.key(), again.value(), dict(again.headers())["trace"]) == (key, b"bad", b"7")
 
@@ -208,13 +179,13 @@ def test_record_with_unreadable_headers_is_replayed_without(place):
     bad = RawRecord(b"bad", ((b"\xffname", b"7"),), b"k")
     send_raw(place.kafka, place.name, [bad], 1)
     place.run()
-    (letter,) = place.headrace("list").facts["letters"]
+    (letter,) = place.letters("list").facts["letters"]
     assert "found the name b'\\xffname'" in letter["headers_error"]
     assert (
         "(left out) the record's headers"
-        in place.headrace("show", letter["letter"], as_json=False).out
+        in place.letters("show", letter["letter"], as_json=False).out
     )
-    sent = place.headrace("replay", "--every", *WHY, "--yes").facts
+    sent = place.letters("replay", "--every", *WHY, "--yes").facts
     (row,) = sent["letters"].values()
     assert row["outcome"] == "replayed"
     assert row["note"].startswith("without its headers: the record's headers cannot be read")
@@ -232,11 +203,11 @@ def test_what_is_asked_wrongly_is_told_and_nothing_is_done(place):
         (("list", "--since", "yesterday"), "expected an age"),
         (("show", "0"), "PARTITION:OFFSET"),
     ):
-        assert said in " ".join(place.headrace(*words, as_json=False).out.split()), words
-    missing = place.headrace("replay", "0:99", *WHY, "--yes")
+        assert said in " ".join(place.letters(*words, as_json=False).out.split()), words
+    missing = place.letters("replay", "0:99", *WHY, "--yes")
     assert isinstance(missing.error, NoSuchDeadLetter)
-    assert place.headrace("list").facts["total"] == 1
-    elsewhere = place.headrace("replay", "--every", *WHY, "--yes", "--to", f"{place.name}.gone")
+    assert place.letters("list").facts["total"] == 1
+    elsewhere = place.letters("replay", "--every", *WHY, "--yes", "--to", f"{place.name}.gone")
     assert isinstance(elsewhere.error, DeadLettersNotDone)
     assert "does not exist" in str(elsewhere.error)
 
@@ -245,8 +216,8 @@ def test_letters_replay_to_another_topic_at_a_rate(place, topic):
     other = topic(partitions=1)
     place.fail(b"a", b"b", b"c")
     some = ("0:0", "0:2", *WHY, "--yes", "--to", other, "--rate", "10")
-    assert place.headrace("replay", *some).facts["replayed"] == 2
-    sent = place.headrace("replay", "--every", *WHY, "--yes", "--to", other, "--rate", "10").facts
+    assert place.letters("replay", *some).facts["replayed"] == 2
+    sent = place.letters("replay", "--every", *WHY, "--yes", "--to", other, "--rate", "10").facts
     assert sent["replayed"] == 1
     assert sorted(each.value() for each in place.records(other, 0)) == [b"a", b"b", b"c"]
     assert len(place.records(place.name)) == 3
@@ -255,11 +226,11 @@ def test_letters_replay_to_another_topic_at_a_rate(place, topic):
 def test_value_left_out_of_a_letter_is_read_from_its_topic(place, kafka):
     kafka.create_topic(f"{place.name}.dead", 1, config={"max.message.bytes": "2000"})
     place.fail(b"x" * 10_000)
-    (letter,) = place.headrace("list").facts["letters"]
+    (letter,) = place.letters("list").facts["letters"]
     assert letter["value_bytes"] == 10_000
-    shown = place.headrace("show", letter["letter"], "--value-only", as_json=False).out
+    shown = place.letters("show", letter["letter"], "--value-only", as_json=False).out
     assert shown == "x" * 10_000
-    assert place.headrace("replay", letter["letter"], *WHY, "--yes").facts["replayed"] == 1
+    assert place.letters("replay", letter["letter"], *WHY, "--yes").facts["replayed"] == 1
     assert place.records(place.name)[-1].value() == b"x" * 10_000
 
 
@@ -272,10 +243,10 @@ def test_whoever_begins_later_stops_the_one_that_is_at_it(place, monkeypatch):
         monkeypatch.undo()
         monkeypatch.setenv("TOPIC", place.name)
         monkeypatch.syspath_prepend(str(place.folder))
-        assert place.headrace("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
+        assert place.letters("replay", "--every", *WHY, "--yes").facts["replayed"] == 1
 
     monkeypatch.setattr(TransactionalProducer, "open", open_and_be_superseded)
-    late = place.headrace("replay", "--every", *WHY, "--yes")
+    late = place.letters("replay", "--every", *WHY, "--yes")
     # It has found the other's mark, or it is fenced: sent once in any case.
     assert isinstance(late.error, (DeadLettersNotDone, ConcurrentOperator)), late
     assert [each.value() for each in place.records(place.name)] == [b"bad", b"bad"]

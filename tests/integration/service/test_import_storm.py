@@ -1,80 +1,39 @@
 """`headrace offsets import-storm` with real servers: all layouts, then the pipeline goes on."""
 
 import json
-import textwrap
 import uuid
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from kazoo.client import KazooClient
 
-from tests.support import fork_server
 from tests.support.patience import seconds
+from tests.support.places import Done, Folder, nodes_of, publish
 
 pytestmark = pytest.mark.integration
 
-FLOW = """
-    import os
-    from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaDeadLetters
-
-    @bolt
-    def parse(record: Record) -> int:
-        return 1
-
-    topology = Topology(os.environ["TOPIC"])
-    topology.source(os.environ["TOPIC"]).then(parse).into(
-        DiscardSink(), batch_rows=10, batch_seconds=0.2
-    )
-    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
-"""
 RECORDS = 10  # in each of three partitions
 LAYOUTS = ["core", "core with a wildcard", "trident", "trident-client"]
 
 
-class Done(NamedTuple):
-    code: int
-    facts: dict[str, Any]
-    out: str
-    err: str
-
-    @property
-    def outcomes(self) -> list[str]:
-        return [row["outcome"] for _, row in sorted(self.facts["partitions"].items())]
+def outcomes(done: Done) -> list[str]:
+    return [row["outcome"] for _, row in sorted(done.facts["partitions"].items())]
 
 
-class Place:
+class Place(Folder):
     """A topic with records, a folder with a configuration, and Storm's nodes."""
 
-    def __init__(self, folder, name, client, zookeeper, kafka):
-        self.folder, self.name, self.client = folder, name, client
+    def __init__(self, client, *arguments):
+        super().__init__(*arguments)
+        self.client = client
         self.path = f"/größe of storm-{uuid.uuid4().hex[:8]}/orders:1"
-        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
-        (folder / "service.toml").write_text(
-            f'[kafka]\nbootstrap.servers = "{kafka.address}"\n'
-            f'[zookeeper]\nhosts = "{zookeeper.address}"\n'
-        )
-
-    def command(self, *arguments: str) -> Done:
-        ran = fork_server.headrace(
-            *arguments, "--config", "service.toml", cwd=self.folder, env={"TOPIC": self.name}
-        )
-        last = ran.stdout.splitlines()[-1] if ran.stdout else ""
-        facts = json.loads(last) if last.startswith("{") else {}
-        return Done(ran.returncode, facts, ran.stdout, ran.stderr)
 
     def take_over(self, layout: str, *arguments: str) -> Done:
-        return self.command(
+        return self.headrace(
             "offsets", "import-storm", "flow:topology", "--json", "--watch-seconds", "0",
             "--from", layout.split(maxsplit=1)[0], "--path", self.path, *arguments,
         )  # fmt: skip
-
-    def run(self) -> dict[str, Any]:
-        done = self.command("run", "flow:topology", "--json", "--until-caught-up")
-        assert done.code == 0, done.err
-        return done.facts
 
     def store(self, layout: str, *offsets: int | None) -> None:
         """Storm's nodes that say where to read on, partition by partition; None: no node."""
@@ -130,16 +89,10 @@ class Place:
 @pytest.fixture
 def place(tmp_path, topic, kafka, zookeeper):
     name = topic(partitions=3)
-    producer = Producer({"bootstrap.servers": kafka.address})
     for number in range(3):
-        for _ in range(RECORDS):
-            producer.produce(name, b"1", partition=number)
-    assert producer.flush(seconds(30)) == 0
-    client = KazooClient(zookeeper.address)
-    client.start(timeout=seconds(30))
-    yield Place(tmp_path, name, client, zookeeper, kafka)
-    client.stop()
-    client.close()
+        publish(kafka, name, ["1"] * RECORDS, partition=number)
+    with nodes_of(zookeeper) as client:
+        yield Place(client, tmp_path, name, kafka.address, zookeeper.address)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -149,18 +102,18 @@ def test_a_pipeline_goes_on_where_storm_stopped(place, layout):
     storms = place.nodes(place.path)
 
     done = place.take_over(layout, "--dry-run")
-    assert (done.code, done.outcomes) == (0, ["to_import"] * 3), done.err
+    assert (done.code, outcomes(done)) == (0, ["to_import"] * 3), done.err
     assert place.stored == {}
 
     done = place.take_over(layout)
-    assert (done.code, done.outcomes) == (0, ["imported"] * 3), done.err
+    assert (done.code, outcomes(done)) == (0, ["imported"] * 3), done.err
     rows = done.facts["partitions"]
     assert [row["storm_offset"] for _, row in sorted(rows.items())] == [0, 4, RECORDS]
     assert [row["lag"] for _, row in sorted(rows.items())] == [RECORDS, RECORDS - 4, 0]
     stored = place.stored
 
     done = place.take_over(layout)  # again
-    assert (done.code, done.outcomes) == (0, ["stored_already"] * 3), done.err
+    assert (done.code, outcomes(done)) == (0, ["stored_already"] * 3), done.err
     assert place.stored == stored
 
     account = place.run()
@@ -168,19 +121,19 @@ def test_a_pipeline_goes_on_where_storm_stopped(place, layout):
     assert place.nodes(place.path) == storms
 
     done = place.take_over(layout)  # the pipeline has run since
-    assert (done.code, done.outcomes) == (1, ["refused", "refused", "stored_already"])
+    assert (done.code, outcomes(done)) == (1, ["refused", "refused", "stored_already"])
 
 
 def test_what_is_refused_keeps_everything_from_being_written(place):
     """Storm 6, Storm 8: out of range, or not to be read: told, and nothing is guessed."""
     place.store("core", 4, RECORDS + 1, None)
     done = place.take_over("core")
-    assert (done.code, done.outcomes) == (1, ["to_import", "refused", "no_storm_node"])
+    assert (done.code, outcomes(done)) == (1, ["to_import", "refused", "no_storm_node"])
     assert done.err.splitlines()[-1] == (
         "headrace: 1 of 3 partitions refused or failed; nothing was written"
     )
     assert place.stored == {}
-    table = place.command(
+    table = place.headrace(
         "offsets",
         "import-storm",
         "flow:topology",
@@ -194,7 +147,7 @@ def test_what_is_refused_keeps_everything_from_being_written(place):
 
     place.put("partition_1", b"{offset=3}")
     done = place.take_over("core", "--partial")
-    assert (done.code, done.outcomes) == (1, ["imported", "refused", "no_storm_node"])
+    assert (done.code, outcomes(done)) == (1, ["imported", "refused", "no_storm_node"])
     assert (
         f"{place.path}/partition_1: found " in done.facts["partitions"][f"{place.name}[1]"]["note"]
     )
@@ -209,10 +162,10 @@ def test_deleted_records_are_refused_or_left_to_the_run_s_policy(place, kafka):
     ].result(seconds(30))  # fmt: skip
     place.store("core", 4, 4, 4)
     done = place.take_over("core")
-    assert (done.code, done.outcomes) == (1, ["refused", "to_import", "to_import"])
+    assert (done.code, outcomes(done)) == (1, ["refused", "to_import", "to_import"])
     assert "2 offsets are deleted" in done.facts["partitions"][f"{place.name}[0]"]["note"]
     done = place.take_over("core", "--allow-loss")
-    assert (done.code, done.outcomes) == (0, ["imported"] * 3)
+    assert (done.code, outcomes(done)) == (0, ["imported"] * 3)
     assert done.facts["partitions"][f"{place.name}[0]"]["storm_offset"] == 4
 
 

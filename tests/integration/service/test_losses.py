@@ -1,26 +1,20 @@
 """A service whose records are lost before it reads them: on a real broker and ZooKeeper."""
 
-import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from headrace import Topology, bolt
-from headrace.sinks import DiscardSink, KafkaDeadLetters
+from headrace.sinks import DiscardSink
 from partition.errors import SourceLost
-from service.app import Service
-from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.observability.snapshot import RunSummary
-from service.wiring import wire
-from tests.support.patience import Limit, seconds
+from tests.support.places import SECONDS, Runs
 
 pytestmark = pytest.mark.integration
-SECONDS = seconds(30.0)
 
 
 @bolt
@@ -28,62 +22,18 @@ def pass_on(record: object) -> object:
     return record
 
 
-class Place:
-    """A topic, and runs of one pipeline over it."""
-
-    def __init__(self, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: str) -> None:
-        self.topic = topic
-        self.dead = f"{topic}.dead"
-        self._kafka = kafka
-        self._zookeeper = zookeeper
-        self._root = f"/{uuid.uuid4().hex[:8]}"
-        self.admin = AdminClient({"bootstrap.servers": kafka.address})
-
+class Place(Runs):
     def run(self, **pipeline: Any) -> RunSummary:
         topology = Topology("losses")
         topology.source(self.topic).then(pass_on).into(DiscardSink(), batch_seconds=0.05)
-        topology.dead_letters.into(KafkaDeadLetters(self.dead))
-        config = load(
-            None,
-            {
-                "kafka": {"bootstrap.servers": self._kafka.address},
-                "zookeeper": {"hosts": self._zookeeper.address, "root": self._root},
-                "pipeline": pipeline,
-            },
-        )
-        return Service(wire(topology, config), drain_seconds=10).run(until_caught_up=True)
-
-    def publish(self, partition: int, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self._kafka.address})
-        for _ in range(count):
-            producer.produce(self.topic, b"x", partition=partition)
-        assert producer.flush(SECONDS) == 0
-
-    def expire(self, partition: int, before: int) -> None:
-        """Delete what lies before an offset, as retention does."""
-        place = TopicPartition(self.topic, partition, before)
-        self.admin.delete_records([place])[place].result(SECONDS)
-
-    def make_again(self, partitions: int) -> None:
-        """Delete the topic and create another of its name."""
-        self.admin.delete_topics([self.topic])[self.topic].result(SECONDS)
-        deadline = Limit(SECONDS)
-        while True:
-            try:
-                self._kafka.create_topic(self.topic, partitions)
-            except Exception:
-                if deadline.passed:
-                    raise
-                time.sleep(0.1)  # the deletion is carried out in the background
-            else:
-                return
+        return self.run_through(topology, **pipeline)
 
     def notices(self) -> list[dict[str, str]]:
         """The headers of what is in the dead-letter topic."""
         end = TopicPartition(self.dead, 0)
         offsets = self.admin.list_offsets({end: OffsetSpec.latest()})
         count = next(iter(offsets.values())).result(SECONDS).offset
-        consumer = Consumer({"bootstrap.servers": self._kafka.address, "group.id": "r"})
+        consumer = Consumer({"bootstrap.servers": self.kafka.address, "group.id": "r"})
         try:
             consumer.assign([TopicPartition(self.dead, 0, 0)])
             found = consumer.consume(count, SECONDS) if count else []
@@ -100,11 +50,11 @@ def place(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: Callable[..
 
 def test_expired_records_halt_unless_policy_skips_them(place: Place) -> None:
     """Promise 12; Faults K09: nothing is skipped in silence, and the others go on."""
-    place.publish(0, 10)
-    place.publish(1, 10)
+    place.publish(0, ["x"] * 10)
+    place.publish(1, ["x"] * 10)
     assert place.run().problems() == []
-    place.publish(0, 10)
-    place.publish(1, 5)
+    place.publish(0, ["x"] * 10)
+    place.publish(1, ["x"] * 5)
     place.expire(0, 16)
     halted = place.run()
     assert list(halted.halted) == [f"{place.topic}[0]"]
@@ -123,12 +73,12 @@ def test_expired_records_halt_unless_policy_skips_them(place: Place) -> None:
 
 def test_recreated_topic_is_another_topic_whatever_its_size(place: Place) -> None:
     """Promise 12; Faults K06: its records below the old offset are read, not skipped."""
-    place.publish(0, 10)
-    place.publish(1, 10)
+    place.publish(0, ["x"] * 10)
+    place.publish(1, ["x"] * 10)
     assert place.run().read == 20
     place.make_again(2)
-    place.publish(0, 30)
-    place.publish(1, 5)
+    place.publish(0, ["x"] * 30)
+    place.publish(1, ["x"] * 5)
     with pytest.raises(SourceLost, match="recreated"):
         place.run()
     account = place.run(on_data_loss="skip")
@@ -140,7 +90,7 @@ def test_recreated_topic_is_another_topic_whatever_its_size(place: Place) -> Non
 def test_no_more_than_asked_for_is_left_behind_and_that_is_told(place: Place) -> None:
     """Storm 1."""
     assert place.run().read == 0
-    place.publish(0, 50)
+    place.publish(0, ["x"] * 50)
     account = place.run(max_offset_behind=20)
     assert (account.read, account.lost, account.problems()) == (20, 30, [])
     assert [notice["headrace.reason"] for notice in place.notices()] == ["behind"]

@@ -5,89 +5,39 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from kazoo.client import KazooClient
 
 from partition.records import Partition
 from partition.replicas.heartbeat import encode_member, replica_path
 from partition.replicas.plan import Member
-from tests.support import fork_server
 from tests.support.patience import Limit, seconds
+from tests.support.places import Folder, nodes_of, publish
 
 pytestmark = pytest.mark.integration
 
-FLOW = """
-    import os
-    from headrace import Record, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaDeadLetters
-
-    @bolt
-    def parse(record: Record) -> int:
-        return 1
-
-    topology = Topology(os.environ["TOPIC"])
-    topology.source(os.environ["TOPIC"]).then(parse).into(
-        DiscardSink(), batch_rows=10, batch_seconds=0.2
-    )
-    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
-"""
 RECORDS = 5  # in each of two partitions
 WHY = "a test of größe"
 
 
-class Done(NamedTuple):
-    code: int
-    facts: dict[str, Any]
-    out: str
-    err: str
-
-
-class Place:
+class Place(Folder):
     """A topic with records, a folder with a configuration, and hands in the nodes."""
 
-    def __init__(self, folder, name, client, zookeeper, kafka):
-        self.folder, self.name, self.client = folder, name, client
-        self.kafka, self.zookeeper = kafka.address, zookeeper.address
-        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
-        self.configure()
-
-    def configure(self, more: str = "") -> None:
-        (self.folder / "service.toml").write_text(
-            f'[kafka]\nbootstrap.servers = "{self.kafka}"\n'
-            f'[zookeeper]\nhosts = "{self.zookeeper}"\n{more}'
-        )
-
-    def arguments(self, *words: str) -> dict[str, Any]:
-        return {
-            "args": [sys.executable, "-m", "headrace", *words, "--config", "service.toml"],
-            "cwd": self.folder,
-            "text": True,
-            "env": {**os.environ, "TOPIC": self.name, "COLUMNS": "160"},
-        }
-
-    def headrace(self, *words: str) -> Done:
-        environment = {"TOPIC": self.name, "COLUMNS": "160"}
-        ran = fork_server.headrace(
-            *words, "--config", "service.toml", cwd=self.folder, env=environment
-        )
-        last = ran.stdout.splitlines()[-1] if ran.stdout else ""
-        facts = json.loads(last) if last.startswith("{") else {}
-        return Done(ran.returncode, facts, ran.stdout, ran.stderr)
-
-    def facts(self, *words: str) -> dict[str, Any]:
-        done = self.headrace(*words, "--json")
-        assert done.code == 0, done.err
-        return done.facts
+    def __init__(self, client, *arguments):
+        super().__init__(*arguments)
+        self.client = client
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            **self.arguments(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-m", "headrace", *words, "--config", "service.toml"],
+            cwd=self.folder,
+            env=os.environ | self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     @contextmanager
@@ -121,16 +71,11 @@ class Place:
 @pytest.fixture
 def place(tmp_path, topic, kafka, zookeeper):
     name = topic(partitions=2)
-    producer = Producer({"bootstrap.servers": kafka.address})
     for number in range(2):
         for at in range(RECORDS):
-            producer.produce(name, b"1", partition=number, timestamp=1_700_000_000_000 + at)
-    assert producer.flush(seconds(30)) == 0
-    client = KazooClient(zookeeper.address)
-    client.start(timeout=seconds(30))
-    yield Place(tmp_path, name, client, zookeeper, kafka)
-    client.stop()
-    client.close()
+            publish(kafka, name, ["1"], partition=number, timestamp=1_700_000_000_000 + at)
+    with nodes_of(zookeeper) as client:
+        yield Place(client, tmp_path, name, kafka.address, zookeeper.address)
 
 
 def test_next_run_reads_from_offsets_that_were_set(place):
