@@ -17,7 +17,7 @@ from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
 from benchmarks.order_table import PRICED
 from headrace import Topology
 from service import wiring as service_parts
-from service.config.servers import StorageConfig
+from service.config.connections import StorageConfig
 from service.config.settings import Config
 from service.jars.resolver import resolve
 from service.wiring import Parts, wire

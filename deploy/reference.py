@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from service.config.servers import Section
+from service.config.connections import Section
 from service.config.settings import Config
 from service.config.sources import PREFIX
 from service.observability.metrics import CATALOGUE

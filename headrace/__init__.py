@@ -1,7 +1,6 @@
 """The public surface of Headrace: all that a user imports."""
 
-from headrace import _heap as _heap  # before Arrow is loaded
-from headrace import _shadow as _shadow  # first: a foreign room must not be imported
+from headrace import _startup as _startup  # first: before Arrow, and before a foreign package
 from partition.retry import RetryPolicy
 from topology.advanced import AdvancedBolt, Collector, Tuple
 from topology.bolt import Bolt, Hooks, bolt

@@ -12,8 +12,8 @@ import structlog
 from partition.commits import CommitAges
 from service.config.settings import Config
 from service.observability.health import HealthCheck
+from service.observability.http_server import HttpServer
 from service.observability.metrics import Metrics
-from service.observability.server import HttpServer
 from service.observability.snapshot import (
     RunSummary,
     Snapshot,

@@ -77,7 +77,7 @@ class Restart:
 
 
 class Compared(NamedTuple):
-    """What is stored of a partition, and what the sinks that could be asked have."""
+    """A partition's stored offset beside the transactions of the sinks that could be asked."""
 
     stored: StoredOffset | None
     sinks: "Mapping[str, Committed]"

@@ -44,7 +44,7 @@ from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.heartbeat import check_name
 from partition.retry import RetryPolicy
-from service.config.servers import Section, StorageConfig, ZooKeeperConfig, hidden
+from service.config.connections import Section, StorageConfig, ZooKeeperConfig, hidden
 from service.config.sources import (
     PREFIX,
     Variables,
@@ -366,7 +366,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         raise BadConfig(place, "(file)", "no such file", "a readable TOML file")
     check_names(os.environ, Config.model_fields)
 
-    class Loaded(Config):
+    class _Loaded(Config):
         @classmethod
         def settings_customise_sources(
             cls,
@@ -382,7 +382,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
             return (init_settings, Variables(settings_cls), file)
 
     try:
-        return Loaded(**(overrides or {}))
+        return _Loaded(**(overrides or {}))
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(place, "(file)", str(error), "TOML") from error
     except RecursionError:

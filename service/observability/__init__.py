@@ -1,1 +1,1 @@
-"""What people and machines see of a run: logs, metrics, health, status page, traces."""
+"""Logs, metrics, health, the status page and traces of a run."""

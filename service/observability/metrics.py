@@ -371,7 +371,7 @@ _FAMILIES: dict[str, Callable[..., Any]] = {
 
 
 def _buckets(spread: Distribution) -> list[tuple[str, int]]:
-    """How many took at most so long, as Prometheus wants them: each bucket has all below it."""
+    """Return Prometheus' cumulative buckets."""
     limits = [*map(floatToGoString, BOUNDS), "+Inf"]
     return list(zip(limits, accumulate(spread.counts), strict=True))
 
@@ -404,5 +404,5 @@ class Metrics:
         self._registry.register(_SnapshotCollector(snapshot))
 
     def exposition(self) -> bytes:
-        """What `/metrics` answers."""
+        """Return the body of `/metrics`."""
         return generate_latest(self._registry)

@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What flows from one node to another. `stream` is empty for the default one."""
+    """Tuples from one node to another. `stream` is empty for the default stream."""
 
     source: str
     target: str
@@ -189,7 +189,7 @@ def _totals(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _need(part: PartitionStatistics, snapshot: Snapshot) -> tuple[object, ...]:
-    """What needs somebody's eyes most comes first."""
+    """Sort what needs attention most to the front."""
     return (
         part.partition not in snapshot.halted,
         -part.commit_age_seconds,

@@ -114,15 +114,15 @@ class TracedRecord:
         """End the span of a call, if it has one."""
         span = self.calls.pop(edge, None)
         if span is not None:
-            _tell_end(span, error)
+            _record_end(span, error)
             span.end()
 
     def took(self, took: Took, error: Exception | None, behind_ns: int) -> None:
-        """Tell of a call that is over; `behind_ns` is from its clock to the time of day."""
+        """Record a finished call; `behind_ns` is from its clock to the time of day."""
         ended = int(took.ended * 1e9) + behind_ns
         span = self._bolt(took.step, took.calls, ended - int(took.seconds * 1e9))
         if span is not None:
-            _tell_end(span, error)
+            _record_end(span, error)
             span.end(ended)
 
     def end(self) -> None:
@@ -154,7 +154,7 @@ class TracedRecord:
 
 
 def error_attributes(error: Exception) -> dict[str, str]:
-    """What spans and events say of an error."""
+    """Return the attributes of an error, for spans and events."""
     return {"error.type": type(error).__name__, "headrace.reason": shortened(text_of(error))}
 
 
@@ -163,7 +163,7 @@ def shortened(text: str) -> str:
     return mask(text)[:_TEXT_LENGTH]
 
 
-def _tell_end(span: Span, error: Exception | None) -> None:
+def _record_end(span: Span, error: Exception | None) -> None:
     if error is None:
         span.set_attribute("headrace.outcome", "done")
         return
@@ -287,7 +287,7 @@ class Traces(Observer):
     # Bolts
 
     def bolts_ran(self, record_ids: RecordIds, outcome: Outcome) -> None:
-        """Tell of the bolts that were run over a chunk.
+        """Record the bolts that ran over a chunk.
 
         They were called in one go, so each record's span has the time of the whole call.
         """
@@ -440,7 +440,7 @@ def _was_in(took: Took, place: int) -> bool:
 
 
 def _headers_or_none(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
-    """What cannot be read carries no trace."""
+    """Return the headers; unreadable ones carry no trace."""
     try:
         return headers_of(message)
     except HeadersUnreadable:
@@ -475,7 +475,7 @@ class Tracing:
         self._config = config
         self._exporter = exporter
         self._processor = processor or _batched
-        self._complaints = _Complaints()
+        self._warnings = _SdkWarnings()
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,  # what is not to be sampled gets no span at all
             resource=Resource.create(
@@ -489,7 +489,7 @@ class Tracing:
 
     def open(self) -> None:
         """Start the thread that sends. The collector is not asked; spans begun before are lost."""
-        self._complaints.listen()
+        self._warnings.listen()
         exporter = self._exporter or OTLPSpanExporter(
             self._config.endpoint, headers=self._config.pairs(), timeout=_REQUEST_SECONDS
         )
@@ -503,7 +503,7 @@ class Tracing:
         )
         closing.start()
         closing.join(timeout_seconds)
-        self._complaints.stop()
+        self._warnings.stop()
 
 
 def _batched(exporter: SpanExporter) -> SpanProcessor:
@@ -515,8 +515,8 @@ def _batched(exporter: SpanExporter) -> SpanProcessor:
     )
 
 
-class _Complaints(logging.Handler):
-    """What the SDK says, one line a minute. Any thread."""
+class _SdkWarnings(logging.Handler):
+    """Logs the SDK's warnings, one line a minute. Any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
@@ -537,7 +537,6 @@ class _Complaints(logging.Handler):
         logger.addHandler(logging.NullHandler())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell of it, if a minute is over."""
         now = self._clock()
         if self._told_at is not None and now - self._told_at < _TELL_SECONDS:
             self._untold += 1

@@ -19,7 +19,7 @@ from partition.interfaces import Progress
 from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.config.servers import ZooKeeperConfig
+from service.config.connections import ZooKeeperConfig
 from tests.support.patience import Limit, seconds, slack
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from partition.errors import StoreUnavailable
 from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.config.servers import ZooKeeperConfig
+from service.config.connections import ZooKeeperConfig
 from tests.support.patience import seconds, slack
 
 # kazoo does not close the socket of a handshake that failed; the collector does.

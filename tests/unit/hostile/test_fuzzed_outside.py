@@ -22,7 +22,7 @@ from service.dead_letters.stored import (
 )
 from service.errors import BadConfig
 from service.observability.health import Health
-from service.observability.server import HttpServer
+from service.observability.http_server import HttpServer
 from service.observability.tracing import parents_in
 from sinks.kafka.dead_letter_sink import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
 from tests.support.commands import StoredMessage

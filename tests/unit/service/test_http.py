@@ -9,9 +9,9 @@ import time
 import pytest
 
 from service.errors import EXIT_FAILED, AddressTaken
-from service.observability import server as server_module
+from service.observability import http_server as server_module
 from service.observability.health import Health
-from service.observability.server import MOST_CONNECTIONS, HttpServer
+from service.observability.http_server import MOST_CONNECTIONS, HttpServer
 from tests.support.patience import Limit, seconds, slack
 
 _SECONDS = seconds(10)
