@@ -120,56 +120,58 @@ def test_every_metric_is_in_the_exposition_with_help_and_type(exposition):
     assert len([line for line in exposition if line.startswith("# TYPE")]) == len(CATALOGUE)
 
 
-def test_the_figures_are_the_pipeline_s_own(exposition):
+STEP, PLACE = 'step="parse"', 'partition="0",topic="metrics"'
+FIGURES = [
+    ("headrace_partition_open_transactions", PLACE, 2),
+    ("headrace_partition_committed_transactions", PLACE, 41),
+    ("headrace_partition_read_records_total", PLACE, 4),
+    ("headrace_partition_failed_records", PLACE, 1),
+    ("headrace_partition_last_completed_offset", PLACE, 3),
+    ("headrace_partition_log_end_offset", PLACE, 4),
+    ("headrace_partition_lag_records", PLACE, 4),
+    (
+        "headrace_partition_source_lost_records_total",
+        'partition="0",reason="expired",topic="metrics"',
+        7,
+    ),
+    ("headrace_partition_unmirrored_commits_total", "", 3),
+    ("headrace_service_written_records_total", "", 2),
+    ("headrace_service_dead_lettered_records_total", "", 1),
+    ("headrace_topology_failed_tuples_total", 'step="parse"', 1),
+    ("headrace_sinks_written_rows_total", 'sink="discard"', 2),
+    ("headrace_topology_reference_rows", 'reference="airports"', 1458),
+    ("headrace_topology_reference_age_seconds", 'reference="airports"', 60.5),
+    ("headrace_topology_reference_loads_total", 'reference="airports"', 3),
+    ("headrace_topology_reference_failed_loads_total", 'reference="airports"', 1),
+    ("headrace_topology_running_calls", STEP, 2),
+    ("headrace_topology_waiting_tuples", STEP, 5),
+    ("headrace_topology_holding_records", STEP, 1),
+    ("headrace_topology_abandoned_calls", STEP, 3),
+    ("headrace_topology_timed_out_calls_total", STEP, 4),
+    ("headrace_topology_late_calls_total", STEP, 6),
+    ("headrace_topology_failed_ticks_total", STEP, 7),
+    ("headrace_partition_dead_letters_total", PLACE, 1),
+    ("headrace_partition_commit_age_seconds", PLACE, 12.5),
+    ("headrace_partition_owner_epoch", PLACE, 9),
+    ("headrace_topology_dead_letters_total", 'error="Reject",step="parse"', 1),
+    ("headrace_topology_executed_tuples_total", STEP, 4),
+    ("headrace_sinks_failing_seconds", 'sink="discard"', 0.5),
+    ("headrace_sinks_written_bytes_total", 'sink="discard"', 16),
+    ("headrace_service_spark_running_state", "", 1),
+    ("headrace_service_spark_restarts_total", "", 5),
+    ("headrace_service_traced_records_total", "", 6),
+    ("headrace_service_untraced_records_total", "", 7),
+    ("headrace_service_range_groups_failing_seconds", "", 0.75),
+    ("headrace_service_retried_range_groups_total", "", 4),
+    ("headrace_service_taken_partitions_total", "", 3),
+    ("headrace_service_released_partitions_total", "", 2),
+    ("headrace_service_fenced_partitions_total", "", 1),
+]
+
+
+def test_figures_are_the_pipelines_own(exposition):
     found = samples(exposition)
-    place = 'partition="0",topic="metrics"'
-    assert found["headrace_partition_open_transactions", place] == 2
-    assert found["headrace_partition_committed_transactions", place] == 41
-    assert found["headrace_partition_read_records_total", place] == 4
-    assert found["headrace_partition_failed_records", place] == 1
-    assert found["headrace_partition_last_completed_offset", place] == 3
-    assert found["headrace_partition_log_end_offset", place] == 4
-    assert found["headrace_partition_lag_records", place] == 4
-    assert (
-        found[
-            "headrace_partition_source_lost_records_total",
-            'partition="0",reason="expired",topic="metrics"',
-        ]
-        == 7
-    )
-    assert found["headrace_partition_unmirrored_commits_total", ""] == 3
-    assert found["headrace_service_written_records_total", ""] == 2
-    assert found["headrace_service_dead_lettered_records_total", ""] == 1
-    assert found["headrace_topology_failed_tuples_total", 'step="parse"'] == 1
-    assert found["headrace_sinks_written_rows_total", 'sink="discard"'] == 2
-    assert found["headrace_topology_reference_rows", 'reference="airports"'] == 1458
-    assert found["headrace_topology_reference_age_seconds", 'reference="airports"'] == 60.5
-    assert found["headrace_topology_reference_loads_total", 'reference="airports"'] == 3
-    assert found["headrace_topology_reference_failed_loads_total", 'reference="airports"'] == 1
-    step = 'step="parse"'
-    assert found["headrace_topology_running_calls", step] == 2
-    assert found["headrace_topology_waiting_tuples", step] == 5
-    assert found["headrace_topology_holding_records", step] == 1
-    assert found["headrace_topology_abandoned_calls", step] == 3
-    assert found["headrace_topology_timed_out_calls_total", step] == 4
-    assert found["headrace_topology_late_calls_total", step] == 6
-    assert found["headrace_topology_failed_ticks_total", step] == 7
-    assert found["headrace_partition_dead_letters_total", place] == 1
-    assert found["headrace_partition_commit_age_seconds", place] == 12.5
-    assert found["headrace_partition_owner_epoch", place] == 9
-    assert found["headrace_topology_dead_letters_total", 'error="Reject",step="parse"'] == 1
-    assert found["headrace_topology_executed_tuples_total", step] == 4
-    assert found["headrace_sinks_failing_seconds", 'sink="discard"'] == 0.5
-    assert found["headrace_sinks_written_bytes_total", 'sink="discard"'] == 16
-    assert found["headrace_service_spark_running_state", ""] == 1
-    assert found["headrace_service_spark_restarts_total", ""] == 5
-    assert found["headrace_service_traced_records_total", ""] == 6
-    assert found["headrace_service_untraced_records_total", ""] == 7
-    assert found["headrace_service_range_groups_failing_seconds", ""] == 0.75
-    assert found["headrace_service_retried_range_groups_total", ""] == 4
-    assert found["headrace_service_taken_partitions_total", ""] == 3
-    assert found["headrace_service_released_partitions_total", ""] == 2
-    assert found["headrace_service_fenced_partitions_total", ""] == 1
+    assert [(name, labels, found[name, labels]) for name, labels, _ in FIGURES] == FIGURES
     assert found["headrace_service_snapshot_age_seconds", ""] > 0
 
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from partition.records import Chunk, Partition
 from service.config.settings import TracingConfig
-from service.observability.tracing import Tracing, _Complaints
+from service.observability.tracing import Tracing, _SdkWarnings
 from tests.support.patience import slack
 from topology.record import KeptMessage
 
@@ -49,7 +49,7 @@ def test_a_collector_that_answers_nothing_holds_up_neither_records_nor_the_end()
 
 def test_what_the_sdk_complains_of_is_told_once_a_minute():
     now = [0.0]
-    complaints = _Complaints(lambda: now[0])
+    complaints = _SdkWarnings(lambda: now[0])
     complaints.listen()
     try:
         with capture_logs() as logs:
