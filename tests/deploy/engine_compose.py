@@ -180,7 +180,7 @@ def rows(folder: str = ".") -> int:
     return 0 if found is None else found.num_rows
 
 
-def test_one_command_brings_a_year_of_flights_into_both_tables_and_the_account_closes():
+def test_compose_up_writes_a_year_of_flights_to_both_tables():
     events = wanted()
     until("all events are in the table", lambda: rows() >= len(events), _SECONDS, told)
     until("all is committed", lambda: all(at == end for at, end in stored().values()), 60, told)
@@ -245,7 +245,7 @@ def exit_code(service: str) -> int:
     return code
 
 
-def test_the_same_command_again_repeats_nothing_and_goes_on_where_all_was_taken_down():
+def test_second_compose_up_repeats_nothing():
     before = rows(), stored()
     up_again()
     assert (rows(), stored()) == before

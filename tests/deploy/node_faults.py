@@ -61,7 +61,7 @@ def test_a_replica_that_is_killed_comes_back_under_its_name(world: World):
     both_are_ready()
 
 
-def test_a_replica_that_stands_still_is_relieved_at_once_and_restarted(world: World):
+def test_frozen_replica_is_relieved_and_restarted(world: World):
     before = restarts(PODS[1])
     in_pod(PODS[1], "kill -STOP -1")
     world.more_come()  # the other takes over when the session ends
@@ -80,7 +80,7 @@ def test_a_replica_that_runs_out_of_memory_is_ended_and_goes_on(world: World):
     both_are_ready()
 
 
-def test_a_pod_that_is_taken_away_by_force_leaves_its_partitions_to_the_other(world: World):
+def test_force_deleted_pod_leaves_its_partitions(world: World):
     before = identity(PODS[1])
     kubectl("delete", "pod", PODS[1], "--force", "--grace-period=0")
     world.more_come()
@@ -88,7 +88,7 @@ def test_a_pod_that_is_taken_away_by_force_leaves_its_partitions_to_the_other(wo
     both_are_ready()
 
 
-def test_a_node_that_is_drained_gives_up_one_replica_and_not_the_other(world: World):
+def test_drained_node_gives_up_one_replica(world: World):
     before = {identity(pod) for pod in PODS}
     selector = "--pod-selector=app.kubernetes.io/component=replica"
     drain = ("drain", "node", "--delete-emptydir-data", selector, "--timeout=60s")

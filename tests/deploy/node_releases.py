@@ -16,7 +16,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def test_a_restricted_namespace_takes_the_chart_and_its_replicas_get_ready(world: World):
+def test_restricted_namespace_accepts_the_chart(world: World):
     restricted_namespace()
     world.install(world.values())
     world.more_come()
@@ -24,7 +24,7 @@ def test_a_restricted_namespace_takes_the_chart_and_its_replicas_get_ready(world
     assert "partitions: 6 nobody's: []" in kubectl("logs", "orders-headrace-test")
 
 
-def test_an_upgrade_replaces_every_pod_and_a_roll_back_does_so_again(world: World):
+def test_upgrade_and_rollback_replace_every_pod(world: World):
     first = [identity(pod) for pod in PODS]
     values = world.values({"retries": {"limit": 7}})
     world.helm("upgrade", str(ROOT / CHART), "--values", values, "--wait", "--timeout=4m")
@@ -47,7 +47,7 @@ def test_an_upgrade_that_changes_nothing_of_a_pod_restarts_none(world: World):
     assert not kubectl("get", "poddisruptionbudgets", "--output=name")
 
 
-def test_what_is_removed_under_load_goes_on_where_it_is_installed_again(world: World):
+def test_reinstalled_release_continues_under_load(world: World):
     world.uninstall()
     begun = world.stored()
     assert all(begun.values())

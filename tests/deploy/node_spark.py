@@ -153,7 +153,7 @@ def test_a_driver_makes_executors_of_which_each_writes_rows(world: World, lake: 
     assert PODS[0] not in {pod for _, pod in lake.rows()}  # no bolt ran beside the driver
 
 
-def test_executors_are_as_restricted_as_replicas_and_have_no_token(world: World, lake: Lake):
+def test_executors_are_restricted_and_have_no_token(world: World, lake: Lake):
     pod = json.loads(kubectl("get", "pod", min(running()), "--output=json"))
     assert pod["spec"]["serviceAccountName"] == "orders-headrace-executor"
     assert pod["spec"]["automountServiceAccountToken"] is False
@@ -168,9 +168,7 @@ def test_executors_are_as_restricted_as_replicas_and_have_no_token(world: World,
     assert pod["metadata"]["ownerReferences"][0]["name"] == PODS[0]  # goes when the driver goes
 
 
-def test_an_executor_that_is_taken_away_is_replaced_and_the_driver_goes_on(
-    world: World, lake: Lake
-):
+def test_deleted_executor_is_replaced(world: World, lake: Lake):
     before, driver = running(), (identity(PODS[0]), restarts(PODS[0]))
     gone = min(before)
     kubectl("delete", "pod", gone, "--force", "--grace-period=0")
@@ -179,9 +177,7 @@ def test_an_executor_that_is_taken_away_is_replaced_and_the_driver_goes_on(
     assert (identity(PODS[0]), restarts(PODS[0])) == driver
 
 
-def test_after_all_of_it_the_account_closes_and_executors_go_with_their_driver(
-    world: World, lake: Lake
-):
+def test_summary_reconciles_and_executors_end(world: World, lake: Lake):
     world.feed.stop()
     ends = world.feed.ends()
     until("all is written", lambda: len(lake.rows()) >= sum(ends.values()), _SECONDS, told)

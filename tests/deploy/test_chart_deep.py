@@ -26,7 +26,7 @@ def test_the_newer_helm_makes_the_same(case: str):
 
 
 @each_case
-def test_every_manifest_and_those_of_operators_fit_their_kinds_without_an_unknown_field(case: str):
+def test_manifests_of_operators_fit_their_schemas(case: str):
     made = template("-f", values_of(case))
     options = ("-strict", "-schema-location", SCHEMAS, "-summary")
     done = run(tool("kubeconform"), *options, given=made)
@@ -38,7 +38,7 @@ def test_every_manifest_and_those_of_operators_fit_their_kinds_without_an_unknow
     ("right", "wrong"),
     [("podMetricsEndpoints:", "podMetricEndpoints:"), ('threshold: "100000"', "threshold: 100000")],
 )
-def test_a_field_of_an_operator_that_is_misspelt_or_mistyped_is_found(right: str, wrong: str):
+def test_wrong_field_of_an_operator_is_found(right: str, wrong: str):
     made = template("-f", CI / "secured-values.yaml")
     assert right in made
     spoilt = made.replace(right, wrong)

@@ -89,7 +89,7 @@ def pods(made: list[Manifest]) -> list[Manifest]:
 
 
 @each_case
-def test_every_pod_is_restricted_and_can_write_to_named_volumes_only(case: str):
+def test_pods_are_restricted_and_write_to_named_volumes(case: str):
     found = pods(list(manifests(template("-f", values_of(case)))))
     assert len(found) == (3 if case == "spark" else 2)
     for pod in found:
@@ -105,7 +105,7 @@ def test_every_pod_is_restricted_and_can_write_to_named_volumes_only(case: str):
 
 
 @each_case
-def test_the_service_and_the_budget_take_the_replicas_and_nobody_else(case: str):
+def test_service_and_budget_select_replicas_only(case: str):
     made = manifests(template("-f", values_of(case)))
     replica = only(made, "StatefulSet")["spec"]["template"]["metadata"]["labels"].items()
     selectors = [only(made, "Service")["spec"]["selector"]]
@@ -155,7 +155,7 @@ def test_the_service_reads_the_configuration_as_the_values_say_it(
     assert config.storage.warehouse == "s3://lake/orders"
 
 
-def test_no_secret_is_in_a_config_map_and_each_comes_from_its_secret():
+def test_secrets_come_from_secrets_not_config_maps():
     made = list(manifests(template("-f", SECURED)))
     variables = {
         each["name"]: each.get("valueFrom", {}).get("secretKeyRef")
@@ -189,7 +189,7 @@ def test_credentials_of_the_store_are_files_that_may_change():
     )
 
 
-def test_with_an_identity_of_the_cloud_the_store_needs_neither_a_secret_nor_a_volume():
+def test_cloud_identity_needs_no_secret_or_volume():
     account = {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/orders"}}
     storage = {"warehouse": "s3://lake/orders"}
     values = {"config": {"storage": storage}, "serviceAccount": account}
@@ -253,13 +253,13 @@ def test_helm_refuses(values: dict, why: str):
     assert why in refusal(values, base=SMALLEST)
 
 
-def test_the_chart_cannot_add_to_a_configuration_that_is_not_its_own():
+def test_chart_adds_nothing_to_a_foreign_configuration():
     assert "the chart cannot add to it" in refusal(
         {"sparkOnKubernetes": {"enabled": True}}, base=EXTRA
     )
 
 
-def test_keda_decides_how_many_replicas_there_are_where_it_is_asked():
+def test_keda_sets_the_replicas_if_enabled():
     made = manifests(template("-f", SECURED))
     assert "replicas" not in only(made, "StatefulSet")["spec"]
     (trigger,) = only(made, "ScaledObject")["spec"]["triggers"]
@@ -270,7 +270,7 @@ def test_keda_decides_how_many_replicas_there_are_where_it_is_asked():
     assert only(manifests(template("-f", SMALLEST)), "StatefulSet")["spec"]["replicas"] == 2
 
 
-def test_the_network_is_closed_but_for_dns_and_the_ports_that_the_configuration_names():
+def test_network_allows_dns_and_configured_ports_only():
     policy = only(manifests(template("-f", SMALLEST)), "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert not policy["ingress"]
@@ -293,9 +293,7 @@ def test_the_network_is_closed_but_for_dns_and_the_ports_that_the_configuration_
     ],
     ids=str,
 )
-def test_the_image_and_the_memory_have_room_for_a_jvm_only_where_one_runs(
-    values: dict, image: str, memory: str
-):
+def test_image_and_memory_fit_a_jvm_only_if_one_runs(values: dict, image: str, memory: str):
     (container,) = only(rendered(values, base=SMALLEST), "StatefulSet")["spec"]["template"]["spec"][
         "containers"
     ]
@@ -304,7 +302,7 @@ def test_the_image_and_the_memory_have_room_for_a_jvm_only_where_one_runs(
     assert container["resources"]["limits"]["memory"] == memory
 
 
-def test_a_changed_configuration_or_pipeline_restarts_the_pods_and_nothing_else_does():
+def test_only_changed_configuration_or_code_restarts_pods():
     def annotations(values: dict) -> dict:
         set_ = only(rendered(values, base=SMALLEST), "StatefulSet")
         found: dict = set_["spec"]["template"]["metadata"]["annotations"]
@@ -319,7 +317,7 @@ def test_a_changed_configuration_or_pipeline_restarts_the_pods_and_nothing_else_
     assert code["checksum/pipeline"] != before["checksum/pipeline"]
 
 
-def test_a_driver_may_make_executors_in_its_own_namespace_and_they_may_nothing():
+def test_driver_may_create_executors_in_its_namespace():
     made = list(manifests(template("-f", SPARK)))
     (rule,) = only(made, "Role")["rules"]
     assert rule["resources"] == ["pods", "configmaps", "services", "persistentvolumeclaims"]
@@ -364,9 +362,7 @@ def test_a_packed_chart_makes_the_same(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("shown", "variable"), [("true", None), ("false", "false")])
-def test_texts_of_errors_are_left_out_of_the_port_if_that_is_wanted(
-    shown: str, variable: str | None
-):
+def test_error_texts_can_be_hidden_on_the_port(shown: str, variable: str | None):
     made = manifests(template("-f", SMALLEST, "--set", f"showErrors={shown}"))
     (container,) = only(made, "StatefulSet")["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each.get("value") for each in container["env"]}

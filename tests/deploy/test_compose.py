@@ -51,7 +51,7 @@ def test_everything_that_runs_on_has_a_health_check(config: dict[str, Any]):
                        "test" in each.get("healthcheck", {})}  # fmt: skip
 
 
-def test_grafana_is_provisioned_with_every_dashboard_and_a_prometheus(config: dict[str, Any]):
+def test_grafana_gets_every_dashboard_and_prometheus(config: dict[str, Any]):
     grafana = config["services"]["grafana"]
     mounted = {mount["target"]: Path(mount.get("source", "")) for mount in grafana["volumes"]}
     provisioning = mounted["/etc/grafana/provisioning"]
@@ -68,7 +68,7 @@ def test_grafana_is_provisioned_with_every_dashboard_and_a_prometheus(config: di
     assert folder / home.name in DASHBOARDS
 
 
-def test_the_images_that_stand_in_have_the_names_and_versions_of_the_file(config: dict[str, Any]):
+def test_stand_in_images_have_the_files_names_and_versions(config: dict[str, Any]):
     script = (ROOT / "deploy/image.sh").read_text(encoding="utf-8")
     found = re.search(r"for each in (.*:.*); do", script)
     assert found is not None

@@ -19,7 +19,7 @@ def made_from(image: str) -> str:
     return "\n".join([lines, *map(made_from, others)])
 
 
-def test_spark_and_java_are_in_the_image_that_is_built_by_default_and_not_in_the_slim_one():
+def test_only_the_default_image_has_spark_and_java():
     last = _STAGE.findall(DOCKERFILE)[-1]
     assert last[:2] == ("headrace", "")
     for part in ("openjdk", "spark.lock", "service.jars.resolver"):

@@ -61,7 +61,7 @@ def test_what_is_to_be_built_first_is_told(script: str, wanted: str, tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")
-def test_a_node_that_is_told_to_end_leaves_neither_processes_nor_files(tmp_path: Path):
+def test_ended_node_leaves_no_processes_or_files(tmp_path: Path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/kube").symlink_to("/bin/false")  # so it waits for an API server
     images = tmp_path / "images.tar"
@@ -111,7 +111,7 @@ def image_of_nothing() -> bytes:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")
-def test_an_engine_that_is_told_to_end_leaves_neither_containers_nor_groups_nor_files(
+def test_ended_engine_leaves_no_containers_or_files(
     tmp_path: Path,
 ):
     images = tmp_path / "images.tar"

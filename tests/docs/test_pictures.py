@@ -26,7 +26,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_a_picture_has_a_ground_of_its_own_on_which_its_text_is_legible(picture: Path) -> None:
+def test_text_of_pictures_is_legible(picture: Path) -> None:
     """So it does not matter whether the page around it is light or dark."""
     root = ET.fromstring(picture.read_text(encoding="utf-8"))  # noqa: S314 - our own file
     _, _, width, height = root.attrib["viewBox"].split()
@@ -40,7 +40,7 @@ def test_a_picture_has_a_ground_of_its_own_on_which_its_text_is_legible(picture:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_a_picture_says_in_words_what_it_shows_and_fetches_nothing(picture: Path) -> None:
+def test_pictures_describe_themselves_and_fetch_nothing(picture: Path) -> None:
     text = picture.read_text(encoding="utf-8")
     root = ET.fromstring(text)  # noqa: S314 - our own file
     for tag in ("title", "desc"):
@@ -48,7 +48,7 @@ def test_a_picture_says_in_words_what_it_shows_and_fetches_nothing(picture: Path
     assert not re.search(r"<script|<image|href|url\((?!#)", text)
 
 
-def test_every_picture_is_on_a_page_and_has_words_for_those_who_do_not_see_it() -> None:
+def test_pictures_are_on_a_page_with_alternative_text() -> None:
     shown = {
         (page.parent / target).resolve(): words
         for page in all_pages()

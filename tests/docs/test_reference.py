@@ -100,7 +100,7 @@ def test_the_configuration_page_names_every_key_with_its_default():
             assert re.fullmatch(r"[a-z' ]+", documented[place]), place
 
 
-def test_the_configuration_page_names_kafkas_defaults_and_what_is_forced():
+def test_configuration_page_names_kafka_defaults():
     page = read("docs/reference/configuration.md")
     for name, value in DEFAULTS.items():
         shown = str(value).lower() if isinstance(value, bool) else str(value)
@@ -179,7 +179,7 @@ def test_the_promises_are_numbered_as_in_the_tests():
     assert numbers == list(range(1, 17))
 
 
-def test_each_of_storms_faults_has_a_test_or_a_decision_says_why_not():
+def test_each_storm_fault_has_a_test_or_a_decision():
     tests, decided = set(storm_tests()), storm_without_tests()
     assert tests | decided == set(range(1, 56))
     assert tests & decided == set(), "an entry with a test needs no row in decision 0016"
@@ -202,9 +202,7 @@ def test_storms_faults_are_all_on_their_page():
         ("Storm's delay; Storm 1.2.3 did so, and Storm 0.9 too.", set()),
     ],
 )
-def test_a_fault_is_named_by_its_number_and_a_version_of_storm_names_none(
-    docstring, numbers, tmp_path
-):
+def test_storm_versions_name_no_fault(docstring, numbers, tmp_path):
     (tmp_path / "tests").mkdir()
     text = f'def test_it():\n    """{docstring}"""\n'
     (tmp_path / "tests" / "test_it.py").write_text(text, encoding="utf-8")

@@ -95,7 +95,7 @@ def test_a_browser_fetches_nothing_from_elsewhere(site, pages):
             assert (page.parent / unquote(urlsplit(where).path)).is_file(), where
 
 
-def test_every_page_of_docs_is_a_page_with_all_its_code_and_tables(pages, site):
+def test_site_has_every_page_with_code_and_tables(pages, site):
     for source in sorted((ROOT / "docs").rglob("*.md")):
         text = source.read_text(encoding="utf-8")
         name = "index" if source.stem == "README" else source.stem
@@ -105,7 +105,7 @@ def test_every_page_of_docs_is_a_page_with_all_its_code_and_tables(pages, site):
         assert html.tables == len(re.findall(r"^\|( *:?-+:? *\|)+$", rest, re.MULTILINE)), source
 
 
-def test_a_place_that_is_not_there_and_a_page_that_nothing_names_fail_the_build(tmp_path):
+def test_broken_links_and_orphans_fail_the_build(tmp_path):
     folders = ("docs", "deploy", "examples", "helm")
     for folder in folders:
         ignored = shutil.ignore_patterns("__pycache__")

@@ -133,7 +133,7 @@ def test_every_door_names_what_installs_a_missing_extra(
     assert "Traceback" not in said[line]
 
 
-def test_a_topology_with_a_spark_sink_is_imported_and_drawn_without_pyspark(
+def test_spark_sink_is_imported_without_pyspark(
     said: dict[str, str],
 ) -> None:
     assert said["graph flows:spark"].startswith("0 ")

@@ -66,7 +66,7 @@ def test_dashboards_and_rules_are_told_from_what_lies_beside_them(tmp_path: Path
     assert "| `a` | `1` | What. |" in (tmp_path / CHART / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_values_need_nothing_but_a_topology_to_satisfy_their_schema():
+def test_values_need_only_a_topology():
     given = defaults(VALUES)
     with pytest.raises(jsonschema.ValidationError, match=r"does not match"):
         jsonschema.validate(given, SCHEMA)
@@ -114,7 +114,7 @@ def test_the_configuration_has_the_services_sections_but_http():
     assert set(SCHEMA["properties"]["config"]["properties"]) == set(Config.model_fields) - {"http"}
 
 
-def test_the_chart_drains_for_as_long_as_the_service_does_by_default():
+def test_chart_and_service_have_one_default_drain():
     drain = PipelineConfig().drain_seconds
     assert f'dig "pipeline" "drain_seconds" {drain:.0f} .Values.config' in HELPERS
     assert defaults(VALUES)["existingConfig"]["drainSeconds"] == drain

@@ -27,7 +27,7 @@ def test_there_is_one_for_each_question():
 
 
 @each
-def test_a_dashboard_is_found_under_the_same_address_wherever_it_is_put(path):
+def test_dashboard_has_a_stable_address(path):
     dashboard = read(path)
     assert dashboard["uid"] == path.stem
     assert "id" not in dashboard
@@ -51,7 +51,7 @@ def test_whoever_looks_chooses_prometheus_job_and_instance(path):
 
 
 @each
-def test_every_expression_asks_for_the_chosen_replicas_and_known_series(path):
+def test_expressions_name_known_series_of_chosen_replicas(path):
     for title, expr in expressions(read(path)):
         named = named_series(expr)
         assert named, title

@@ -49,7 +49,7 @@ def test_a_malformed_record_is_rejected_by_parse(number: int) -> None:
         bolts.parse(record(damaged(ROW, number)))
 
 
-def test_a_flight_of_an_unknown_carrier_is_rejected_where_it_is_looked_up(
+def test_unknown_carrier_is_rejected_by_enrich(
     enrich: bolts.Enrich,
 ) -> None:
     parsed = bolts.parse(record(damaged(ROW | {"dep_time": None}, 9)))
@@ -78,7 +78,7 @@ def test_the_tables_schema_is_the_oracles() -> None:
     assert schema_of(FlightEvent).types == oracle.SCHEMA.types
 
 
-def test_messages_are_the_same_on_every_call_and_spread_over_all_partitions() -> None:
+def test_messages_are_stable_and_spread_over_partitions() -> None:
     flights = tables.flights().slice(0, LIMIT)
     sent = list(publish.messages(flights))
     assert sent == list(publish.messages(flights))

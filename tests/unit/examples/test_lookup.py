@@ -84,7 +84,7 @@ def test_what_is_no_order_is_rejected(value: bytes | None) -> None:
         (httpx2.Response(200, content=b"<html>"), Retry, "gave no item", None),
     ],
 )
-def test_an_answer_that_is_no_price_says_what_becomes_of_the_order(
+def test_answer_without_a_price_rejects_or_retries(
     response: httpx2.Response,
     error: type[Exception],
     reason: str,
@@ -143,7 +143,7 @@ def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
     assert peak == 3
 
 
-def test_orders_of_one_item_ask_once_and_an_unknown_item_is_remembered_too() -> None:
+def test_each_item_is_asked_for_once() -> None:
     with PriceService() as service, topology_test(priced(service.url)) as kit:
         kit.send(*(order(number, sku) for number, sku in enumerate(["nut", "saw", "crane/2"] * 20)))
         assert len(kit.rows) == 40

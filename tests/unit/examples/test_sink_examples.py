@@ -64,7 +64,7 @@ def sent(topology: Topology, *records: dict[str, Any]) -> tuple[list[Any], list[
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda each: each.name)
-def test_each_is_exactly_once_and_what_is_no_json_is_a_dead_letter(topology: Topology) -> None:
+def test_each_is_exactly_once_and_rejects_broken_json(topology: Topology) -> None:
     assert topology.reliability == "exactly-once"
     topology.validate()
     with topology_test(topology) as kit:
@@ -85,7 +85,7 @@ def test_each_has_a_sink_of_its_own() -> None:
     assert found == [KafkaTopicSink, IcebergSink, PostgresSink, DeltaSink]
 
 
-def test_there_is_an_example_of_each_sink_and_the_readme_lists_them_all() -> None:
+def test_every_sink_has_an_example_in_the_readme() -> None:
     found = sinks_of(*TOPOLOGIES, *OTHERS)
     exported = [getattr(sinks, name) for name in sinks.__all__]
     wanted = {
@@ -150,7 +150,7 @@ def test_a_parcel_is_where_it_was_scanned_last() -> None:
     assert reasons == ["nobody knows what 'eaten' is"]
 
 
-def test_a_change_of_a_customer_has_its_key_and_a_tombstone_deletes() -> None:
+def test_tombstone_deletes_the_customer() -> None:
     with topology_test(upserts.topology) as kit:
         kit.send(b'{"name": "Ada", "town": "Delft"}', None, key=b"7")
         kit.send(b'{"name": "Bo"}', key=b"8")

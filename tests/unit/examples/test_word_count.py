@@ -33,7 +33,7 @@ def test_a_line_becomes_its_words_in_lower_case() -> None:
     assert reasons[0].startswith("not utf-8 text")
 
 
-def test_the_state_has_how_often_each_word_came_and_its_longest_line() -> None:
+def test_state_counts_words_and_longest_lines() -> None:
     memory = MemoryState()
     made = counted(memory)
     (sink,) = (step.sink for step in made.steps() if isinstance(step, SinkStep))
@@ -46,7 +46,7 @@ def test_the_state_has_how_often_each_word_came_and_its_longest_line() -> None:
     assert found == {"round": (2, 3), "and": (2, 3)}
 
 
-def test_the_published_lines_are_the_same_each_time_and_some_are_no_text() -> None:
+def test_published_lines_are_stable_and_some_are_broken() -> None:
     published = list(lines())
     assert published == list(lines())
     torn = Counter(value.startswith(b"\xff") for _, value in published)

@@ -51,9 +51,7 @@ def python(folder: Path, code: str, **environment: str) -> subprocess.CompletedP
         ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc", "MALLOC_ARENA_MAX": "8"}, "mimalloc", False),
     ],
 )
-def test_threads_share_heaps_unless_the_environment_says_otherwise(
-    environment, pool, is_few, tmp_path
-):
+def test_threads_share_heaps_by_default(environment, pool, is_few, tmp_path):
     said = python(tmp_path, HEAPS, **environment).stdout
     assert said.split()[1] == pool
     assert (len(re.findall("<heap ", said)) <= 2) is is_few

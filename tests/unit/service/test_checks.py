@@ -40,7 +40,7 @@ def test_each_table_of_a_catalogue_has_a_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_right_that_is_missing_fails_the_catalogue_and_not_the_sink(
+def test_missing_right_fails_the_catalogue_not_the_sink(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> str:

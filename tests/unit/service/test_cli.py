@@ -98,6 +98,10 @@ def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
         ["offsets", "import-storm"],
         ["tables", "compact"],
         ["tables", "files"],
+        ["dead-letters", "list"],
+        ["dead-letters", "show"],
+        ["dead-letters", "replay"],
+        ["dead-letters", "drop"],
         ["dev", "up"],
     ],
 )
@@ -250,7 +254,7 @@ def test_graph_as_json_is_one_object(headrace):
     assert facts["dead_letters"] == "flow.dead"
 
 
-def test_a_module_beside_the_user_is_found_and_the_rooms_are_not_shadowed(headrace, folder):
+def test_users_module_is_found_without_shadowing_packages(headrace, folder):
     (folder / "service").mkdir()
     (folder / "service" / "__init__.py").write_text("raise AssertionError\n")
     assert headrace("graph", "flow:topology")[0] == 0
@@ -302,7 +306,7 @@ def test_an_error_is_one_line_and_hides_secrets():
         mask.learn(())
 
 
-def test_a_reader_that_goes_away_ends_the_command_without_a_traceback(folder):
+def test_closed_standard_output_ends_without_a_traceback(folder):
     command = [sys.executable, "-m", "headrace", "graph", "flow:topology"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
@@ -349,9 +353,7 @@ def test_the_words_of_every_command_are_sentences():
         ('"fetch.min.bytes" = "many"', "fetch.min.bytes"),
     ],
 )
-def test_a_wrong_kafka_property_is_bad_configuration_before_anything_starts(
-    headrace, folder, line, named
-):
+def test_wrong_kafka_property_is_bad_configuration(headrace, folder, line, named):
     (folder / "service.toml").write_text(
         f'[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n{line}\n'
         '[zookeeper]\nhosts = "127.0.0.1:1"\n'

@@ -34,7 +34,7 @@ def run_tables(headrace, service_toml, monkeypatch):
     return run_tables
 
 
-def test_small_files_are_joined_and_a_table_says_how_many_they_were(run_tables):
+def test_compact_joins_small_files_and_prints_counts(run_tables):
     sink = FileSink("orders", MIB, 2 * MIB, 3 * MIB, 500 * MIB)
     code, out, _ = run_tables([sink, DiscardSink("rest")], "compact")
     assert code == 0
@@ -141,9 +141,7 @@ def test_a_person_reads_why_a_table_failed(run_tables):
         (["orders"], ["vacuum", "--older-than-hours", "23"], "--older-than-hours"),
     ],
 )
-def test_a_sink_that_cannot_be_meant_is_wrong_usage_and_those_that_can_are_named(
-    run_tables, sinks, words, said
-):
+def test_wrong_sink_is_wrong_usage_and_names_the_right_ones(run_tables, sinks, words, said):
     made = [DiscardSink(name) if name == "rest" else FileSink(name) for name in sinks]
     code, out, err = run_tables(made, *words)
     assert (code, out) == (2, "")
@@ -195,9 +193,7 @@ def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
     assert wiring.spark_for(without, "shop", config, [state]) is None
 
 
-def test_tables_of_both_formats_are_maintained_as_the_configuration_says(
-    run_tables, tmp_path, monkeypatch
-):
+def test_tables_of_both_formats_are_maintained(run_tables, tmp_path, monkeypatch):
     schema = pa.schema({"id": pa.int64()})
     monkeypatch.setenv("HEADRACE_STORAGE__WAREHOUSE", str(tmp_path / "tables"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)  # no PySpark

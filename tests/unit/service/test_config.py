@@ -187,7 +187,7 @@ def test_variables_that_are_read_elsewhere_are_no_fault(write, monkeypatch):
     assert isinstance(load(write(GOOD)), Config)
 
 
-def test_a_variable_that_is_no_json_where_a_table_is_needed_is_a_fault(write, monkeypatch):
+def test_variable_for_a_table_must_be_json(write, monkeypatch):
     monkeypatch.setenv("HEADRACE_KAFKA", CANARY)
     error = fault(write(GOOD))
     assert error.place == "environment"
@@ -255,7 +255,7 @@ def test_who_signs_in_to_zookeeper_keeps_the_nodes_to_himself(auth, write):
     assert load(write(GOOD)).zookeeper.security().acl == "open"
 
 
-def test_zookeepers_password_is_known_as_a_secret_and_shown_nowhere(write, monkeypatch):
+def test_zookeeper_password_is_shown_nowhere(write, monkeypatch):
     monkeypatch.setenv("HEADRACE_ZOOKEEPER__PASSWORD", CANARY)
     config = load(write(GOOD + "auth = 'digest'\nusername = 'orders'\n"))
     assert config.secrets() == [CANARY]
@@ -312,6 +312,6 @@ def test_the_window_holds_all_transactions_that_are_active(write, kind):
     assert policy == TransactionPolicy(kind, 4, 250, 16_000, 0.5)
 
 
-def test_a_window_smaller_than_the_transactions_still_takes_one_record(write):
+def test_small_in_flight_limit_still_takes_one_record(write):
     config = load(write(GOOD + "[pipeline]\nmax_pending = 2\n"))
     assert config.transaction_policy("transactional").records == 1

@@ -45,7 +45,7 @@ FORM = re.compile(r"(?P<key>\S+): found (?P<found>.+); allowed: (?P<allowed>.+)"
 
 @pytest.mark.parametrize("key", [*keys()])
 @pytest.mark.parametrize("value", ["[[1]]", "1979-05-27", "{ a = 1 }"])
-def test_a_value_of_another_kind_is_one_line_with_its_key_and_what_is_allowed(tmp_path, key, value):
+def test_value_of_a_wrong_type_is_one_line_with_its_key(tmp_path, key, value):
     line = says(tmp_path, key, value)
     assert "\n" not in line
     found = FORM.fullmatch(line)

@@ -86,13 +86,13 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
         ),
     ],
 )
-def test_what_is_away_makes_it_not_ready_but_no_restart_would_help(snapshot, change, problem):
+def test_missing_server_is_not_ready_but_live(snapshot, change, problem):
     check = health(replace(snapshot, **change))
     assert check.live().ok
     assert check.ready() == Health(ok=False, problems=(problem,))
 
 
-def test_a_bolt_whose_workers_are_all_stuck_is_not_ready_and_after_a_minute_not_live(snapshot):
+def test_bolt_without_free_workers_is_not_live_after_a_minute(snapshot):
     """B02: no thread can be ended from outside, so only a restart helps."""
     some = RunnerStatistics(abandoned=3)
     none = RunnerStatistics(abandoned=4, ended_since=100.0)

@@ -71,7 +71,7 @@ def test_properties_of_a_table_of_tables_do_so_too(
     assert found["spark.kubernetes.executor.podNamePrefix"] == "orders"
 
 
-def test_nothing_of_ours_says_where_the_driver_of_such_a_session_is(tmp_path: Path) -> None:
+def test_driver_address_is_left_to_spark(tmp_path: Path) -> None:
     """Spark finds its own address; 127.0.0.1 would be that of the executor's pod."""
     path = tmp_path / "service.toml"
     path.write_text(f'{SERVERS}[spark.conf]\n"spark.master" = "{PROPERTIES["spark.master"]}"\n')

@@ -47,7 +47,7 @@ def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_an_event_is_one_json_line_on_standard_error_and_nothing_is_on_standard_output():
+def test_event_is_one_json_line_on_standard_error():
     done = run("""
         import structlog
         from service.observability import logs
@@ -153,14 +153,14 @@ def test_a_closed_standard_error_does_not_stop_the_process():
         assert writer.wait(_SECONDS) == 0
 
 
-def test_a_standard_error_that_nobody_reads_does_not_stop_the_process():
+def test_unread_standard_error_does_not_stop_the_process():
     with process() as writer:
         assert writer.stdout.readline() == b"done\n"  # 5 MB of lines; a pipe holds 64 KiB
         writer.stdin.close()
         assert writer.wait(_SECONDS) == 0
 
 
-def test_lines_dropped_meanwhile_are_counted_when_somebody_reads_again():
+def test_dropped_log_lines_are_counted_later():
     with process() as writer:
         assert writer.stdout.readline() == b"done\n"
         read = b""
@@ -177,7 +177,7 @@ def test_lines_dropped_meanwhile_are_counted_when_somebody_reads_again():
     assert events[-1]["event"] == "again"
 
 
-def test_without_a_file_behind_it_standard_error_is_written_at_once(capsys):
+def test_standard_error_without_a_file_is_written_at_once(capsys):
     PatientStderr().write("a line\n")
     assert capsys.readouterr().err == "a line\n"
 

@@ -70,7 +70,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_secret_given_in_code_is_hidden_before_the_world_is_touched(use):
+def test_secret_given_in_code_is_hidden_before_its_use(use):
     with suppress(
         Reached, SinkFailed, ReferenceLoadFailed, ValueError, TypeError
     ):  # a registry may not like half of them
@@ -78,7 +78,7 @@ def test_a_secret_given_in_code_is_hidden_before_the_world_is_touched(use):
     assert mask(f"login with {CANARY} was refused") == "login with *** was refused"
 
 
-def test_what_is_learnt_from_the_configuration_replaces_all_before():
+def test_configured_secrets_replace_earlier_ones():
     mask.add(["canary-of-code"])
     mask.learn(["canary-of-the-file"])
     mask.add(["canary-of-a-sink"])

@@ -69,7 +69,7 @@ def test_failures_are_told_with_their_reasons_the_newest_first(world):
     assert [each["error_class"] for each in world.status()["failures"]][-1] == "KeyError"
 
 
-def test_a_halted_partition_is_told_with_its_reason_also_one_that_was_never_open(world):
+def test_halted_partition_is_shown_with_its_reason(world):
     gone = Partition("orders", 7)
     world.snapshot = replace(world.snapshot, halted={gone: "the topic was made anew"})
     status = world.status()

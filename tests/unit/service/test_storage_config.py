@@ -73,7 +73,7 @@ def test_a_fault_is_named_by_its_key(storage: dict[str, object], key: str) -> No
     assert CANARY not in str(refused.value)
 
 
-def test_no_secret_of_the_store_is_shown_and_all_are_known_to_be_hidden(
+def test_secrets_of_the_store_are_shown_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that libraries find in the environment, too."""
@@ -96,7 +96,7 @@ def test_no_secret_of_the_store_is_shown_and_all_are_known_to_be_hidden(
     assert CANARY not in f"{made!r} {made} {parts!r} {parts.context('sink')!r}"
 
 
-def test_catalogues_pass_through_and_none_of_their_secrets_is_shown(
+def test_catalogues_pass_through_without_showing_secrets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"

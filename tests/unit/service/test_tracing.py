@@ -84,7 +84,7 @@ def send(works: Works, value: bytes, *headers: tuple[str, bytes | None]) -> None
     works.log.append(Partition("t", 0), value, headers=headers)
 
 
-def test_a_traceparent_in_the_headers_is_the_parent_of_the_records_span(
+def test_traceparent_header_is_the_parent_span(
     none_sampled: Spans,
 ) -> None:
     sink = MemorySink[Any]("out")
@@ -107,7 +107,7 @@ def test_a_traceparent_in_the_headers_is_the_parent_of_the_records_span(
     assert said["headrace.attempts"] == 1
 
 
-def test_the_batch_links_to_the_record_and_the_record_tells_of_the_batch(
+def test_batch_and_record_link_to_each_other(
     none_sampled: Spans,
 ) -> None:
     with Works(text, sinks=[MemorySink[Any]("out")], traces=none_sampled.tracing.traces) as works:
@@ -169,7 +169,7 @@ def test_a_retry_is_told_of_with_its_attempts(none_sampled: Spans) -> None:
     assert (calls[0].attributes or {})["error.type"] == "OSError"
 
 
-def test_a_dead_letter_carries_the_trace_on_and_its_span_ends_when_it_is_durable(
+def test_dead_letter_span_ends_when_durable(
     none_sampled: Spans,
 ) -> None:
     with Works(text, sinks=[HeldSink()], traces=none_sampled.tracing.traces) as works:
@@ -257,7 +257,7 @@ def test_records_of_a_partition_that_is_lost_are_let_go(all_sampled: Spans) -> N
     assert all_sampled.one("process t").status.description == "the partition was lost"
 
 
-def test_a_trace_ends_when_its_partition_is_lost_after_its_session(all_sampled: Spans) -> None:
+def test_trace_ends_with_the_session_of_its_partition(all_sampled: Spans) -> None:
     """It stayed open, as only a partition that was ours until its loss was told."""
     sink = HeldSink()
     sink.gate.clear()

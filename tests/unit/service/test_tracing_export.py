@@ -28,7 +28,7 @@ def test_without_tracing_nothing_of_opentelemetry_is_imported():
     assert found.returncode == 0
 
 
-def test_a_collector_that_answers_nothing_holds_up_neither_records_nor_the_end():
+def test_silent_collector_delays_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes a connection, and that is all
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
         config = TracingConfig(endpoint=endpoint, sample_ratio=1.0)
