@@ -23,20 +23,20 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 224,
-    "lines": 49_250,
-    "files under 60 lines": 15,
+    "files": 211,
+    "lines": 48_430,
+    "files under 60 lines": 11,
     "files over 600 lines": 1,
-    "lines over 100 characters": 16,
+    "lines over 100 characters": 17,
     "entries of service": 16,
-    "class names twice": 9,
-    "module names twice": 16,
-    "docstrings that ask": 121,
-    "constructors over 8 parameters": 4,
-    "pass-through methods": 90,
-    "methods of one statement": 485,
+    "class names twice": 5,
+    "module names twice": 11,
+    "docstrings that ask": 43,
+    "constructors over 8 parameters": 3,
+    "pass-through methods": 86,
+    "methods of one statement": 471,
     "import cycles": 0,
-    "lines of tests": 92_238,
+    "lines of tests": 87_600,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
