@@ -23,20 +23,20 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 211,
-    "lines": 48_430,
+    "files": 209,
+    "lines": 48_331,
     "files under 60 lines": 11,
-    "files over 600 lines": 1,
+    "files over 600 lines": 0,
     "lines over 100 characters": 17,
     "entries of service": 16,
     "class names twice": 5,
     "module names twice": 11,
     "docstrings that ask": 43,
     "constructors over 8 parameters": 3,
-    "pass-through methods": 86,
-    "methods of one statement": 471,
+    "pass-through methods": 82,
+    "methods of one statement": 466,
     "import cycles": 0,
-    "lines of tests": 87_600,
+    "lines of tests": 86_486,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
