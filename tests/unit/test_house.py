@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 209,
-    "lines": 48_331,
+    "lines": 48_340,
     "files under 60 lines": 11,
     "files over 600 lines": 0,
     "lines over 100 characters": 17,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 82,
     "methods of one statement": 466,
     "import cycles": 0,
-    "lines of tests": 86_486,
+    "lines of tests": 86_500,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -233,4 +233,4 @@ COUNTS: dict[str, Callable[[], list[str]]] = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_count_stays_below_its_limit(name):
     found = COUNTS[name]()
-    assert len(found) <= LIMITS[name], "\n".join([f"{len(found)} {name}:", *found[:500]])
+    assert len(found) <= LIMITS[name], "\n".join([f"{len(found)} {name}:", *dict.fromkeys(found)])
