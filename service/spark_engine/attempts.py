@@ -296,7 +296,6 @@ class Attempts:
         return replace(share, num_rows=work.rows_of(line))
 
     def _fail(self, number: int, attempt: int, error: Exception, now: float) -> None:
-        """Schedule another attempt, after a pause."""
         group = self.groups.of(number)
         is_late = isinstance(error, SparkTimeout)
         if group is None or not self.groups.failed(number, attempt, now, took_too_long=is_late):

@@ -34,9 +34,7 @@ class Executors(Protocol):
     """The cluster that runs tasks."""
 
     @property
-    def slots(self) -> int:
-        """Tasks that run at once, as far as is known; asks nobody."""
-        ...
+    def slots(self) -> int: ...
 
     def open(self) -> None:
         """Start; may take a while. Raises SinkError."""
@@ -64,7 +62,6 @@ class OnSpark:
         self.slots = 1
 
     def open(self) -> None:
-        """Start Spark, if it is not started yet. Raises what SparkDriver raises."""
         self.slots = max(1, self._driver.parallelism)
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
@@ -219,7 +216,6 @@ class SharedFolder:
 
     @property
     def path(self) -> str | None:
-        """The folder for rows; None: there is none."""
         return None if self._folder is None else str(self._folder.path)
 
     def open(self) -> None:
@@ -267,6 +263,5 @@ class SharedFolder:
         return path
 
     def close(self) -> None:
-        """Remove the folder and what is in it. Idempotent."""
         if self._folder is not None:
             self._folder.close()

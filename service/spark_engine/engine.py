@@ -136,11 +136,9 @@ class SparkEngine:
 
     @property
     def counters(self) -> OutcomeCounters:
-        """Outcomes of the records whose transactions are committed."""
         return self._attempts.counters
 
     def statistics(self) -> EngineStatistics:
-        """Return the figures of this moment: no record is in flight here, no bolt is called."""
         sinks = (outlet.statistics() for outlet in self.outlets)
         return EngineStatistics.of(self.counters, sinks, self._attempts.apart)
 
@@ -233,7 +231,6 @@ def check_runs_on_spark(topology: Topology) -> None:
 def range_delivery(
     kind: TransactionKind, policy: RangePolicy
 ) -> DeliveryFactory[PartitionTransactions]:
-    """Return what makes a partition's transactions of ranges."""
     lines = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
 
     def make(

@@ -104,7 +104,6 @@ class LogEndTracker:
         """Whether the last question was answered."""
 
     def close(self) -> None:
-        """Close the spare catalogue, in bounded time. Idempotent."""
         del self._questions[1:]
         spare, self._spare = self._spare, None
         if spare is not None:
@@ -125,7 +124,6 @@ class LogEndTracker:
         return None if end is None else (None, end.offset)
 
     def end_of(self, partition: Partition) -> LogEnd | None:
-        """Return the newest known end of a log."""
         return self._log(partition).end
 
     def is_answered(self, partition: Partition) -> bool:
@@ -133,7 +131,6 @@ class LogEndTracker:
         return self._log(partition).is_answered
 
     def is_silent(self, partition: Partition) -> bool:
-        """Whether the last answer left it out: its leader could not be asked."""
         return self._log(partition).silent_since is not None
 
     @property
@@ -280,7 +277,6 @@ class RangeOwner:
         )
 
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
-        """Return the figures of each partition that was opened."""
         for assigned in self.assignment:
             if assigned.manager is not None:
                 log_end = self.ends.end_of(assigned.partition)
@@ -388,7 +384,6 @@ class Rates:
         return allowed
 
     def take(self, topic: str, count: int) -> None:
-        """Note that so many records were planned."""
         budget = self._budgets.get(self._source_of(topic).label)
         if budget is not None:
             budget.tokens -= count

@@ -54,7 +54,6 @@ class RangeWork(GroupWork):
     num_bytes: int | None = field(default=None, kw_only=True)  # unknown: tasks have the rows
 
     def rows_of(self, line: str) -> int:
-        """Return how many rows of a line the tasks staged."""
         shares = (share for each in self.made for share in each.shares)
         return sum(share.num_rows for share in shares if share.line == line)
 

@@ -105,7 +105,6 @@ class PartitionQueue:
         self._pass_gap()
 
     def add(self, chunk: Chunk) -> None:
-        """Take fetched records."""
         self.asked_since = self._log_end = None
         known = int(np.searchsorted(chunk.offsets, self.fetched_to))
         if known == len(chunk):
@@ -146,7 +145,6 @@ class PartitionQueue:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the whole range was delivered."""
         return self.delivered_to >= self.end
 
     @property
@@ -241,7 +239,6 @@ class RangeFetcher:
         return self._deliver(max_records)
 
     def close(self) -> None:
-        """Close the client, and forget everything; `begin` opens it again. Idempotent."""
         self._queues, self._reading, self._ranges = {}, {}, {}
         self._client.close()
 
@@ -408,7 +405,6 @@ class RangeReader:
         return bool(fetched.chunks)
 
     def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
-        """Return the next records to emit, with their ids: due retries, else new ones."""
         for index in self._in_turn():
             manager = self._managers[index]
             topic = manager.partition.topic
@@ -423,17 +419,14 @@ class RangeReader:
 
     @property
     def foresees(self) -> bool:
-        """Whether `upcoming` can tell: nothing is held back."""
         return not self._held_topics
 
     def upcoming(self) -> list[Chunk]:
-        """Return the chunks that, as things stand, `next_chunk` gives whole, in turn."""
         queues = [self._managers[index].upcoming(self._chunk_records) for index in self._in_turn()]
         return [chunk for row in zip_longest(*queues) for chunk in row if chunk is not None]
 
     @property
     def waits_little(self) -> bool:
-        """Whether few chunks, and fewer records than two fetches, wait that may be emitted."""
         ready = [manager for manager in self._managers if manager.may_emit]
         is_few = sum(manager.waiting_chunks for manager in ready) <= _FEW_CHUNKS
         return is_few and sum(each.waiting for each in ready) < 2 * self._fetch_records
@@ -445,7 +438,6 @@ class RangeReader:
         return bool(left) and all(map(self._is_shut, left))
 
     def processed(self, record_ids: RecordIds) -> None:
-        """Mark records as done, but not staged yet."""
         for index, offsets in by_partition(record_ids):
             self._managers[index].ledger.processed(offsets)
 
@@ -464,12 +456,10 @@ class RangeReader:
         after_seconds: float | None = None,
         policy: Retries | None = None,
     ) -> bool:
-        """Schedule a retry; False when the record's retries are used up."""
         manager = self._managers[partition_index_of(record_id)]
         return manager.fail(offset_of(record_id), now, after_seconds, policy)
 
     def comes_again(self, record_id: int) -> bool:
-        """Whether a record is not done, and is, or may yet be, emitted again."""
         index = partition_index_of(record_id)
         return self._is_known(index) and self._managers[index].ledger.comes_again(
             offset_of(record_id)
@@ -478,26 +468,21 @@ class RangeReader:
     # Progress
 
     def emitted(self) -> npt.NDArray[np.int64]:
-        """Return how many records of each range were emitted for the first time."""
         return np.array([manager.read for manager in self._managers], np.int64)
 
     def emitted_to(self) -> npt.NDArray[np.int64]:
-        """Return the next offset to emit of each range."""
         return np.array([manager.emitted_to for manager in self._managers], np.int64)
 
     @property
     def has_emitted_goals(self) -> bool:
-        """Whether every record of the ranges is emitted, retries aside."""
         return all(manager.emitted_to >= end for manager, end in self._with_ends())
 
     @property
     def has_reached_goals(self) -> bool:
-        """Whether every record of the ranges is resolved."""
         return all(manager.last_completed_offset >= end for manager, end in self._with_ends())
 
     @property
     def retried(self) -> int:
-        """Emissions after the first."""
         return sum(manager.retried for manager in self._managers)
 
     def _with_ends(self) -> Iterator[tuple[PartitionManager[AtLeastOnce], int]]:
@@ -508,5 +493,4 @@ class RangeReader:
         return (turn % count for turn in range(self._turn, self._turn + count))
 
     def _is_shut(self, manager: PartitionManager[AtLeastOnce]) -> bool:
-        """Whether nothing new of a range may be emitted now."""
         return manager.is_full or manager.partition.topic in self._held_topics

@@ -74,7 +74,6 @@ class TaskSink:
         self._fill_bytes += estimated_bytes(piece)
 
     def discard_attempt(self, record_id: int, index: int) -> None:
-        """Leave out the rows of a record's failed attempt."""
         self._rows.discard_attempt(record_id, index)
 
     @property
@@ -128,7 +127,6 @@ class TaskSink:
         return staged
 
     def _refused_rows(self, record_ids: RecordIds) -> dict[int, str]:
-        """Return the reasons of rows that are not staged, by index; record ids ascend."""
         found: dict[int, str] = {}
         for record_id, reasons in self._refused.items():
             first, end = np.searchsorted(record_ids, [record_id, record_id + 1]).tolist()
@@ -140,7 +138,6 @@ class TaskSink:
 
 
 def reason_of(reasons: Reasons, row: int) -> str | None:
-    """Return the reason why a row of a record is refused, or None."""
     return reasons.get(row, reasons.get(EVERY_ROW))
 
 

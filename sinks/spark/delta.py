@@ -52,7 +52,6 @@ class DeltaTransaction:
         return bool(self._metadata.configuration().contains(RETENTION))
 
     def version(self, app: str) -> int:
-        """The number that an application has set last; 0 if none."""
         return max(0, int(self._transaction.txnVersion(app)))
 
     def commit(

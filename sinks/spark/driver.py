@@ -84,7 +84,6 @@ class SparkDriver:
         return jvm is not None and jvm.process.poll() is None
 
     def open(self) -> None:
-        """Start Spark now rather than with the first job. Raises SparkStartFailed."""
         self._live()
 
     def run(
@@ -194,7 +193,6 @@ class SparkDriver:
         return jvm
 
     def _renew(self, jvm: Jvm) -> None:
-        """Have a new context in a JVM, or else no JVM."""
         try:
             self._jvm = jvm.renew(_RENEW_SECONDS)
         except SparkStartFailed as error:

@@ -226,7 +226,6 @@ class _Call(threading.Thread, Generic[Result]):
         return not self.is_alive()
 
     def result(self) -> Result:
-        """Return or raise its result, once it has ended."""
         if self._error is not None:
             raise self._error
         return self._results[0]

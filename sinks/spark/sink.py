@@ -180,7 +180,6 @@ class SparkSink(Sink[Row]):
             self._run(self._look, "look")
 
     def close(self) -> None:
-        """Remove the spool. Spark itself belongs to the service."""
         if self._spool is not None:
             self._spool.close()
         self._spool = self._context = None
@@ -207,7 +206,6 @@ class SparkSink(Sink[Row]):
         return wrong
 
     def _append(self, session: Any, files: Sequence[Path], number: int) -> None:
-        """Write what is in the spool. Raises SinkFailed when Spark refuses."""
         with self._refused():
             rows = self._spooled(session, files)
             if self._write is not None:

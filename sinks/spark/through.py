@@ -100,7 +100,6 @@ class SparkPassage:
         return replace(staged, shares=batch.shares, rejected=fitted.rejected)
 
     def close(self) -> None:
-        """Remove the spool."""
         if self._spool is not None:
             self._spool.close()
 

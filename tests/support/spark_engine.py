@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from service.snapshot import Apart
+
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
@@ -50,6 +52,11 @@ def alone(store: FaultyStore, reader: Consumer) -> GroupMembership:
 
 
 PATIENCE_SECONDS = seconds(20.0)
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+
+
+def values(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]
 
 
 @bolt
@@ -324,6 +331,10 @@ class Driving:
 
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
 
+    @property
+    def figures(self) -> Apart:
+        return self.engine.statistics().apart
+
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
             self.engine.step()
@@ -350,7 +361,6 @@ class Driving:
             store.close()
 
     def stored_at(self, partition: Partition) -> int:
-        """The stored offset; -1 if there is none."""
         found = self.stored[partition]
         return -1 if found is None else found.offset
 

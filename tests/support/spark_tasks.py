@@ -49,7 +49,6 @@ class KeepingStager:
         self.discarded: list[Staged] = []
 
     def stage(self, group: Batch) -> Staged:
-        """Take the rows, but those that are not to fit."""
         self.groups.append(group)
         rows = list(rows_of(group.pieces))
         assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)

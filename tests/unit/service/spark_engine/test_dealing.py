@@ -35,11 +35,6 @@ def test_every_range_is_in_one_task_and_no_task_is_much_larger_than_others(
         assert max(sizes_in(tasks)) <= 1.25 * fair + max(sizes)
 
 
-def test_equal_ranges_are_spread_evenly() -> None:
-    tasks = deal([ranged(0, 10, number) for number in range(8)], 4)
-    assert sizes_in(tasks) == [20, 20, 20, 20]
-
-
 def test_a_partition_stays_in_its_slot() -> None:
     ranges = [ranged(0, size, number) for number, size in enumerate([10, 11, 12, 13])]
     before = {Partition("t", number): number % 2 for number in range(4)}
@@ -60,11 +55,6 @@ def topology_of(*sources: tuple[object, float | None]) -> Topology:
     for topic, rate in sources:
         topology.source(topic, records_per_second=rate).into(MemorySink())  # type: ignore[arg-type]
     return topology
-
-
-def test_a_source_without_a_limit_gives_what_is_there() -> None:
-    rates = Rates(topology_of(("t", None)).source_of, 1.0)
-    assert rates.allowed(0.0, {0: (5, 50)}, {0: "t"}) == {0: (5, 50)}
 
 
 def test_a_limit_is_shared_by_all_partitions_of_a_source() -> None:

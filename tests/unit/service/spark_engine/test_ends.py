@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, TopicMissing
 from partition.interfaces import LogEnd, Topic
-from partition.records import Partition, Position
+from partition.records import Partition
 from service.spark_engine.planner import LogEndTracker
 from tests.support.spark_engine import ApartSink, Driving
 
@@ -64,36 +64,15 @@ def asked() -> Asked:
     return Asked()
 
 
-def ends_of(asked: Any) -> LogEndTracker:
+@pytest.fixture
+def ends(asked: Any) -> LogEndTracker:
     return LogEndTracker(asked, 0.2)
 
 
-def test_a_partition_that_answers_leave_out_is_silent_until_one_names_it(asked: Asked) -> None:
-    ends = ends_of(asked)
-    assert not ends.is_silent(TWO)
-    with capture_logs() as logged:
-        for number in range(8):
-            ends.poll(float(number), [ONE, TWO])
-            asked.answer({ONE: 5})
-        ends.poll(8.0, [ONE, TWO])
-        assert (ends.is_silent(ONE), ends.is_silent(TWO)) == (False, True)
-        asked.fail(KafkaUnavailable("for the ends of the logs", "no broker"))
-        ends.poll(9.0, [ONE, TWO])
-        assert ends.is_silent(TWO)
-        asked.answer({ONE: 5, TWO: 6})
-        ends.poll(10.0, [ONE, TWO])
-        assert not ends.is_silent(TWO)
-    told = [each["partition"] for each in logged if each["event"] == "end_not_known"]
-    assert told == ["t[1]"], "once, and not at once"
-    asked.answer({ONE: 5})
-    ends.poll(11.0, [ONE, TWO])
-    ends.remove([TWO])
-    assert not ends.is_silent(TWO)
-
-
-def test_a_topic_that_is_gone_is_told_of_its_silent_partition(asked: Asked) -> None:
+def test_a_topic_that_is_gone_is_told_of_its_silent_partition(
+    asked: Asked, ends: LogEndTracker
+) -> None:
     """Promise 12: nothing of it is run any more, so no task can tell."""
-    ends = ends_of(asked)
     for number in range(7):
         ends.poll(float(number), [ONE])
         asked.answer({})
@@ -157,20 +136,9 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     assert (spare.is_open, spare.closed) == (False, 1)
 
 
-def test_partitions_that_are_silent_for_long_are_told(asked: Asked) -> None:
-    ends = ends_of(asked)
-    for number in range(7):
-        ends.poll(float(number), [ONE, TWO])
-        asked.answer({ONE: 5})
-        assert list(ends.leaderless) == ([TWO] if number > 5 else [])
-    ends.poll(7.0, [ONE, TWO])
-    asked.answer({ONE: 5, TWO: 6})
-    ends.poll(8.0, [ONE, TWO])
-    assert list(ends.leaderless) == []
-
-
-def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(asked: Asked) -> None:
-    ends = ends_of(asked)
+def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(
+    asked: Asked, ends: LogEndTracker
+) -> None:
     assert not ends.poll(0.0, [ONE, TWO])
     assert not ends.poll(0.3, [ONE, TWO])
     assert [names for names, _future in asked.questions] == [{ONE, TWO}]
@@ -185,30 +153,8 @@ def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(asked: A
     assert len(asked.questions) == 3
 
 
-def test_a_new_partition_is_asked_for_at_once(asked: Asked) -> None:
-    ends = ends_of(asked)
-    ends.poll(0.0, [ONE])
-    asked.answer({ONE: 5})
-    ends.poll(0.01, [ONE])
-    assert len(asked.questions) == 1
-    ends.poll(0.02, [ONE, TWO])
-    assert [names for names, _future in asked.questions] == [{ONE}, {ONE, TWO}]
-    assert ends.is_answered(ONE)
-    assert not ends.is_answered(TWO)
-    asked.answer({ONE: 5})  # nobody can tell of the other one
-    ends.poll(0.03, [ONE, TWO])
-    assert ends.is_answered(TWO)
-    assert len(asked.questions) == 2
-
-
-def test_nothing_is_asked_while_nothing_is_read(asked: Asked) -> None:
-    ends_of(asked).poll(0.0, [])
-    assert asked.questions == []
-
-
-def test_no_answer_leaves_what_was_known_and_shows(asked: Asked) -> None:
+def test_no_answer_leaves_what_was_known_and_shows(asked: Asked, ends: LogEndTracker) -> None:
     """Promise 15."""
-    ends = ends_of(asked)
     ends.poll(0.0, [ONE])
     asked.answer({ONE: 5})
     ends.poll(1.0, [ONE])
@@ -220,18 +166,14 @@ def test_no_answer_leaves_what_was_known_and_shows(asked: Asked) -> None:
     assert (ends.end_of(ONE), ends.available) == (LogEnd(6, 0), True)
 
 
-def test_what_cannot_heal_is_raised(asked: Asked) -> None:
-    ends = ends_of(asked)
+def test_what_cannot_heal_is_raised(asked: Asked, ends: LogEndTracker) -> None:
     ends.poll(0.0, [ONE])
     asked.fail(KafkaFailed("no rights"))
     with pytest.raises(KafkaFailed):
         ends.poll(1.0, [ONE])
 
 
-def test_an_answer_about_a_partition_that_was_forgotten_meanwhile_is_dropped(
-    asked: Asked,
-) -> None:
-    ends = ends_of(asked)
+def test_answer_about_a_forgotten_partition_is_dropped(asked: Asked, ends: LogEndTracker) -> None:
     ends.poll(0.0, [ONE, TWO])
     ends.remove([ONE])
     asked.answer({ONE: 1000, TWO: 3})
@@ -239,9 +181,10 @@ def test_an_answer_about_a_partition_that_was_forgotten_meanwhile_is_dropped(
     assert (ends.end_of(ONE), ends.end_of(TWO)) == (None, LogEnd(3, 0))
 
 
-def test_a_log_that_ends_too_early_for_a_while_is_trouble(asked: Asked) -> None:
+def test_a_log_that_ends_too_early_for_a_while_is_trouble(
+    asked: Asked, ends: LogEndTracker
+) -> None:
     """Promise 12."""
-    ends = ends_of(asked)
     ends.poll(0.0, [ONE])
     asked.answer({ONE: 5})
     ends.poll(1.0, [ONE])
@@ -252,28 +195,6 @@ def test_a_log_that_ends_too_early_for_a_while_is_trouble(asked: Asked) -> None:
     assert isinstance(trouble, OffsetOutOfRange)
     assert (trouble.offset, trouble.reason) == (8, "its log ends at 5")
     assert ends.trouble(6.2, ONE, 8) is None  # told once
-
-
-def test_a_log_that_is_long_enough_again_was_no_trouble(asked: Asked) -> None:
-    ends = ends_of(asked)
-    ends.poll(0.0, [ONE])
-    asked.answer({ONE: 5})
-    ends.poll(1.0, [ONE])
-    assert ends.trouble(1.0, ONE, 8) is None
-    assert ends.trouble(3.0, ONE, 5) is None
-    assert ends.trouble(7.0, ONE, 8) is None
-
-
-def test_end_of_a_followed_log_is_known_until_it_is_removed(asked: Asked) -> None:
-    ends = ends_of(asked)
-    ends.add({ONE: Position(0)})
-    assert ends.log_range(ONE) is None
-    ends.poll(0.0, [ONE])
-    asked.answer({ONE: 5})
-    ends.poll(0.0, [ONE])
-    assert ends.log_range(ONE) == (None, 5)
-    ends.remove([ONE])
-    assert ends.log_range(ONE) is None
 
 
 @pytest.mark.parametrize("mirrors", [False, True])

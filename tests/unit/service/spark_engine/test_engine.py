@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace import SKIP, Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
+from headrace import Hooks, InvalidTopology, Record, Topology, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
 from partition.interfaces import Log, LogEnd
 from partition.records import Partition
@@ -21,16 +21,10 @@ from sinks.storage import Storage
 from tests.acceptance import evidence
 from tests.support.fake_spark import Driver as FrameDriver
 from tests.support.fake_spark import FakeSpark, Frame
-from tests.support.spark_engine import ApartSink, Driving, HereSink, text
+from tests.support.spark_engine import ONE, ApartSink, Driving, HereSink, text, values
 from topology.sink import Sink, SinkContext
 from topology.spark_step import SparkStep, ThroughSpark, spark_step
 from transactions.groups import RangePolicy
-
-ONE, TWO = Partition("t", 0), Partition("t", 1)
-
-
-def values(letter: str, count: int) -> list[str]:
-    return [f"{letter}{number}" for number in range(count)]
 
 
 def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: Path) -> None:
@@ -51,19 +45,6 @@ def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: P
         drives.until(lambda: not list(tmp_path.glob("*/files/*")))
 
 
-def test_a_group_takes_records_of_all_partitions_and_no_more_than_it_may(tmp_path: Path) -> None:
-    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(10, 0.01)) as drives:
-        drives.send(*values("a", 30))
-        drives.send(*values("b", 30), partition=1)
-        drives.finish()
-        assert [len(task.ranges) for task in drives.executors.tasks] == [1] * 12
-        sizes = [
-            sum(each.end - each.position.offset for each in task.ranges)
-            for task in drives.executors.tasks
-        ]
-        assert sizes == [5] * 12
-
-
 @pytest.mark.parametrize("epoch", [1, None])
 def test_task_is_told_the_leader_epoch_of_its_ranges_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int | None
@@ -81,25 +62,6 @@ def test_task_is_told_the_leader_epoch_of_its_ranges_end(
         assert (told.position.offset, told.end, told.leader_epoch) == (0, 1, epoch)
 
 
-def test_it_runs_only_what_is_stored_and_commits_only_what_is_sealed_in_the_store(
-    tmp_path: Path,
-) -> None:
-    seen: list[tuple[str, list[tuple[int, int, bool]]]] = []
-
-    def at(place: str) -> None:
-        if place in ("range_after_plan", "range_before_seal", "range_after_seal"):
-            seen.append((place, drives.open_of()))
-
-    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(100, 0.01), at=at) as drives:
-        drives.send(*values("a", 3))
-        drives.finish()
-    assert seen == [
-        ("range_after_plan", [(0, 3, False)]),
-        ("range_before_seal", [(0, 3, False)]),
-        ("range_after_seal", [(0, 3, True)]),
-    ]
-
-
 def test_the_next_group_runs_while_the_first_is_under_way(tmp_path: Path) -> None:
     with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(5, 0.01, 2)) as drives:
         drives.executors.gate.clear()
@@ -111,62 +73,6 @@ def test_the_next_group_runs_while_the_first_is_under_way(tmp_path: Path) -> Non
         drives.executors.gate.set()
         drives.finish()
         assert drives.engine.counters.written == 20
-
-
-def test_dropped_and_buried_records_are_accounted_for(tmp_path: Path) -> None:
-    @bolt
-    def picks(value: str) -> Any:
-        if value == "a1":
-            return SKIP
-        if value == "a2":
-            raise Reject("not this one")
-        return value
-
-    apart = ApartSink()
-    with Driving(tmp_path, text, picks, sinks=[apart]) as drives:
-        drives.send(*values("a", 5))
-        drives.finish()
-        counters = drives.engine.counters
-        assert (counters.written, counters.filtered, counters.dead_lettered) == (3, 1, 1)
-        assert apart.rows == ["a0", "a3", "a4"]
-        assert [letter.reason for letter in drives.letters_sink.letters] == ["not this one"]
-
-
-def test_retries_happen_in_tasks_and_are_counted(tmp_path: Path) -> None:
-    tries: list[str] = []
-
-    @bolt
-    def fails_once(value: str) -> str:
-        tries.append(value)
-        if tries.count(value) == 1 and value == "a1":
-            raise OSError("not yet")
-        return value
-
-    with Driving(tmp_path, text, fails_once, sinks=[ApartSink()]) as drives:
-        drives.send(*values("a", 3))
-        drives.finish()
-        assert drives.engine.statistics().apart.retried == 1
-        assert sum(drives.engine.counters.failures.values()) == 1
-
-
-def test_rows_that_only_the_sink_can_judge_get_their_letters_in_another_try(
-    tmp_path: Path,
-) -> None:
-    apart, here = ApartSink(), HereSink()
-    here.rejects = {"a1", "b0"}
-    with Driving(tmp_path, sinks=[apart, here]) as drives:
-        drives.send(*values("a", 3))
-        drives.send(*values("b", 2), partition=1)
-        drives.finish()
-        assert sorted(here.rows) == ["a0", "a2", "b1"]
-        assert sorted(apart.rows) == ["a0", "a1", "a2", "b0", "b1"]
-        letters = drives.letters_sink.letters
-        assert sorted((e.record.value, e.reason) for e in letters) == [
-            (b"a1", "unwanted"),
-            (b"b0", "unwanted"),
-        ]
-        assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (3, 2)
-        assert [outlet.rows_rejected for outlet in drives.engine.outlets] == [0, 2]
 
 
 @bolt
@@ -221,17 +127,6 @@ def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:
         # Each try sends what it knows of; a letter may come twice, as one may after a crash.
         assert set(letters) == {b"a1"}
         assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (2, 1)
-
-
-def test_rows_that_do_not_fit_are_found_by_the_tasks(tmp_path: Path) -> None:
-    apart = ApartSink()
-    with Driving(tmp_path, sinks=[apart]) as drives:
-        drives.send("a0", "unfit", "a2")
-        drives.finish()
-        assert apart.rows == ["a0", "a2"]
-        assert [letter.record.value for letter in drives.letters_sink.letters] == [b"unfit"]
-        assert drives.executors.names == ["ranges-1-1"]
-        assert drives.engine.outlets[0].rows_rejected == 1
 
 
 def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path: Path) -> None:
@@ -302,15 +197,6 @@ def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
         assert drives.engine.counters.written == 5
 
 
-def test_with_flush_nothing_waits_to_be_more(tmp_path: Path) -> None:
-    with Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 3600.0)) as drives:
-        drives.send("a0")
-        drives.turn(20)
-        assert drives.executors.names == []
-        while drives.engine.counters.written < 1:
-            drives.engine.step(flush=True)
-
-
 def test_a_source_with_a_rate_gives_no_more_than_that(tmp_path: Path) -> None:
     with Driving(
         tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 0.01), records_per_second=100.0
@@ -334,20 +220,6 @@ def test_the_first_group_is_of_all_partitions_that_are_there(tmp_path: Path) -> 
     account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
     assert account.written == 12
     assert drives.executors.names == ["ranges-1-1"]
-
-
-def test_a_finite_run_ends_when_all_that_was_there_is_committed(tmp_path: Path) -> None:
-    drives = Driving(tmp_path, sinks=[HereSink()], ranges=RangePolicy(1000, 3600.0))
-    drives.send(*values("a", 7))
-    drives.send(*values("b", 5), partition=1)
-    account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
-    assert account.problems() == []
-    assert (account.read, account.written, account.rows) == (12, 12, 12)
-    assert account.caught_up
-    assert {name: each.committed for name, each in account.partitions.items()} == {
-        "t[0]": 7,
-        "t[1]": 5,
-    }
 
 
 def test_what_was_there_is_known_though_a_log_seemed_to_end_too_early_when_it_was_opened(

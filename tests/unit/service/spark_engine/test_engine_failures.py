@@ -13,9 +13,8 @@ from structlog.testing import capture_logs
 
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters
-from partition.errors import PartitionError, SourceLost
+from partition.errors import PartitionError
 from partition.interfaces import Log
-from partition.records import Partition
 from partition.recovery import StartPolicy
 from service.errors import TaskError
 from service.spark_engine import planner
@@ -24,17 +23,20 @@ from sinks.errors import SparkTimeout
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import until
-from tests.support.spark_engine import PATIENCE_SECONDS, ApartSink, Driving, HereExecutors, HereSink
-from topology.errors import SinkBusy, SinkFailed, SinkFenced
+from tests.support.spark_engine import (
+    ONE,
+    PATIENCE_SECONDS,
+    TWO,
+    ApartSink,
+    Driving,
+    HereExecutors,
+    HereSink,
+    values,
+)
+from topology.errors import SinkBusy, SinkFailed
 from topology.sink import Fence, Staged
 from transactions.groups import RangePolicy
 from transactions.transaction import RangeRead
-
-ONE, TWO = Partition("t", 0), Partition("t", 1)
-
-
-def values(letter: str, count: int) -> list[str]:
-    return [f"{letter}{number}" for number in range(count)]
 
 
 class Crash(Exception):
@@ -63,70 +65,72 @@ def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path: Path
         drives.send(*values("a", 10))
         drives.until(lambda: len(drives.executors.names) == 2)
         drives.executors.gate.set()
-        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
-        assert drives.engine.statistics().apart.last_error == "OSError: the executor is gone"
+        drives.until(lambda: drives.figures.failing_since is not None)
+        assert drives.figures.last_error == "OSError: the executor is gone"
         drives.finish()
-        assert drives.engine.statistics().apart.failing_since is None
-        assert drives.engine.statistics().apart.retries == 1
+        assert (drives.figures.failing_since, drives.figures.retries) == (None, 1)
         assert apart.rows == values("a", 10)
         assert sorted(drives.executors.names[2:]) == ["ranges-1-2", "ranges-2-2"]
 
 
-def test_what_a_stale_try_has_staged_is_discarded(tmp_path: Path) -> None:
-    here = HereSink()
-    with Driving(tmp_path, sinks=[here], ranges=RangePolicy(5, 0.01, 2)) as drives:
-        drives.executors.gate.clear()
-        drives.send(*values("a", 10))
-        drives.until(lambda: len(drives.executors.names) == 2)
-        drives.executors.errors["ranges-1-1"] = OSError("lost")
-        drives.executors.gate.set()
-        drives.finish()
-        assert here.rows == values("a", 10)
-        drives.until(lambda: not list(tmp_path.glob("*/files/*")))
+class Wrong(ApartSink):
+    """Has a mistake, exits in a commit, or cannot commit."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def stager(self) -> Any:
+        if self.how == "stager":
+            raise AttributeError("no attribute 'files'")
+        return super().stager()
+
+    def commit(self, staged: Staged) -> None:
+        raise SystemExit(1) if self.how == "exit" else SinkFailed("the table is gone")
 
 
-def test_a_task_that_cannot_go_on_ends_the_run_with_what_it_said(tmp_path: Path) -> None:
-    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
-        drives.executors.answers = [lambda _task: TaskFailed("it is broken", "BoltError")]
+@pytest.mark.parametrize(
+    ("how", "error", "match"),
+    [
+        ("failed task", TaskError, "BoltError: it is broken"),
+        ("no module", TaskError, "No module named 'x'"),
+        ("stager", AttributeError, "files"),
+        ("exit", SinkFailed, "SystemExit"),
+        ("commit", SinkFailed, "the table is gone"),
+    ],
+)
+def test_errors_that_cannot_heal_end_the_run(
+    tmp_path: Path, how: str, error: type[Exception], match: str
+) -> None:
+    with Driving(tmp_path, sinks=[Wrong(how)]) as drives:
+        if how == "failed task":
+            drives.executors.answers = [lambda _task: TaskFailed("it is broken", "BoltError")]
+        if how == "no module":
+            missing = TaskError("ModuleNotFoundError", "No module named 'x'")
+            drives.executors.errors["ranges-1-1"] = missing
         drives.send("a0")
-        with pytest.raises(TaskError, match="BoltError: it is broken"):
+        with pytest.raises(error, match=match):
             drives.finish()
         assert drives.stored_at(ONE) == 0
 
 
-def test_an_error_that_cannot_heal_ends_the_run(tmp_path: Path) -> None:
-    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
-        error = TaskError("ModuleNotFoundError", "No module named 'x'")
-        drives.executors.errors["ranges-1-1"] = error
+@pytest.mark.parametrize("error", [OSError("the log cannot be read"), SinkBusy(0.1)])
+def test_stager_is_asked_again_after_a_passing_error(tmp_path: Path, error: Exception) -> None:
+    class Away(ApartSink):
+        away = True
+
+        def stager(self) -> Any:
+            if self.away:
+                self.away = False
+                raise error
+            return super().stager()
+
+    away = Away()
+    with Driving(tmp_path, sinks=[away]) as drives:
         drives.send("a0")
-        with pytest.raises(TaskError, match="No module named"):
-            drives.finish()
-
-
-def test_a_sink_that_cannot_commit_ends_the_run(tmp_path: Path) -> None:
-    apart = ApartSink()
-    apart.errors = [SinkFailed("the table is gone")]
-    with Driving(tmp_path, sinks=[apart]) as drives:
-        drives.send("a0")
-        with pytest.raises(SinkFailed, match="the table is gone"):
-            drives.finish()
-
-
-def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path) -> None:
-    """The trouble passes: it is read on where it was."""
-    apart = ApartSink()
-    with Driving(tmp_path, sinks=[apart], ranges=RangePolicy(100, 0.01)) as drives:
-        drives.executors.slots = 1
-
-        def fails(task: Task) -> TaskFailed:
-            return TaskFailed("a leader has changed", "OffsetOutOfRange", TWO)
-
-        drives.executors.answers = [fails]
-        drives.send(*values("a", 3))
-        drives.send(*values("b", 3), partition=1)
         drives.finish()
-        assert sorted(apart.rows) == [*values("a", 3), *values("b", 3)]
-        assert apart.shares[0] == ("t[0]", 1, 3)
+        assert away.rows == ["a0"]
+        assert drives.figures.retries == 1
 
 
 def test_trouble_that_stays_halts_the_partition_and_the_others_go_on(tmp_path: Path) -> None:
@@ -167,18 +171,6 @@ def test_records_that_expired_before_they_ran_are_skipped_by_policy(tmp_path: Pa
         assert apart.rows == ["a6", "a7", "a8", "a9"]
         lost = next(drives.reader.statistics(0.0)).lost
         assert lost == {"expired": 6}
-
-
-def test_records_that_expired_before_they_ran_halt_the_partition_by_policy(tmp_path: Path) -> None:
-    with Driving(tmp_path, sinks=[ApartSink()], partitions=1) as drives:
-        drives.executors.gate.clear()
-        drives.send(*values("a", 10))
-        drives.until(lambda: len(drives.executors.names) == 1)
-        drives.log.delete_before(ONE, 6)
-        drives.executors.answers = [lambda _task: TaskFailed("gone", "OffsetOutOfRange", ONE)]
-        drives.executors.gate.set()
-        with pytest.raises(SourceLost):
-            drives.finish()
 
 
 def test_log_cut_off_and_partly_rewritten_is_read_from_the_cut(
@@ -278,14 +270,14 @@ def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: P
     with Driving(tmp_path, sinks=[apart], start=policy, partitions=1) as drives:
         drives.executors.errors["ranges-1-1"] = OSError("the executor is gone")
         drives.send(*values("a", 4))
-        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
+        drives.until(lambda: drives.figures.failing_since is not None)
         drives.log.recreate_topic("t")
         drives.send(*values("b", 6))
         answer, asks = Future[Log](), drives.catalogue.log
         drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer  # type: ignore[method-assign]
         drives.reader.assignment._discovery._due = 0.0
         ran = drives.executors.names
-        drives.until(lambda: drives.engine.statistics().apart.failing_since is None or len(ran) > 1)
+        drives.until(lambda: drives.figures.failing_since is None or len(ran) > 1)
         assert ran == ["ranges-1-1"]
         drives.catalogue.log = asks  # type: ignore[method-assign]
         answer.set_result(drives.log.log(ONE))
@@ -395,16 +387,6 @@ def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(
         assert here.rows == values("a", 4)
 
 
-def test_a_fence_that_no_member_is_hit_by_lets_the_group_come_again(tmp_path: Path) -> None:
-    apart = ApartSink()
-    apart.errors = [SinkFenced("another[0]", 1, 2)]
-    with Driving(tmp_path, sinks=[apart]) as drives:
-        drives.send("a0")
-        drives.finish()
-        assert apart.rows == ["a0"]
-        assert drives.executors.names == ["ranges-1-1", "ranges-1-2"]
-
-
 def test_a_partition_that_another_process_takes_leaves_its_groups(tmp_path: Path) -> None:
     """Promise 9."""
     apart = ApartSink()
@@ -463,72 +445,6 @@ def test_a_cluster_that_is_away_is_asked_again(tmp_path: Path) -> None:
         assert apart.rows == ["a0"]
 
 
-def test_what_tasks_have_spooled_and_is_gone_is_run_again(tmp_path: Path) -> None:
-    here = HereSink()
-    removed: list[Path] = []
-
-    def at(place: str) -> None:
-        if place == "range_before_seal" and not removed:
-            for file in tmp_path.rglob("*.rows"):
-                file.unlink()
-                removed.append(file)
-
-    with Driving(tmp_path, sinks=[here], at=at) as drives:
-        drives.send("a0")
-        drives.finish()
-        assert removed
-        assert here.rows == ["a0"]
-        assert "must be a folder that executors and driver share" in str(
-            drives.engine.statistics().apart.last_error
-        )
-
-
-def test_a_stager_that_cannot_be_had_now_is_asked_again(tmp_path: Path) -> None:
-    class Away(ApartSink):
-        asked = 0
-
-        def stager(self) -> Any:
-            self.asked += 1
-            if self.asked == 1:
-                raise OSError("the log cannot be read")
-            return super().stager()
-
-    away = Away()
-    with Driving(tmp_path, sinks=[away]) as drives:
-        drives.send("a0")
-        drives.finish()
-        assert away.rows == ["a0"]
-        assert drives.engine.statistics().apart.retries == 1
-
-
-def test_a_sink_that_is_busy_is_asked_again_for_its_stager(tmp_path: Path) -> None:
-    class Busy(ApartSink):
-        asked = 0
-
-        def stager(self) -> Any:
-            self.asked += 1
-            if self.asked == 1:
-                raise SinkBusy(0.1)
-            return super().stager()
-
-    busy = Busy()
-    with Driving(tmp_path, sinks=[busy]) as drives:
-        drives.send("a0")
-        drives.finish()
-        assert busy.rows == ["a0"]
-
-
-def test_a_mistake_in_a_sinks_code_ends_the_run(tmp_path: Path) -> None:
-    class Wrong(ApartSink):
-        def stager(self) -> Any:
-            raise AttributeError("no attribute 'files'")
-
-    with Driving(tmp_path, sinks=[Wrong()]) as drives:
-        drives.send("a0")
-        with pytest.raises(AttributeError, match="files"):
-            drives.finish()
-
-
 def test_a_file_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) -> None:
     """Promise 14: executors on another host have written it to a folder of their own."""
 
@@ -549,14 +465,14 @@ def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> N
         for attempt in range(1, 9):
             drives.executors.errors[f"ranges-1-{attempt}"] = OSError("the executor is gone")
         drives.send("b0", partition=1)
-        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
+        drives.until(lambda: drives.figures.failing_since is not None)
         other = FaultyStore(drives.nodes)
         other.open()
         other.claim(TWO).result(1)
         drives.until(lambda: TWO in drives.reader.assignment.halted)
         drives.until(lambda: drives.engine.is_idle)
         drives.turn()
-        assert drives.engine.statistics().apart.failing_since is None
+        assert drives.figures.failing_since is None
 
 
 def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
@@ -572,32 +488,20 @@ def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
                 file.unlink()
                 removed.append(file)
         if place == "range_after_seal":
-            since.append(drives.engine.statistics().apart.failing_since)
+            since.append(drives.figures.failing_since)
 
     here = HereSink()
     with Driving(tmp_path, sinks=[here], at=at) as drives:
         drives.send("a0")
-        drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
-        first = drives.engine.statistics().apart.failing_since
+        drives.until(lambda: drives.figures.failing_since is not None)
+        first = drives.figures.failing_since
         drives.finish()
         drives.turn()
-        assert (here.rows, drives.engine.statistics().apart.retries) == (["a0"], 2)
+        assert (here.rows, drives.figures.retries) == (["a0"], 2)
+        said = str(drives.figures.last_error)
+        assert "must be a folder that executors and driver share" in said
         assert since == [first]
-        assert drives.engine.statistics().apart.failing_since is None
-
-
-def test_a_job_that_takes_too_long_says_what_helps(tmp_path: Path) -> None:
-    with Driving(tmp_path, sinks=[ApartSink()]) as drives:
-        drives.executors.errors["ranges-1-1"] = SparkTimeout("ranges-1-1", 300.0)
-        drives.send("a0")
-        with capture_logs() as logged:
-            drives.until(lambda: drives.engine.statistics().apart.failing_since is not None)
-        said = (
-            "SparkTimeout: Spark job 'ranges-1-1' did not end within 300.0 seconds; "
-            "raise [spark] job_deadline_seconds: the range stays as it is"
-        )
-        assert drives.engine.statistics().apart.last_error == said
-        assert [e["error"] for e in logged if e["event"] == "range_group_failed"] == [said]
+        assert drives.figures.failing_since is None
 
 
 def test_a_group_that_takes_too_long_gets_more_time_with_each_try(tmp_path: Path) -> None:
@@ -621,40 +525,5 @@ def test_a_group_that_takes_too_long_gets_more_time_with_each_try(tmp_path: Path
     assert [task.patience for task in drives.executors.tasks] == [1, 2, 2, 4, 8, 8, 8, 1]
     told = [e["times"] for e in logged if e["event"] == "range_group_given_longer"]
     assert told == [2, 4, 8, 8, 8]
-
-
-def test_nothing_is_counted_of_a_try_that_did_not_count(tmp_path: Path) -> None:
-    here = HereSink()
-    here.rejects = {"a0"}
-    with Driving(tmp_path, sinks=[here]) as drives:
-        drives.send(*values("a", 2))
-        drives.finish()
-        counters = drives.engine.counters
-        assert (counters.written, counters.dead_lettered, counters.filtered) == (1, 1, 0)
-        assert sum(part.read for part in drives.reader.statistics(0.0)) == 2
-
-
-def test_opaque_ranges_that_no_sink_has_are_planned_anew(tmp_path: Path) -> None:
-    apart = ApartSink()
-    apart.errors = [SinkFailed("not today")]
-    with Driving(tmp_path, sinks=[apart], partitions=1, opaque=True) as first:
-        first.send(*values("a", 4))
-        with pytest.raises(SinkFailed):
-            first.finish()
-        assert [(start, end) for start, end, _ in first.open_of()] == [(0, 4)]
-    first.send("a4")
-    with first.another(opaque=True, partitions=1) as second:
-        second.finish()
-        assert apart.shares == [("t[0]", 1, 5)]
-    assert apart.rows == values("a", 5)
-
-
-def test_an_exit_in_a_commit_is_heard_of(tmp_path: Path) -> None:
-    class Leaves(ApartSink):
-        def commit(self, staged: Staged) -> None:
-            raise SystemExit(1)
-
-    with Driving(tmp_path, sinks=[Leaves()]) as drives:
-        drives.send("a0")
-        with pytest.raises(SinkFailed, match="SystemExit"):
-            drives.finish()
+    said = (e["error"] for e in logged if e["event"] == "range_group_failed")
+    assert "raise [spark] job_deadline_seconds: the range stays as it is" in next(said)

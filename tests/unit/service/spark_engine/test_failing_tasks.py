@@ -1,15 +1,10 @@
 """What becomes of a task that cannot be done: who is told, and what is left behind."""
 
-import pytest
-
-from headrace import Record, Reject, bolt
-from headrace.sinks import MemoryDeadLetters
+from headrace import Record
 from partition.records import Partition, Position
 from service.spark_engine.task import TaskFailed, TaskRange
-from service.spark_engine.task_runner import LettersAway
 from tests.support.spark_tasks import TaskWorld, numbers, ranged, rows_in, text, texts
 from topology.bolt import Bolt
-from topology.sink import DeadLetter, RangeNotice
 
 
 def test_a_log_that_lacks_the_range_fails_the_task_and_names_the_partition() -> None:
@@ -96,35 +91,6 @@ def test_a_bolt_that_does_not_open_fails_the_task_by_name() -> None:
     assert "no such host" in failed.error
     assert "bolt '_Life'" in failed.error
     assert failed.partition is None
-
-
-def test_what_a_failed_task_has_staged_is_discarded() -> None:
-    world = TaskWorld(text, batch_rows=10)
-    world.tasks.send(*numbers(1000))
-    world.tasks.log.corrupt(Partition("t", 0), 900)
-    assert isinstance(world.run(ranged(0, 1000)), TaskFailed)
-    stager = world.stagers["rows"]
-    assert stager.groups
-    assert len(stager.discarded) == len(stager.groups)
-
-
-class _Away(MemoryDeadLetters):
-    """A place for letters that is away."""
-
-    def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        raise LettersAway("the broker does not answer")
-
-
-def test_a_task_is_to_be_tried_again_when_its_letters_have_no_place_now() -> None:
-    @bolt
-    def rejects(record: Record) -> str:
-        raise Reject("bad")
-
-    world = TaskWorld(rejects)
-    world.letters = _Away()
-    world.tasks.send(b"x")
-    with pytest.raises(LettersAway):
-        world.run(ranged(0, 1))
 
 
 def test_a_sink_without_a_stager_is_said() -> None:

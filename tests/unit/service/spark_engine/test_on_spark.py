@@ -65,6 +65,18 @@ def on_spark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[OnSpark, Dr
     return make
 
 
+class NoExecutors:
+    """Executors that run nothing."""
+
+    slots = 1
+
+    def open(self) -> None: ...
+
+    def run(self, name: str, tasks: Any) -> Any: ...
+
+    def cancel(self, name: str) -> None: ...
+
+
 def task(stagers: Any = None) -> Task:
     return Task(SETTINGS, 1, (ranged(0, 5),), stagers or {})
 
@@ -73,30 +85,18 @@ def test_tasks_come_back_in_order_and_slots_follow_the_executors(on_spark: Any) 
     failed = TaskFailed("no", "BoltError")
 
     def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
-        assert (name, len(tasks), deadline_seconds) == ("ranges-1-1", 2, 300.0)
+        assert (name, len(tasks), deadline_seconds) == ("ranges-1-1", 2, 80.0)
         return [encode(DONE), encode(failed)]
 
-    executors, driver = on_spark(run)
+    executors, driver = on_spark(run, job_deadline_seconds=20.0)
     executors.open()
     assert executors.slots == 4
     driver.parallelism = 8
-    assert executors.run("ranges-1-1", [task(), task()]) == [DONE, failed]
+    tasks = [task(), replace(task(), patience=4)]
+    assert executors.run("ranges-1-1", tasks) == [DONE, failed]
     assert executors.slots == 8
     executors.cancel("ranges-1-1")
     assert driver.cancelled == ["ranges-1-1"]
-
-
-def test_a_job_has_as_many_times_its_deadline_as_its_tasks_are_given(on_spark: Any) -> None:
-    deadlines: list[float] = []
-
-    def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
-        deadlines.append(deadline_seconds)
-        return [encode(DONE)]
-
-    executors, _driver = on_spark(run, job_deadline_seconds=20.0)
-    executors.run("ranges-1-1", [task()])
-    executors.run("ranges-1-2", [replace(task(), patience=4)])
-    assert deadlines == [20.0, 80.0]
 
 
 def test_what_an_executor_cannot_import_ends_the_run_and_other_errors_may_pass(
@@ -129,17 +129,9 @@ def test_a_task_that_cannot_be_sent_ends_the_run(on_spark: Any) -> None:
 
 
 def test_a_run_that_even_wants_to_exit_is_heard_of() -> None:
-    class Exits:
-        slots = 1
-
-        def open(self) -> None:
-            pass
-
+    class Exits(NoExecutors):
         def run(self, name: str, tasks: Any) -> Any:
             raise SystemExit(3)
-
-        def cancel(self, name: str) -> None:
-            pass
 
     heard: list[TasksEnded] = []
     submissions = Submissions(Exits(), heard.append)
@@ -154,18 +146,10 @@ def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
 ) -> None:
     begun: list[str] = []
 
-    class Begins:
-        slots = 1
-
-        def open(self) -> None:
-            pass
-
+    class Begins(NoExecutors):
         def run(self, name: str, tasks: Any) -> Any:
             begun.append(name)
             return []
-
-        def cancel(self, name: str) -> None:
-            pass  # nothing runs under that name yet
 
     late: list[Thread] = []
     monkeypatch.setattr(Thread, "start", lambda thread: late.append(thread))  # noqa: PLW0108 - binds
@@ -189,12 +173,8 @@ def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
     monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
     entered, cancelled_early, cancelled = Event(), Event(), Event()
 
-    class Registers:
-        slots = 1
+    class Registers(NoExecutors):
         is_known = False
-
-        def open(self) -> None:
-            pass
 
         def run(self, name: str, tasks: Any) -> Any:
             entered.set()
@@ -258,28 +238,6 @@ def test_where_a_log_was_cut_off_counts_only_for_the_epoch_that_is_known_now(
     trouble = partition_error(failure, Position(7, asked), Position(7, known))
     assert isinstance(trouble, OffsetOutOfRange)
     assert trouble.diverged_at == cut
-
-
-def test_the_folder_goes_with_the_run(tmp_path: Path) -> None:
-    (tmp_path / "orders").mkdir()
-    shared = SharedFolder(tmp_path, [])
-    shared.open()
-    assert shared.path is not None
-    assert Path(shared.path).is_dir()
-    shared.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["orders"]
-
-
-def test_a_table_that_was_removed_is_written_again(tmp_path: Path) -> None:
-    names = reference("names.parquet", key="code")
-    names.load([{"code": "a", "name": "Anna"}])
-    shared = SharedFolder(tmp_path, [names])
-    shared.open()
-    first = shared.tables()["names"]
-    assert shared.tables()["names"] == first
-    shared.close()
-    assert Path(shared.tables()["names"]).exists()
-    shared.close()
 
 
 def test_a_table_that_is_written_reads_as_the_same_load(tmp_path: Path) -> None:
@@ -355,14 +313,3 @@ def test_a_topology_without_a_name_to_import_is_not_run_on_spark() -> None:
     config = load(None, {**CONFIG, "pipeline": {"engine": "spark"}})
     with pytest.raises(InvalidTopology, match='target="module:name"'):
         run_pipeline(exactly_once(), config)
-
-
-def test_the_ranges_are_cut_as_the_configuration_says() -> None:
-    spark = {
-        "transaction_records": 5,
-        "transaction_seconds": 0.5,
-        "max_active_transactions": 3,
-        "poll_seconds": 0.1,
-    }
-    policy = load(None, {**CONFIG, "spark": spark}).range_policy()
-    assert (policy.records, policy.seconds, policy.max_active) == (5, 0.5, 3)

@@ -9,64 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace import SKIP, Hooks, Record, Reject, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.records import OFFSET_BITS, Partition
+from headrace import SKIP, Record, Reject, bolt
+from partition.records import Partition
 from service.spark_engine.range_buffer import EVERY_ROW
-from service.spark_engine.task import TaskDone
-from service.spark_engine.task_runner import process
 from tests.support.spark_tasks import (
-    KeepingStager,
-    Tasks,
     TaskWorld,
     digest_of,
     numbers,
-    opened,
     ranged,
     rows_in,
     text,
     texts,
 )
-
-
-def test_a_range_is_processed_and_nothing_beyond_its_end() -> None:
-    world = TaskWorld(text)
-    world.tasks.send(*numbers(300))
-    done = world.done(ranged(40, 200))
-    assert rows_in(done.staged["rows"]) == texts(160, 40)
-    (read,) = done.ranges
-    assert read.partition == Partition("t", 0)
-    assert (read.count, read.digest) == digest_of(world.tasks.log, read.partition, 40, 200)
-    assert read.leader_epoch == 0
-    assert (done.counters.written, done.counters.filtered, done.counters.dead_lettered) == (
-        160,
-        0,
-        0,
-    )
-    assert (done.retried, done.dead_letters_refused) == (0, 0)
-
-
-def test_the_next_range_goes_on_where_the_client_stands() -> None:
-    world = TaskWorld(text)
-    world.tasks.send(*numbers(1000))
-    rows = []
-    for first in range(0, 1000, 100):
-        rows += rows_in(world.done(ranged(first, first + 100)).staged["rows"])
-    assert rows == texts(1000)
-    assert world.tasks.inner.added == [Partition("t", 0)]
-    assert world.tasks.inner.delivered == 1000
-
-
-def test_ranges_of_several_partitions_keep_their_order_each() -> None:
-    world = TaskWorld(text, partitions=3)
-    for number in range(3):
-        world.tasks.send(*numbers(200, 1000 * number), partition=number)
-    done = world.done(*(ranged(10 * n, 150, n) for n in range(3)))
-    rows = [int(row) for row in rows_in(done.staged["rows"])]
-    for number in range(3):
-        own = [row - 1000 * number for row in rows if row // 1000 == number]
-        assert own == list(range(10 * number, 150))
-    assert [read.count for read in done.ranges] == [150, 140, 130]
 
 
 def test_a_range_without_a_record_is_done() -> None:
@@ -106,17 +60,6 @@ def test_records_are_retried_buried_and_filtered_as_on_the_local_engine() -> Non
     assert done.counters.failures == {"moody": 2}
 
 
-def test_async_bolts_run_and_rows_come_in_the_records_order() -> None:
-    @bolt
-    async def late(record: Record) -> str:
-        await asyncio.sleep(0.002 if (record.offset or 0) % 2 else 0)
-        return text(record)
-
-    world = TaskWorld(late)
-    world.tasks.send(*numbers(60))
-    assert rows_in(world.done(ranged(0, 60)).staged["rows"]) == texts(60)
-
-
 def test_columns_are_staged_as_columns() -> None:
     @bolt(vectorised=True, columns=["offset"])
     def offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,23 +73,6 @@ def test_columns_are_staged_as_columns() -> None:
     assert all(isinstance(piece, pa.RecordBatch) for piece in pieces)
 
 
-def test_each_row_is_told_with_its_records_offset() -> None:
-    @bolt
-    def twice(record: Record) -> Any:
-        yield text(record)
-        yield text(record)
-
-    world = TaskWorld(twice, partitions=2)
-    for number in (0, 1):
-        world.tasks.send(*numbers(30), partition=number)
-    world.done(ranged(0, 30, 0), ranged(4, 30, 1))
-    for group in world.stagers["rows"].groups:
-        rows = [int(row) for piece in group.pieces for row in piece]
-        assert group.offsets is not None
-        assert group.offsets.tolist() == rows
-        assert group.offsets.max() < 1 << OFFSET_BITS
-
-
 def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
     world = TaskWorld(text, partitions=2, sinks=("one", "two"))
     world.tasks.send(*numbers(5))
@@ -155,16 +81,6 @@ def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
     assert sorted(rows_in(done.staged["one"])) == texts(5, 100)
     assert len(rows_in(done.staged["two"])) == 10
     assert done.counters.written == 10
-
-
-def test_rows_that_do_not_fit_get_their_letters() -> None:
-    world = TaskWorld(text)
-    world.stagers["rows"].unfit.append("2")
-    world.tasks.send(*numbers(4))
-    done = world.done(ranged(0, 4))
-    assert rows_in(done.staged["rows"]) == ["0", "1", "3"]
-    assert [letter.reason for letter in world.letters.letters] == ["unfit"]
-    assert (done.counters.written, done.counters.dead_lettered) == (3, 1)
 
 
 def test_rows_that_the_driver_was_refused_are_left_out_and_get_their_letters() -> None:
@@ -227,23 +143,6 @@ def test_however_a_log_is_cut_into_ranges_every_record_is_staged_once(seed: int)
         assert [row for row in rows if row.startswith(f"{number}:")] == sent[number]
 
 
-def test_a_topology_of_several_topics_reads_those_that_have_ranges() -> None:
-    letters = MemoryDeadLetters()
-    topology = Topology("two", reliability="exactly-once")
-    for name in ("a", "b"):
-        topology.source(name).then(text).into(MemorySink(name), name=name)
-    topology.dead_letters.into(letters)
-    tasks = Tasks({"a": 1, "b": 1})
-    tasks.send(b"x", topic="b")
-    stagers = {"a": KeepingStager(), "b": KeepingStager()}
-    done = process(
-        tasks.task([ranged(0, 1, 0, "b")], stagers), tasks.fetcher, topology, opened(letters)
-    )
-    assert isinstance(done, TaskDone)
-    assert done.staged["a"] == ()
-    assert rows_in(done.staged["b"]) == ["x"]
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed: int) -> None:
     """Promise 4: one failed row of a record leaves none of it behind."""
@@ -285,24 +184,3 @@ def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed: i
     assert sum(d.counters.written for d in dones) == counts["row"] + counts["moody"]
     assert sum(d.counters.filtered for d in dones) == counts["skip"]
     assert sum(d.counters.dead_lettered for d in dones) == counts["bad"]
-
-
-class _Told(Hooks):
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def started(self) -> None:
-        self.events.append("started")
-
-    def partition_assigned(self, topic: str, partition: int) -> None:
-        self.events.append(f"{topic}[{partition}]")
-
-
-def test_hooks_are_the_drivers_and_hear_nothing_of_tasks() -> None:
-    world = TaskWorld(text)
-    told = _Told()
-    world.topology.hooks(told)
-    world.tasks.send(*numbers(10))
-    assert world.done(ranged(0, 10)).counters.written == 10
-    assert not told.events
-    assert world.topology.listeners == [told]

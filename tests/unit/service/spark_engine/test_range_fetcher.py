@@ -1,13 +1,11 @@
 """What a task reads: its ranges, to their ends, by a client that is kept from task to task."""
 
-import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from partition.errors import OffsetOutOfRange
 from partition.interfaces import Fetched
 from partition.records import Chunk, Partition, Position
 from service.spark_engine.range_fetcher import (
@@ -18,7 +16,7 @@ from service.spark_engine.range_fetcher import (
 )
 from service.spark_engine.task import TaskRange
 from tests.support.faulty_kafka import FaultyLog
-from tests.support.patience import Limit, slack
+from tests.support.patience import Limit
 from tests.support.spark_tasks import SilentFetcher, digest_of, ranged
 
 A, B = Partition("t", 0), Partition("t", 1)
@@ -60,14 +58,6 @@ class World:
         while self.ends.keys() != {each.partition for each in ranges}:
             assert not limit.passed
             self.take(max_records)
-
-
-def test_nothing_at_or_beyond_an_end_is_delivered_and_the_end_is_told_once() -> None:
-    world = World()
-    world.read(ranged(5, 50, 0), ranged(20, 30, 1))
-    assert world.got == {A: list(range(5, 50)), B: list(range(20, 30))}
-    assert world.ends == {A: 50, B: 30}
-    assert world.take() == Fetched()
 
 
 def test_what_was_brought_beyond_an_end_is_the_next_ranges() -> None:
@@ -124,27 +114,6 @@ def test_a_range_that_is_planned_no_later_than_its_records_were_brought_uses_the
     assert (world.inner.added, world.inner.delivered) == ([A], 100)
 
 
-def test_records_of_the_leader_of_whom_a_range_was_planned_are_of_use_to_it() -> None:
-    world = World(10)
-    world.log.elect(A)
-    world.log.append(A, b"of the next leader")
-    world.read(ranged(0, 5, leader_epoch=0), max_records=100)
-    world.read(ranged(5, 11, leader_epoch=1))
-    assert world.inner.added == [A]
-    assert world.got == {A: list(range(5, 11))}
-
-
-def test_partitions_without_a_range_are_not_read() -> None:
-    world = World()
-    world.read(ranged(0, 10, 0), ranged(0, 10, 1))
-    delivered = world.inner.delivered
-    world.read(ranged(10, 100, 1), max_records=100)
-    assert world.got.keys() == {B}
-    assert world.inner.delivered - delivered <= 100
-    world.read(ranged(10, 20, 0))
-    assert world.got == {A: list(range(10, 20))}
-
-
 def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
     """Promise 11."""
     world = World(10)
@@ -160,22 +129,6 @@ def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
     world.read(ranged(17, 18))
     assert world.got == {A: [17]}
     assert world.inner.added == [A]
-
-
-def test_what_is_delivered_is_counted_and_digested() -> None:
-    world = World()
-    world.log.elect(A)
-    world.log.append(A, b"of the next leader")
-    world.log.append_gap(A, 3)
-    world.log.append(A, b"")
-    world.read(ranged(90, 105, 0), ranged(0, 0, 1))
-    a, b = world.fetcher.read()
-    assert (a.count, a.digest) == digest_of(world.log, A, 90, 105)
-    assert (a.count, a.leader_epoch) == (12, 1)
-    assert (b.count, b.leader_epoch) == (0, None)
-    world.read(ranged(0, 3, 1))
-    (b,) = world.fetcher.read()
-    assert (b.count, b.digest) == digest_of(world.log, B, 0, 3)
 
 
 def test_a_paused_partition_is_silent_and_goes_on_where_it_was() -> None:
@@ -194,27 +147,6 @@ def test_a_paused_partition_is_silent_and_goes_on_where_it_was() -> None:
     assert world.got == {A: list(range(60)), B: list(range(60))}
 
 
-def test_what_was_brought_before_waits_too_while_a_partition_is_paused() -> None:
-    world = World()
-    world.read(ranged(0, 10), max_records=100)
-    world.begin(ranged(10, 60))
-    world.held = {A}
-    assert world.take() == Fetched()
-    world.held = set()
-    assert len(world.take(50).chunks[0]) == 50
-
-
-def test_a_partition_that_was_paused_is_not_so_in_the_next_range() -> None:
-    world = World()
-    world.begin(ranged(0, 10))
-    world.held = {A}
-    world.take()
-    world.held = set()
-    world.read(ranged(0, 10))
-    world.read(ranged(10, 30))
-    assert world.got == {A: list(range(10, 30))}
-
-
 def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,34 +159,6 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
     world.read(ranged(5, 1000, 0))
     assert world.got == {A: list(range(5, 1000))}
     assert world.inner.added == [A, B]
-
-
-@pytest.mark.parametrize("cut", [4, 40])
-def test_a_log_that_has_lost_records_of_a_range_is_said(cut: int) -> None:
-    world = World()
-    world.begin(ranged(3, 90))
-    world.take(1)
-    world.log.delete_before(A, cut)
-    if cut == 4:
-        while A not in world.ends:
-            world.take()
-        return
-    with pytest.raises(RangeUnreadable) as raised:
-        world.take()
-    assert raised.value.partition == A
-    assert isinstance(raised.value.cause, OffsetOutOfRange)
-
-
-def test_trouble_behind_a_ranges_end_is_the_next_ranges() -> None:
-    world = World()
-    world.log.corrupt(A, 50)
-    world.read(ranged(0, 50), max_records=100)
-    world.begin(ranged(50, 60))
-    with pytest.raises(RangeUnreadable):
-        world.take()
-    world.log.delete_record(A, 50)
-    world.read(ranged(50, 60))
-    assert world.got == {A: list(range(51, 60))}
 
 
 def test_a_log_that_ends_before_a_range_is_waited_for_and_then_said() -> None:
@@ -276,30 +180,6 @@ def test_a_log_that_ends_before_a_range_is_waited_for_and_then_said() -> None:
     with pytest.raises(RangeUnreadable, match="its log ends there") as raised:
         world.take()
     assert raised.value.cause.offset == 12  # type: ignore[attr-defined]
-
-
-def test_a_log_is_not_short_while_nothing_is_asked_of_it_or_its_end_is_not_known() -> None:
-    world = World(10)
-    world.begin(ranged(0, 12))
-    while len(world.got.get(A, [])) < 10:
-        world.take()
-    world.held = {A}
-    world.now += 100
-    world.take()
-    world.held = set()
-    world.take()
-    world.now += 20
-    world.take()
-    world.now += 20
-    with pytest.raises(RangeUnreadable):
-        world.take()
-    queue = PartitionQueue(Position(0))
-    queue.begin(12)
-    assert not queue.is_short
-    queue.log_ends(5)
-    assert queue.is_short
-    queue.add(chunk(5, 2, ()))
-    assert not queue.is_short
 
 
 def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
@@ -380,20 +260,6 @@ def test_a_range_is_not_silent_while_others_have_more_or_nothing_is_asked_of_it(
         world.take()
 
 
-def test_a_range_is_not_silent_while_the_client_still_brings_others() -> None:
-    """Its memory may be full of theirs, and who works on them be slow."""
-    world = World(100)
-    world.inner.silent = {A}
-    world.begin(ranged(0, 50, 0), ranged(0, 100, 1))
-    world.inner.at_most = 5
-    while B not in world.ends:
-        world.now += 40
-        world.take()
-    world.inner.silent = set()
-    while A not in world.ends:
-        world.take()
-
-
 def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() -> None:
     """Promise 10."""
     world = World(10)
@@ -405,25 +271,6 @@ def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() ->
     world.now += 30
     with pytest.raises(RangesSilent):
         world.take()
-
-
-def test_what_is_fetched_after_every_end_waits_a_moment_only() -> None:
-    world = World()
-    world.read(ranged(0, 10))
-    started = time.monotonic()
-    assert world.fetcher.fetch(10, 5.0) == Fetched()
-    assert time.monotonic() - started < slack(1)
-
-
-def test_the_client_is_kept_until_it_is_let_go() -> None:
-    world = World()
-    world.read(ranged(0, 10))
-    world.read(ranged(10, 20))
-    assert world.inner.added == [A]
-    world.fetcher.close()
-    world.fetcher.close()
-    world.read(ranged(20, 30))
-    assert world.inner.added == [A, A]
 
 
 def chunk(first: int, count: int, epochs: tuple[tuple[int, int], ...]) -> Chunk:

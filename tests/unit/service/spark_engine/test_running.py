@@ -1,6 +1,5 @@
 """A worker process: tasks come as bytes, clients and tables stay for the next one."""
 
-import pickle
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -138,11 +137,6 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         sys.modules.pop(name, None)
 
 
-def test_a_task_is_run_by_what_it_says_alone(worker: Worker) -> None:
-    worker.send(b"1", b"2", b"3")
-    assert worker.rows(ranged(0, 3)) == ["one", "two", "3"]
-
-
 def test_the_client_and_the_tables_stay_for_the_next_task(worker: Worker) -> None:
     worker.send(b"1", b"2", b"1")
     first = Path(worker.settings.references["names"])
@@ -245,23 +239,9 @@ def test_a_module_that_misses_a_file_of_its_own_ends_the_run(worker: Worker) -> 
     assert "settings.json" in failed.error
 
 
-def test_the_users_folders_come_last_on_the_path(worker: Worker) -> None:
-    worker.send(b"1")
-    worker.rows(ranged(0, 1))
-    worker.rows()
-    assert sys.path.count(str(worker.folder)) == 1
-    assert sys.path.index(str(worker.folder)) >= len(sys.path) - 2
-
-
 def test_a_fork_keeps_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_runner, "_workers", {})
     ours = this_worker()
     assert this_worker() is ours
     monkeypatch.setattr("os.getpid", lambda: -1)
     assert this_worker() is not ours
-
-
-def test_what_goes_to_executors_and_back_can_be_pickled(worker: Worker) -> None:
-    worker.send(b"1")
-    done = worker.run(ranged(0, 1))
-    assert pickle.loads(pickle.dumps(done)) == done  # noqa: S301

@@ -16,11 +16,9 @@ from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from sinks.errors import SparkTimeout
-from tests.support.spark_engine import ApartSink, Driving, HereExecutors
+from tests.support.spark_engine import ONE, TWO, ApartSink, Driving, HereExecutors, values
 from tests.support.spark_tasks import SilentCatalogue, SilentFetcher
 from transactions.groups import RangePolicy
-
-ONE, TWO = Partition("t", 0), Partition("t", 1)
 
 
 class Reaching(HereExecutors):
@@ -60,28 +58,24 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "_FIRST_SECONDS", 0.05)
 
 
-def rows(letter: str, count: int) -> list[str]:
-    return [f"{letter}{number}" for number in range(count)]
-
-
 def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path: Path) -> None:
     """Promise 10."""
     with World(tmp_path) as world, capture_logs() as logged:
         world.silence(executors={TWO}, driver=())
-        world.send(*rows("a", 10))
-        world.send(*rows("b", 10), partition=1)
+        world.send(*values("a", 10))
+        world.send(*values("b", 10), partition=1)
         world.until(lambda: world.stored_at(ONE) == 10)
-        assert world.engine.statistics().apart.failing_since is not None
-        assert "of t[1]" in str(world.engine.statistics().apart.last_error)
+        assert world.figures.failing_since is not None
+        assert "of t[1]" in str(world.figures.last_error)
         assert world.stored_at(TWO) == 0
         open_then = world.open_of(1)
         assert open_then[0][2] is False, "it stays planned"
         world.silence(executors=(), driver=())
         world.finish()
-        assert sorted(world.apart.rows) == rows("a", 10) + rows("b", 10)
+        assert sorted(world.apart.rows) == values("a", 10) + values("b", 10)
         shares = [each for each in world.apart.shares if each[0] == "t[1]"]
         assert shares[0] == ("t[1]", 1, open_then[0][1])
-        assert world.engine.statistics().apart.failing_since is None
+        assert world.figures.failing_since is None
         assert world.reader.assignment.halted == {}
     told = [each for each in logged if each["event"] == "range_silent"]
     assert told[0]["partition"] == "t[1]"
@@ -100,7 +94,7 @@ def test_nothing_is_planned_or_run_of_a_partition_without_a_leader(tmp_path: Pat
         for number in range(5):
             world.send(f"a{number}")
             world.until(lambda count=number: world.stored_at(ONE) == count + 1)  # type: ignore[misc]
-        assert world.engine.statistics().apart.retries == 0
+        assert world.figures.retries == 0
         world.silence(executors=(), driver=())
         world.finish()
         assert world.apart.rows[-1] == "b1"
@@ -117,12 +111,12 @@ def test_a_range_that_a_restart_finds_waits_for_a_leader_while_the_others_go_on(
     again = World(tmp_path, log=first.log, nodes=first.nodes, letters=first.letters_sink)
     again.silence(executors={TWO}, driver={TWO})
     with again:
-        again.send(*rows("a", 10))
+        again.send(*values("a", 10))
         again.until(lambda: again.stored_at(ONE) == 10)
         assert again.open_of(1) == [(0, 2, False)]
         again.silence(executors=(), driver=())
         again.finish()
-    assert sorted(again.apart.rows) == [*rows("a", 10), "b0", "b1"]
+    assert sorted(again.apart.rows) == [*values("a", 10), "b0", "b1"]
 
 
 def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -> None:
@@ -130,14 +124,14 @@ def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -
     with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world:
         world.executors.gate.clear()
         world.executors.errors["ranges-1-1"] = SparkTimeout("ranges-1-1", 300.0)
-        world.send(*rows("a", 3))
-        world.send(*rows("b", 3), partition=1)
+        world.send(*values("a", 3))
+        world.send(*values("b", 3), partition=1)
         world.until(lambda: len(world.executors.names) == 1)
         world.silence(executors={TWO}, driver={TWO})
         world.until(lambda: world.ends.is_silent(TWO))
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)
-        assert world.apart.rows == rows("a", 3)
+        assert world.apart.rows == values("a", 3)
         world.silence(executors=(), driver=())
         world.finish()
 
@@ -148,8 +142,8 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
     """Nobody would ever read it here, and health would be bad for ever."""
     with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world:
         world.executors.gate.clear()
-        world.send(*rows("a", 3))
-        world.send(*rows("b", 3), partition=1)
+        world.send(*values("a", 3))
+        world.send(*values("b", 3), partition=1)
         world.until(lambda: len(world.executors.names) == 1)
         (group,) = world.engine._attempts.groups
         (member,) = [each for each in group.members if each.line.partition == TWO]
@@ -158,7 +152,7 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)
         world.turn()
-        assert world.engine.statistics().apart.failing_since is None
+        assert world.figures.failing_since is None
 
 
 def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
@@ -167,14 +161,14 @@ def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
     monkeypatch.setattr(planner, "_SHORT_SECONDS", 0.05)
     with World(tmp_path) as world:
         world.silence(executors=(), driver={TWO})
-        world.until(lambda: world.engine.statistics().apart.failing_since is not None)
-        assert world.engine.statistics().apart.last_error == "no answer from the leader of t[1]"
+        world.until(lambda: world.figures.failing_since is not None)
+        assert world.figures.last_error == "no answer from the leader of t[1]"
         world.silence(executors=(), driver={ONE, TWO})
         said = "no answer from the leader of t[0] and 1 more"
-        world.until(lambda: world.engine.statistics().apart.last_error == said)
+        world.until(lambda: world.figures.last_error == said)
         world.silence(executors=(), driver=())
-        world.until(lambda: world.engine.statistics().apart.failing_since is None)
-        assert world.engine.statistics().apart.retries == 0
+        world.until(lambda: world.figures.failing_since is None)
+        assert world.figures.retries == 0
 
 
 def test_more_patience_is_had_with_a_range_each_time_it_falls_silent(tmp_path: Path) -> None:
@@ -198,16 +192,16 @@ def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -
     with World(tmp_path, ranges=RangePolicy(100, 0.01, 2)) as world, capture_logs() as logged:
         world.executors.gate.clear()
         world.executors.answers = []
-        world.send(*rows("a", 3))
-        world.send(*rows("b", 3), partition=1)
+        world.send(*values("a", 3))
+        world.send(*values("b", 3), partition=1)
         world.until(lambda: len(world.executors.names) == 1)
         world.log.away = True
         world.until(lambda: not world.ends.available)
         world.executors.gate.set()
-        world.until(lambda: world.engine.statistics().apart.failing_since is not None)
+        world.until(lambda: world.figures.failing_since is not None)
         world.log.away = False
         world.finish()
-        assert sorted(world.apart.rows) == rows("a", 3) + rows("b", 3)
+        assert sorted(world.apart.rows) == values("a", 3) + values("b", 3)
     events = {each["event"] for each in logged}
     assert "range_group_failed" in events
     assert "range_silent" not in events
@@ -235,13 +229,3 @@ def test_pauses_grow_up_to_a_limit_and_end_where_the_partition_is_read() -> None
     assert silent
     silent.keep({4})
     assert not silent
-
-
-def test_a_partition_whose_leader_was_away_for_the_driver_too_comes_with_its_first_answer() -> None:
-    silent = Silences()
-    assert silent.is_out(3, 0.0, is_answered=False)
-    assert not silent.is_out(3, 0.0, is_answered=True)
-    pause = silent.fell(3, 0.0)
-    assert silent.is_out(3, pause / 4, is_answered=False)
-    assert not silent.is_out(3, pause / 2, is_answered=True)
-    assert silent.fell(3, pause) == 2 * pause

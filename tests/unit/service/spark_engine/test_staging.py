@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Record, bolt
-from service.spark_engine.task import EVERY_ROW, TaskFailed
+from service.spark_engine.task import TaskFailed
 from sinks.writer import WriteRetries
 from tests.support.spark_tasks import (
     KeepingStager,
@@ -17,7 +17,6 @@ from tests.support.spark_tasks import (
     text,
     texts,
 )
-from topology.errors import SinkFailed
 from topology.sink import Batch, Staged
 
 
@@ -48,17 +47,6 @@ def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out() 
     assert letters.keys() == {"1", "11", "12"}
     assert (letters["1"], letters["12"]) == ("middle", "all")
     assert (done.counters.written, done.counters.dead_lettered) == (3, 3)
-
-
-def test_columns_are_left_out_by_row_too() -> None:
-    world = TaskWorld(offsets)
-    world.stagers["rows"].unfit.append({"offset": 6})
-    world.tasks.send(*numbers(8))
-    refused = {0: {"rows": {0: "one"}}, 3: {"rows": {EVERY_ROW: "two"}}}
-    done = world.done(ranged(0, 8, refused=refused), chunk_records=3)
-    assert [row["offset"] for row in rows_in(done.staged["rows"])] == [1, 2, 4, 5, 7]
-    reasons = {letter.record.offset: letter.reason for letter in world.letters.letters}
-    assert reasons == {0: "one", 3: "two", 6: "unfit"}
 
 
 def test_a_task_whose_rows_are_all_refused_makes_no_file() -> None:
@@ -97,15 +85,6 @@ def test_what_cannot_be_staged_at_once_is_tried_again() -> None:
     world.stagers["rows"] = _Weak(OSError("away"), TimeoutError("slow"))
     world.tasks.send(*numbers(5))
     assert rows_in(world.done(ranged(0, 5)).staged["rows"]) == texts(5)
-
-
-def test_a_stager_that_says_that_it_never_can_fails_the_task() -> None:
-    world = TaskWorld(text)
-    world.stagers["rows"] = _Weak(SinkFailed("no such table"))
-    world.tasks.send(b"x")
-    failed = world.run(ranged(0, 1))
-    assert isinstance(failed, TaskFailed)
-    assert (failed.error_class, failed.error) == ("SinkFailed", "no such table")
 
 
 def test_one_group_that_cannot_be_discarded_keeps_no_other() -> None:

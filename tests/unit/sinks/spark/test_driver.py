@@ -124,6 +124,26 @@ def failing(jvm: FakeJvm | None = None, how: str = "well") -> Callable[[object],
     return job
 
 
+def started(work: Callable[[], object], *errors: type[Exception]) -> Callable[[], str]:
+    """Do work on a thread; what is returned waits for its end, and tells what it raised."""
+    caught: list[str] = []
+
+    def run() -> None:
+        try:
+            work()
+        except errors as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def end() -> str:
+        thread.join(seconds(10))
+        return caught[0]
+
+    return end
+
+
 def events(logs: Sequence[Any]) -> list[str]:
     return [each["event"] for each in logs]
 
@@ -171,29 +191,20 @@ def test_two_jobs_that_notice_the_same_stop_have_one_new_context_made(
     driver.open()
     first = world.last
     running, late = threading.Event(), threading.Event()
-    caught: list[BaseException] = []
 
     def slow(_session: object) -> None:
         running.set()
         late.wait(seconds(10))
         raise ValueError("the old context is stopped")
 
-    def run_slowly() -> None:
-        try:
-            driver.run(slow, group="slow")
-        except SparkDied as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=run_slowly)
-    thread.start()
+    ended = started(lambda: driver.run(slow, group="slow"), SparkDied)
     assert running.wait(seconds(10))
     with pytest.raises(SparkDied):
         driver.run(failing(first, "stopped"), group="g")
     assert driver.run(well, group="g") == "done"
     renewed = world.last
     late.set()  # its error is of the old context, the new one is well
-    thread.join(seconds(10))
-    assert len(caught) == 1
+    assert ended()
     assert driver.run(well, group="g") == "done"
     assert world.last is renewed
 
@@ -238,32 +249,18 @@ def test_the_deadline_is_the_jobs_own_or_the_drivers(world: World, given: float 
     driver.close()
 
 
-def test_no_two_jobs_have_the_same_job_group(driver: SparkDriver, world: World) -> None:
-    for _ in range(3):
-        driver.run(well, group="orders-append")
-    groups = world.last.groups
-    assert len(set(groups)) == 3
-    assert all(group.startswith("orders-append-") for group in groups)
-
-
 def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, world: World) -> None:
     driver.open()
     ended = threading.Event()
-    caught: list[BaseException] = []
 
-    def run(group: str) -> None:
-        def wait(_session: object) -> None:
-            assert ended.wait(seconds(10))
-            raise ValueError("cancelled")
+    def wait(_session: object) -> None:
+        assert ended.wait(seconds(10))
+        raise ValueError("cancelled")
 
-        try:
-            driver.run(wait, group=group)
-        except ValueError as error:
-            caught.append(error)
-
-    threads = [threading.Thread(target=run, args=(group,)) for group in ("g", "g", "h")]
-    for thread in threads:
-        thread.start()
+    runs = [
+        started(lambda group=group: driver.run(wait, group=group), ValueError)  # type: ignore[misc]
+        for group in ("g", "g", "h")
+    ]
     while len(world.last.groups) < 3:
         ended.wait(0.001)
     driver.cancel("nobody")
@@ -271,11 +268,9 @@ def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, wor
     while len(world.last.cancelled) < 2:
         ended.wait(0.001)
     ended.set()
-    for thread in threads:
-        thread.join(seconds(10))
+    assert [run() for run in runs] == ["cancelled"] * 3
     driver.cancel("h")  # it has ended
     assert sorted(world.last.cancelled) == sorted(g for g in world.last.groups if g[0] == "g")
-    assert len(caught) == 3
 
 
 def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver: SparkDriver, world: World) -> None:
@@ -318,21 +313,11 @@ def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one
         may_start.wait(seconds(10))
 
     world.before_start = hang
-    caught: list[BaseException] = []
-
-    def start() -> None:
-        try:
-            driver.open()
-        except RuntimeError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=start)
-    thread.start()
+    ended = started(driver.open, RuntimeError)
     assert starting.wait(seconds(10))
     driver.close(timeout_seconds=0.01)
     may_start.set()
-    thread.join(seconds(10))
-    assert [str(error) for error in caught] == ["the Spark driver is closed"]
+    assert ended() == "the Spark driver is closed"
     assert world.last.stopped.is_set()
     assert not driver.running
 
@@ -356,15 +341,10 @@ def test_what_py4j_says_of_calls_that_the_close_cut_off_is_not_logged(
         complain()
         raise ConnectionResetError
 
-    def run() -> None:
-        with pytest.raises(SparkDied):
-            driver.run(cut_off, group="g")
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    ended = started(lambda: driver.run(cut_off, group="g"), SparkDied)
     assert running.wait(seconds(10))
     driver.close()
-    thread.join(seconds(10))
+    assert ended()
     assert caplog.records == []
     complain()
     assert [record.message for record in caplog.records] == ["Exception while sending command."]

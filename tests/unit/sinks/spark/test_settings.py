@@ -26,20 +26,6 @@ def test_what_the_user_sets_wins() -> None:
     assert {name: made(theirs, DELTA)[name] for name in theirs} == theirs
 
 
-def test_a_lost_python_worker_fails_no_job_unless_the_user_says_so() -> None:
-    assert made({})["spark.master"] == "local[2,4]"
-
-
-def test_the_bookkeeping_of_a_driver_that_runs_for_months_is_bounded() -> None:
-    retained = {name: value for name, value in made({}).items() if "retained" in name}
-    assert retained == {
-        "spark.ui.retainedJobs": "50",
-        "spark.ui.retainedStages": "50",
-        "spark.ui.retainedTasks": "500",
-        "spark.sql.ui.retainedExecutions": "20",
-    }
-
-
 def test_jars_and_extensions_are_ours_and_the_users() -> None:
     conf = {
         "spark.jars": "/mine.jar",
@@ -52,11 +38,6 @@ def test_jars_and_extensions_are_ours_and_the_users() -> None:
     alone = made(conf)
     assert alone["spark.jars"] == "/mine.jar"
     assert set(alone["spark.sql.extensions"].split(",")) == {"com.example.Mine", DELTAS_EXTENSION}
-
-
-def test_without_jars_nothing_of_theirs_is_set() -> None:
-    bare = made({})
-    assert not {"spark.jars", "spark.sql.extensions", "spark.sql.catalog.spark_catalog"} & {*bare}
 
 
 @pytest.mark.parametrize("users", ["-Dlog4j2.level=INFO", "-XX:-ExitOnOutOfMemoryError", ""])
@@ -119,10 +100,6 @@ def test_properties_that_would_be_ignored_or_leave_no_driver_are_refused(
 ) -> None:
     with pytest.raises(SparkStartFailed, match=message):
         check({name: value})
-
-
-def test_other_properties_are_not_refused() -> None:
-    check({"spark.api.mode": "classic", "spark.submit.deployMode": "client", "spark.ui.port": "0"})
 
 
 def test_deltas_log_on_s3_gets_a_store_that_puts_conditionally() -> None:

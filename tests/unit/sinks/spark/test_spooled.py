@@ -65,11 +65,3 @@ def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_append
     assert set(caught.value.reasons) == {3, 5, 6}
     assert spark.jobs == [[0, 1, 2, 4]]
     assert not spark.spooled()
-
-
-def test_rows_of_which_none_fits_are_no_job(sink: SparkSink[Any], spark: Reading) -> None:
-    with pytest.raises(RowsRejected):
-        sink.write(Batch(1, [[{"n": 1, "place": ""}]], 1))
-    sink.write(Batch(2, [], 0))
-    assert not spark.jobs
-    assert not spark.spooled()

@@ -148,26 +148,6 @@ def test_a_row_that_does_not_fit_the_sink_ends_the_run(
     assert len(sink.discarded) == 1
 
 
-def test_a_batch_of_no_transactions_goes_through_the_step_too(
-    driver: Driver, tmp_path: Path
-) -> None:
-    sink = MemorySink[Any]("table", schema=pa.schema({"number": pa.int8()}))
-    step = passage(driver, sink, tmp_path)
-    rejected = [
-        sink.commit(staged) or staged.rejected
-        for staged in (
-            step.stage(Batch(1, [[{"number": 2}], [{"number": 3}]], 2)),
-            step.stage(Batch(2, [[{"number": 3}]], 1)),
-            step.stage(Batch(3, [[{"number": "x"}, {"number": 4}]], 2)),
-        )
-    ]
-    assert [list(each) for each in rejected] == [[], [], [0]]
-    assert sink.rows == [{"number": 2}, {"number": 2}, {"number": 4}, {"number": 4}]
-    with pytest.raises(SinkFailed, match="does not take 2 rows"):
-        step.stage(Batch(4, [[{"number": 1000}]], 1))
-    assert spooled(tmp_path) == []
-
-
 def test_a_row_that_the_sink_refuses_only_at_its_commit_ends_the_run() -> None:
     def refuses(rows: list[Any]) -> None:
         raise RowsRejected({0: "no"})
@@ -216,10 +196,6 @@ def test_what_can_never_work_fails_the_start(
 ) -> None:
     with pytest.raises(SinkFailed, match=said):
         passage(driver, ApartSink(schema), tmp_path, function)
-
-
-def test_a_sink_without_columns_takes_what_comes(driver: Driver, tmp_path: Path) -> None:
-    passage(driver, MemorySink[Any]("table"), tmp_path)
 
 
 def test_a_place_that_cannot_be_written_fails_the_start(driver: Driver, tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""Rows that come from a task to the driver by file, and rows of these that a sink refuses."""
+
+import decimal
+import pickle
+import stat
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.spark_engine.range_buffer import RangeWork, StagedLost, again, source_of
+from service.spark_engine.task import EVERY_ROW, RowFileStager, read_rows
+from sinks.memory import MemorySink
+from topology.errors import SinkFailed
+from topology.sink import Batch, Share, Staged
+
+
+@dataclass
+class Row:
+    """A user's own row."""
+
+    name: str
+    price: decimal.Decimal
+
+
+def columns(first: int, count: int) -> pa.RecordBatch:
+    numbers = pa.array(range(first, first + count))
+    words = pa.array([f"w{n % 3}" for n in range(first, first + count)]).dictionary_encode()
+    return pa.RecordBatch.from_arrays([numbers, words], names=["n", "w"])
+
+
+def batch(*parts: tuple[str, list[Any]]) -> Batch:
+    pieces = [piece for _line, pieces in parts for piece in pieces]
+    shares = tuple(Share(line, 1, 1, 1, 0, 9, "", sum(map(len, of))) for line, of in parts)
+    rows = sum(each.num_rows for each in shares)
+    return Batch(1, pieces, rows, shares, np.arange(1000, 1000 + rows))
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301
+
+
+def test_rows_of_every_kind_come_back_with_line_and_offsets(tmp_path: Path) -> None:
+    stager = pickled(RowFileStager(str(tmp_path / "made" / "here")))
+    row, cut = Row("a", decimal.Decimal("1.50")), columns(0, 5).slice(1, 3)
+    parts = ("t[0]", [[row, None], cut]), ("t[1]", []), ("t[2]", [[3]]), ("t[0]", [[4]])
+    staged: Staged = pickled(stager.stage(batch(*parts)))
+    assert (staged.num_rows, staged.rejected) == (7, {})
+    assert [(line, pieces, of.tolist()) for line, pieces, of in read_rows(staged)] == [
+        ("t[0]", [[row, None], cut], [1000, 1001, 1002, 1003, 1004]),
+        ("t[1]", [], []),
+        ("t[2]", [[3]], [1005]),
+        ("t[0]", [[4]], [1006]),
+    ]
+
+
+def test_file_is_private_and_without_the_parent_of_a_slice(tmp_path: Path) -> None:
+    stager = RowFileStager(str(tmp_path / "a"))
+    staged = stager.stage(batch(("t[0]", [columns(0, 50_000).slice(3, 2)])))
+    (file,) = (tmp_path / "a").iterdir()
+    assert file.stat().st_size < 10_000
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    for _ in range(2):
+        stager.discard(staged)
+    assert not file.exists()
+
+
+class Planted:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.proof,)
+
+
+@pytest.mark.parametrize("change", ["planted", "appended", "cut off", "another group's"])
+def test_changed_file_is_refused_unread(change: str, tmp_path: Path) -> None:
+    stager = RowFileStager(str(tmp_path / "spool"))
+    staged, other = (stager.stage(batch(("t[0]", [[n, n]]))) for n in (1, 2))
+    path, proof = Path(staged.parts[0].path), tmp_path / "proof"
+    written = path.read_bytes()
+    path.write_bytes(
+        {
+            "planted": pickle.dumps(([Planted(proof)], np.zeros(2, np.int64))),
+            "appended": written + b"\0",
+            "cut off": written[:-1],
+            "another group's": Path(other.parts[0].path).read_bytes(),
+        }[change]
+    )
+    work = RangeWork("rows", stager, is_apart=False, made=(staged,))
+    with pytest.raises(StagedLost, match="not as its task wrote it"):
+        work.stage(MemorySink[Any]("rows"), Batch(1, [], staged.num_rows, staged.shares))
+    assert not proof.exists()
+
+
+def test_rows_that_cannot_be_pickled_end_the_run_and_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SinkFailed, match="cannot pickle rows"):
+        RowFileStager(str(tmp_path)).stage(batch(("t[0]", [[threading.Lock()]])))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Picky(MemorySink[Any]):
+    """Rejects row 4 of 6, or breaks on all."""
+
+    breaks = False
+
+    def stage(self, group: Batch) -> Staged:
+        if self.breaks:
+            raise ValueError("I/O operation on closed file")
+        return replace(super().stage(group), num_rows=5, rejected={4: "no 4 please"})
+
+
+def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path: Path) -> None:
+    """Promise 13: the engine asks again without the record, which gets its letter.
+
+    Rows on which a sink breaks stay for the next attempt.
+    """
+    stager, sink = RowFileStager(str(tmp_path)), Picky("table")
+    made = stager.stage(batch(("t[0]", [[0, 1, 2]]), ("t[1]", [[3, 4, 5]])))
+    work = RangeWork("table", stager, is_apart=False, made=(made,))
+    asked = Batch(1, [], 6, made.shares)
+    sink.breaks = True
+    with pytest.raises(ValueError, match="closed file"):
+        work.stage(sink, asked)
+    sink.breaks = False
+    found = work.stage(sink, asked)
+    assert (set(found.rejected), found.shares, found.num_rows) == ({4}, made.shares, 5)
+    assert work.sources == {4: ("t[1]", 1004, 0)}
+    assert not list(tmp_path.rglob("*.rows"))
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=12).map(sorted), min_size=1, max_size=4))
+def test_row_is_known_by_record_and_place_in_it(offsets: list[list[int]]) -> None:
+    shares = tuple(Share(str(n), 1, 1, 1, 0, 9, "", len(of)) for n, of in enumerate(offsets))
+    known = np.array([offset for of in offsets for offset in of], np.int64)
+    asked = Batch(1, [[None] * len(known)], len(known), shares, known)
+    assert [source_of(asked, row) for row in range(len(known))] == [
+        (str(n), offset, row - of.index(offset))
+        for n, of in enumerate(offsets)
+        for row, offset in enumerate(of)
+    ]
+
+
+def test_record_of_which_the_rest_is_refused_too_has_no_row_left() -> None:
+    assert again(None, {1: "too long"}) == {1: "too long"}
+    assert again({1: "too long"}, {0: "too wide"}) == {EVERY_ROW: "too wide"}
