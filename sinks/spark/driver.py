@@ -1,9 +1,8 @@
 """The process's one Spark: started when first needed, watched, and healed when it fails."""
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,9 +50,9 @@ class SparkDriver:
         self._jvm: Jvm | None = None
         self._is_stopped = False  # the context of `_jvm`
         self._starts = 0
-        self._renewals = 0
+        self.renewals = 0
+        """New contexts in a JVM that went on."""
         self._closed = False
-        self._jobs = 0
         self._job_ended = threading.Condition()
         self._running: dict[str, tuple[str, Jvm]] = {}  # by job group: the group's name
 
@@ -71,11 +70,6 @@ class SparkDriver:
     def restarts(self) -> int:
         """Starts of a new JVM, but the first."""
         return max(0, self._starts - 1)
-
-    @property
-    def renewals(self) -> int:
-        """New contexts in a JVM that went on."""
-        return self._renewals
 
     @property
     def running(self) -> bool:
@@ -98,27 +92,28 @@ class SparkDriver:
         """
         if deadline_seconds is None:
             deadline_seconds = self._deadline_seconds
-        with self._counted():
-            jvm = self._live()
-            # Its own name, so that a late cancel cannot hit the next job of the group.
-            job_group = f"{group}-{next(self._numbers)}"
-            watch = _Watch(jvm, job_group, deadline_seconds)
-            watch.start()
-            self._running[job_group] = group, jvm
-            try:
-                jvm.session.sparkContext.setJobGroup(job_group, group, interruptOnCancel=True)
-                return job(jvm.session)
-            except Exception as error:
-                said = self._died(jvm, error, job_group)
-                if watch.expired:
-                    raise SparkTimeout(group, deadline_seconds) from error
-                if said is not None:
-                    raise SparkDied(group, said) from error
-                raise
-            finally:
+        jvm = self._live()
+        # Its own name, so that a late cancel cannot hit the next job of the group.
+        job_group = f"{group}-{next(self._numbers)}"
+        watch = _Watch(jvm, job_group, deadline_seconds)
+        watch.start()
+        self._running[job_group] = group, jvm
+        try:
+            jvm.session.sparkContext.setJobGroup(job_group, group, interruptOnCancel=True)
+            return job(jvm.session)
+        except Exception as error:
+            said = self._died(jvm, error, job_group)
+            if watch.expired:
+                raise SparkTimeout(group, deadline_seconds) from error
+            if said is not None:
+                raise SparkDied(group, said) from error
+            raise
+        finally:
+            watch.done.set()
+            jvm.release()
+            with self._job_ended:
                 del self._running[job_group]
-                watch.done.set()
-                jvm.release()
+                self._job_ended.notify_all()
 
     def cancel(self, group: str) -> None:
         """Cancel what `run` is doing under this name, if anything, from any thread.
@@ -154,19 +149,8 @@ class SparkDriver:
         with cut_off_in_silence():
             jvm.stop(timeout_seconds)
             with self._job_ended:
-                self._job_ended.wait_for(lambda: not self._jobs, _HEARD_SECONDS)
+                self._job_ended.wait_for(lambda: not self._running, _HEARD_SECONDS)
         log.info("spark_stopped")
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        with self._job_ended:
-            self._jobs += 1
-        try:
-            yield
-        finally:
-            with self._job_ended:
-                self._jobs -= 1
-                self._job_ended.notify_all()
 
     def _live(self) -> Jvm:
         """Return a Spark that is well, as far as is known. Raises SparkStartFailed."""
@@ -203,8 +187,8 @@ class SparkDriver:
             self._jvm = None
             raise RuntimeError("the Spark driver is closed")
         self._is_stopped = False
-        self._renewals += 1
-        log.info("spark_renewed", renewals=self._renewals, pid=jvm.process.pid)
+        self.renewals += 1
+        log.info("spark_renewed", renewals=self.renewals, pid=jvm.process.pid)
 
     def _died(self, jvm: Jvm, error: Exception, job_group: str) -> str | None:
         """Return Spark's last error if it died under a job; None: the job itself failed.
