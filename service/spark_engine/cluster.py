@@ -7,13 +7,21 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from partition.records import Partition
 from service.errors import TaskError
-from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, decode, encode
+from service.spark_engine.task import (
+    Task,
+    TaskDone,
+    TaskFailed,
+    TaskRange,
+    TaskSettings,
+    decode,
+    encode,
+)
 from service.spark_engine.task_runner import run_task
 from sinks.errors import TaskRaised
 from sinks.run_folder import RunFolder
@@ -265,3 +273,11 @@ class SharedFolder:
     def close(self) -> None:
         if self._folder is not None:
             self._folder.close()
+
+
+class TaskCluster(NamedTuple):
+    """The cluster that runs tasks, the folder that they share with the driver, their settings."""
+
+    executors: Executors
+    folder: SharedFolder
+    settings: TaskSettings

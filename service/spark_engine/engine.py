@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import ConsumerPolicy
@@ -37,7 +37,13 @@ from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import Attempts
-from service.spark_engine.cluster import Executors, OnSpark, SharedFolder, Submissions, TasksEnded
+from service.spark_engine.cluster import (
+    OnSpark,
+    SharedFolder,
+    Submissions,
+    TaskCluster,
+    TasksEnded,
+)
 from service.spark_engine.planner import LogEndTracker, RangeOwner, RangePlans
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import TaskSettings
@@ -55,6 +61,14 @@ _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
 _SPOOL = ".headrace-spool"
 
 
+class EngineRuntime(NamedTuple):
+    """Where an engine runs: in a process, or in a test's."""
+
+    clock: Callable[[], float] = time.monotonic
+    rng: random.Random | None = None
+    at: Callable[[str], object] = nowhere  # called at the points where a test may end the process
+
+
 class SparkEngine:
     """Plans, runs and commits groups of ranges: what `Pipeline` is to the local engine.
 
@@ -68,31 +82,26 @@ class SparkEngine:
         letters: DeadLetterSender,
         buffers: Sequence[RangeBuffer],
         results: ResultQueue,
-        executors: Executors,
-        folder: SharedFolder,
-        settings: TaskSettings,
-        *,
+        cluster: TaskCluster,
         ranges: RangePolicy,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
-        at: Callable[[str], object] = nowhere,
+        runtime: EngineRuntime | None = None,
     ) -> None:
-        """`buffers` report to `results`.
-
-        `at` is called at the points where a test may end the process.
-        """
+        """`buffers` report to `results`."""
+        runtime = runtime or EngineRuntime()
         self.consumer = owner
         self.dead_letters = letters
         self.outlets = buffers
         self._assignment = owner.assignment
-        self._folder = folder
-        self._clock = clock
+        self._folder = cluster.folder
+        self._clock = runtime.clock
         self._results = results  # of TasksEnded, WriterEvent
-        self._executors = executors
-        self._submissions = Submissions(executors, results.put)
-        groups = TransactionGroups(ranges.max_active, rng)
+        self._executors = cluster.executors
+        self._submissions = Submissions(cluster.executors, results.put)
+        groups = TransactionGroups(ranges.max_active, runtime.rng)
         by_name = {buffer.name: buffer for buffer in buffers}
-        self._attempts = Attempts(groups, by_name, self._submissions, owner, settings, folder, at)
+        self._attempts = Attempts(
+            groups, by_name, self._submissions, owner, cluster.settings, cluster.folder, runtime.at
+        )
         silences, source_of = self._attempts.silences, topology.source_of
         self._plans = RangePlans(groups, owner, silences, ranges, source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
@@ -300,9 +309,11 @@ def spark_engine(
         letters,
         buffers,
         results,
-        OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
-        SharedFolder(folder, topology.references),
-        settings,
-        ranges=config.range_policy(),
-        at=at,
+        TaskCluster(
+            OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
+            SharedFolder(folder, topology.references),
+            settings,
+        ),
+        config.range_policy(),
+        EngineRuntime(at=at),
     )

@@ -23,13 +23,14 @@ from partition.replicas.plan import Member
 from service.config.settings import load
 from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy
+from service.observability.snapshot import Apart
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.reference_tables import References
 from service.pipeline.sink_buffer import writer_of
-from service.spark_engine.cluster import SharedFolder
-from service.spark_engine.engine import SparkEngine, range_delivery
+from service.spark_engine.cluster import SharedFolder, TaskCluster
+from service.spark_engine.engine import EngineRuntime, SparkEngine, range_delivery
 from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_fetcher import RangeFetcher
@@ -264,12 +265,9 @@ class Driving:
             self.letters_out,
             buffers,
             results,
-            self.executors,
-            SharedFolder(folder, topology.references),
-            SETTINGS,
-            ranges=policy,
-            rng=random.Random(1),
-            at=at,
+            TaskCluster(self.executors, SharedFolder(folder, topology.references), SETTINGS),
+            policy,
+            EngineRuntime(rng=random.Random(1), at=at),
         )
 
     def __enter__(self) -> Self:
