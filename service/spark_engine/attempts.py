@@ -21,7 +21,7 @@ from service.pipeline.committers import share_of
 from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
-from service.spark_engine.planner import RangeOwner, Silences
+from service.spark_engine.planner import RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again
 from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.errors import SparkTimeout
@@ -79,7 +79,6 @@ class Attempts:
         """Attempts that executors run, by group and attempt."""
         self.processed: dict[int, Attempt] = {}
         """Attempts whose ranges are sealed and that are not committed yet, by group."""
-        self.silences = Silences()
         self._buffers = buffers
         self._submissions = submissions
         self._assignment = owner.assignment
@@ -116,10 +115,10 @@ class Attempts:
 
         Its range stays planned, and is run again after a pause.
         """
-        pause = round(self.silences.fell(member.place, now), 3)
+        partition = member.line.partition
+        pause = round(self._ends.fell_silent(partition, now), 3)
         self._note_error(error, now, retries=1)
-        partition = str(member.line.partition)
-        log.warning("range_silent", partition=partition, error=error, retry_in_seconds=pause)
+        log.warning("range_silent", partition=str(partition), error=error, retry_in_seconds=pause)
         self.leave_out(member.place, at_once=False)
 
     def leaders_away(self, partitions: Collection[Partition], now: float) -> None:
@@ -147,7 +146,7 @@ class Attempts:
                 del self.processed[processed.number]
                 self._discard(processed)
         # Not before a group is done: one that is sealed may fail again, if a sink lost its files.
-        is_heard = not self.silences and not self._leaderless
+        is_heard = not self._ends.has_silent and not self._leaderless
         if is_heard and not any(group.failures for group in self.groups):
             self.apart.failing_since = None
 
@@ -205,7 +204,7 @@ class Attempts:
             frozenset(name for name in self._buffers if txid <= line.skips.get(name, 0)),
             {offset: dict(by) for offset, by in group.refused.get(index, {}).items()},
             covers.leader_epoch,
-            self.silences.patience(index),
+            self._ends.patience(line.partition),
         )
 
     def ended(self, ended: TasksEnded, now: float) -> None:
@@ -283,7 +282,7 @@ class Attempts:
             return
         self.processed[attempt.number] = attempt
         for member in attempt.members:
-            self.silences.heard(member.place)
+            self._ends.heard(member.line.partition)
         for name, work in attempt.works.items():
             having = (m for m in attempt.members if m.txid > m.line.skips.get(name, 0))
             shares = tuple(self._share_of(member, work) for member in having)

@@ -102,8 +102,7 @@ class SparkEngine:
         self._attempts = Attempts(
             groups, by_name, self._submissions, owner, cluster.settings, cluster.folder, runtime.at
         )
-        silences, source_of = self._attempts.silences, topology.source_of
-        self._plans = RangePlans(groups, owner, silences, ranges, source_of)
+        self._plans = RangePlans(groups, owner, ranges, topology.source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
 
@@ -208,7 +207,6 @@ class SparkEngine:
                 self._lines[index] = line
             elif index not in steady:  # its log may: what is planned of it may be dropped any time
                 self._attempts.leave_out(index, at_once=False)
-        self._attempts.silences.keep(steady)
         self._attempts.look()
         return {i: line for i, line in steady.items() if not self._attempts.is_leaving(i)}
 

@@ -1,7 +1,7 @@
 """The driver's partitions: owned here, their logs' ends tracked, their next ranges planned."""
 
 import random
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -65,6 +65,8 @@ class _Log:
     silent_since: float | None = None  # since when answers have left it out
     topic: Future[Topic] | None = None  # asked for while it is silent for long: a topic may go
     topic_asked_at: float = 0.0
+    times_silent: int = 0  # to tasks, since one has read it last
+    out_until: float = 0.0  # left out of groups until then
 
     def hear(self) -> None:
         self.silent_since = self.topic = None
@@ -81,7 +83,8 @@ class LogEndTracker:
     """Asks where logs end, all of them in one question, again and again. The owner calls it.
 
     Nothing waits: the answer comes by a future, and what was known before stands until then.
-    Seconds are of the owner's clock. `Assignment` asks it in place of a fetcher.
+    Seconds are of the owner's clock. `Assignment` asks it in place of a fetcher. It also keeps
+    which logs tasks could not read: each is left out of groups for a pause that grows.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class LogEndTracker:
         """Do nothing: plans say where executors read."""
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """Forget partitions: their logs may be others later."""
+        """Forget partitions: they are not read here, or their logs may be others later."""
         for partition in partitions:
             self._logs.pop(partition, None)
             for question in self._questions:
@@ -138,6 +141,43 @@ class LogEndTracker:
         """Those whose leaders have not answered for some seconds."""
         return {partition for partition, each in self._logs.items() if each.topic is not None}
 
+    @property
+    def has_silent(self) -> bool:
+        """Whether a task heard nothing of a log, and none has read it since."""
+        return any(each.times_silent for each in self._logs.values())
+
+    def fell_silent(self, partition: Partition, now: float) -> float:
+        """Note that a task heard nothing of a log; return for how long it is left out."""
+        found = self._log(partition)
+        pause = min(_FIRST_SECONDS * 2.0 ** min(found.times_silent, 16), _LONGEST_SECONDS)
+        found.times_silent += 1
+        found.out_until = now + pause
+        return pause
+
+    def heard(self, partition: Partition) -> None:
+        """Note that a task has read a log."""
+        found = self._log(partition)
+        found.times_silent, found.out_until = 0, 0.0
+
+    def is_out(self, partition: Partition, now: float) -> bool:
+        """Whether a partition is left out of groups now.
+
+        While its leader does not answer where the log ends it is. It comes back with the first
+        answer then, whatever is left of its pause.
+        """
+        found = self._log(partition)
+        if found.silent_since is not None:
+            found.out_until = 0.0
+        return found.silent_since is not None or now < found.out_until
+
+    def patience(self, partition: Partition) -> int:
+        """Return the factor on the seconds for which a partition's next range may be silent.
+
+        It may be no silence of its leader's: a client brings nothing of records whose producers
+        have aborted them, while it reads a long stretch of these.
+        """
+        return min(1 << min(self._log(partition).times_silent, 16), _MOST_PATIENCE)
+
     def _log(self, partition: Partition) -> _Log:
         return self._logs.get(partition) or _Log()
 
@@ -147,6 +187,8 @@ class LogEndTracker:
         It is time at once for a partition that was not asked for. Raises KafkaFailed when asking
         again cannot help.
         """
+        for partition in partitions:
+            self._logs.setdefault(partition, _Log())
         taken = [self._take(now, question) for question in self._questions]
         silent = {each for each in partitions if self.is_silent(each)}
         if silent and self._make_spare is not None and len(self._questions) == 1:
@@ -193,7 +235,7 @@ class LogEndTracker:
             return False
         self.available |= not is_spare
         for partition in question.asked_for:
-            found = self._logs.setdefault(partition, _Log())
+            found = self._logs[partition]
             found.is_answered = True
             if partition in ends:
                 found.end = ends[partition]
@@ -288,56 +330,6 @@ class RangeOwner:
                 )
 
 
-class Silences:
-    """Partitions, by index, that were silent and have not been read since. Pure.
-
-    Each is left out of groups for a pause that grows. Seconds are of the owner's clock.
-    """
-
-    def __init__(self) -> None:
-        self._times: dict[int, int] = {}
-        self._again_at: dict[int, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._times)
-
-    def fell(self, index: int, now: float) -> float:
-        """Note that nothing was heard of a partition; return for how long it is left out."""
-        times = self._times[index] = self._times.get(index, 0) + 1
-        pause = min(_FIRST_SECONDS * 2.0 ** min(times - 1, 16), _LONGEST_SECONDS)
-        self._again_at[index] = now + pause
-        return pause
-
-    def is_out(self, index: int, now: float, *, is_answered: bool) -> bool:
-        """Whether a partition is left out now.
-
-        While its leader does not answer where the log ends (not `is_answered`) it is. It comes
-        back with the first answer then, whatever is left of its pause.
-        """
-        if not is_answered:
-            self._again_at.pop(index, None)
-            return True
-        return now < self._again_at.get(index, now)
-
-    def patience(self, index: int) -> int:
-        """Return the factor on the seconds for which a partition's next range may be silent.
-
-        It may be no silence of its leader's: a client brings nothing of records whose producers
-        have aborted them, while it reads a long stretch of these.
-        """
-        return min(1 << min(self._times.get(index, 0), 16), _MOST_PATIENCE)
-
-    def keep(self, indexes: Container[int]) -> None:
-        """Forget all other partitions: they are not read here."""
-        for index in [each for each in self._times if each not in indexes]:
-            self.heard(index)
-
-    def heard(self, index: int) -> None:
-        """Note that a partition was read, or is not read here any more."""
-        self._times.pop(index, None)
-        self._again_at.pop(index, None)
-
-
 @dataclass(slots=True)
 class _Budget:
     tokens: float
@@ -407,14 +399,12 @@ class RangePlans:
         self,
         groups: TransactionGroups,
         owner: RangeOwner,
-        silences: Silences,
         policy: RangePolicy,
         source_of: Callable[[str], Source],
     ) -> None:
         self._groups = groups
         self._assignment = owner.assignment
         self._ends = owner.ends
-        self._silences = silences
         self._planner = RangePlanner(policy)
         self._rates = Rates(source_of, policy.seconds)
         self._since: float | None = None  # when the first partition was open
@@ -457,9 +447,7 @@ class RangePlans:
         lines = {
             index: line
             for index, line in lines.items()
-            if not self._silences.is_out(
-                index, now, is_answered=not self._ends.is_silent(line.partition)
-            )
+            if not self._ends.is_out(line.partition, now)
         }
         if not lines:
             return False

@@ -9,13 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.errors import ReplayDiffers
+from partition.memory import MemoryCatalogue
 from partition.records import Partition
 from service.spark_engine import planner, range_fetcher
-from service.spark_engine.planner import Silences
+from service.spark_engine.planner import LogEndTracker
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from sinks.errors import SparkTimeout
+from tests.support.faulty_kafka import FaultyLog
 from tests.support.spark_engine import ONE, TWO, ApartSink, Driving, HereExecutors, values
 from tests.support.spark_tasks import SilentCatalogue, SilentFetcher
 from transactions.groups import RangePolicy
@@ -208,24 +210,22 @@ def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -
 
 
 def test_pauses_grow_up_to_a_limit_and_end_where_the_partition_is_read() -> None:
-    silent, now = Silences(), 100.0
+    nobody: Any = MemoryCatalogue(FaultyLog({"t": 2}))
+    ends, now = LogEndTracker(nobody, 1.0), 100.0
+    ends.poll(now, [ONE, TWO])
     pauses = []
     for _ in range(20):
-        pauses.append(silent.fell(3, now))
-        assert silent.is_out(3, now + pauses[-1] - 0.001, is_answered=True)
+        pauses.append(ends.fell_silent(TWO, now))
+        assert ends.is_out(TWO, now + pauses[-1] - 0.001)
         now += pauses[-1]
-        assert not silent.is_out(3, now, is_answered=True)
+        assert not ends.is_out(TWO, now)
     assert pauses[1] == 2 * pauses[0]
     assert pauses[-1] == pauses[-2] == 900.0
-    assert silent.patience(3) == 8
-    assert silent.patience(4) == 1
-    assert silent
-    silent.heard(3)
-    assert not silent
-    assert silent.patience(3) == 1
-    assert silent.fell(3, now) == pauses[0]
-    assert silent.patience(3) == 2
-    silent.keep({3, 4})
-    assert silent
-    silent.keep({4})
-    assert not silent
+    assert (ends.patience(ONE), ends.patience(TWO), ends.has_silent) == (1, 8, True)
+    ends.heard(TWO)
+    assert (ends.patience(TWO), ends.has_silent) == (1, False)
+    assert ends.fell_silent(TWO, now) == pauses[0]
+    ends.remove([TWO])
+    assert (ends.patience(TWO), ends.has_silent) == (1, False)
+    ends.fell_silent(TWO, now)
+    assert not ends.has_silent, "it is not read here"
