@@ -55,7 +55,7 @@ from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import check_installed, java_text
-from sinks.spark.sink import SparkSink
+from sinks.spark.spark_sink import SparkSink
 from sinks.storage import spark_jars
 from sinks.tables.iceberg import IcebergSink
 from sinks.tables.table import TableSink

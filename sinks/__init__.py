@@ -8,7 +8,7 @@ from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 from sinks.kafka.sink import KafkaTopicSink
 from sinks.memory import DiscardSink, ForeachSink, MemoryDeadLetters, MemorySink
 from sinks.postgres.sink import PostgresSink
-from sinks.spark.sink import SparkSink
+from sinks.spark.spark_sink import SparkSink
 from sinks.tables.delta import DeltaSink
 from sinks.tables.iceberg import IcebergSink
 

@@ -15,8 +15,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyspark.errors import AnalysisException
 
-from sinks.spark import delta
-from sinks.spark import sink as spark_sink
+from sinks.spark import delta_transaction, spark_sink
 from sinks.spark.frames import spark_schema
 from topology.sink import SinkContext
 
@@ -91,13 +90,13 @@ class FakeSpark(Driver):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(_Session())
-        fake = SimpleNamespace(**vars(delta))
+        fake = SimpleNamespace(**vars(delta_transaction))
         fake.DeltaTransaction, fake.alone = Transaction, _alone
-        monkeypatch.setattr(spark_sink, "delta", fake)
+        monkeypatch.setattr(spark_sink, "delta_transaction", fake)
 
 
 class Transaction:
-    """`sinks.spark.delta.DeltaTransaction`, by delta-rs."""
+    """`sinks.spark.delta_transaction.DeltaTransaction`, by delta-rs."""
 
     def __init__(self, _session: Any, path: str, _options: Mapping[str, str]) -> None:
         self._path = _local(path)
@@ -109,7 +108,10 @@ class Transaction:
 
     @property
     def forgets(self) -> bool:
-        return self._table is not None and delta.RETENTION in self._table.metadata().configuration
+        return (
+            self._table is not None
+            and delta_transaction.RETENTION in self._table.metadata().configuration
+        )
 
     def version(self, app: str) -> int:
         return 0 if self._table is None else self._table.transaction_version(app) or 0

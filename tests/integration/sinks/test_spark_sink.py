@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sinks import SparkSink
-from sinks.spark import sink as spark_sink
+from sinks.spark import spark_sink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from topology.errors import SinkBusy, SinkFailed, SinkFenced

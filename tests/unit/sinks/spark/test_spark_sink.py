@@ -12,7 +12,7 @@ import pytest
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, SinkContext, SparkSink
-from sinks.spark import sink as spark_sink
+from sinks.spark import spark_sink
 from sinks.storage import Storage
 from tests.support.fake_spark import FakeSpark
 from topology.errors import InvalidSchema, InvalidTopology

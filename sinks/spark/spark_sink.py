@@ -24,7 +24,7 @@ from sinks.names import (
 )
 from sinks.run_folder import RunFolder
 from sinks.shares import check_fences, is_to_commit
-from sinks.spark import delta
+from sinks.spark import delta_transaction
 from sinks.spark.frames import (
     SpoolStager,
     arrow_schema,
@@ -312,22 +312,22 @@ class SparkSink(Sink[Row]):
         """See that the table and its store keep txids. Raises SinkFailed."""
         self._read(session, [])
         if spark_jars(str(self._path)):
-            delta.check_conditional_writes(session, str(self._path))
+            delta_transaction.check_conditional_writes(session, str(self._path))
 
     def _read(
         self, session: Any, lines: Sequence[str]
-    ) -> tuple[delta.DeltaTransaction, list[Committed]]:
+    ) -> tuple[delta_transaction.DeltaTransaction, list[Committed]]:
         """Return a transaction on the table's newest version, and the commits that it knows.
 
         Raises SinkFailed when the table is not the one that was fenced, or forgets transactions.
         """
-        transaction = delta.DeltaTransaction(session, str(self._path), self._options())
+        transaction = delta_transaction.DeltaTransaction(session, str(self._path), self._options())
         if self._fenced not in (None, transaction.table_id):
             raise SinkFailed(f"table '{self.name}' was removed while rows were written to it")
         if transaction.forgets:
             raise SinkFailed(
                 f"table '{self.name}' cannot be written exactly once: it forgets transactions by "
-                f"{delta.RETENTION}"
+                f"{delta_transaction.RETENTION}"
             )
         versions = [transaction.version(self._app(line)) for line in lines]
         return transaction, [
@@ -366,13 +366,13 @@ class SparkSink(Sink[Row]):
         is_delta = self.format == "delta"
 
         def settled(session: Any) -> Result:
-            lock = delta.alone(session, self._folder) if is_delta and self._folder else None
-            with lock or nullcontext():
+            folder = self._folder if is_delta else None
+            with delta_transaction.alone(session, folder) if folder else nullcontext():
                 for _ in range(_MOST_CONFLICTS):
                     try:
                         done = job(session)
                     except Exception as error:
-                        if not (is_delta and delta.is_conflict(error)):
+                        if not (is_delta and delta_transaction.is_conflict(error)):
                             raise
                     else:
                         self._sync()
