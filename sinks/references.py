@@ -23,7 +23,7 @@ from sinks.tables.iceberg import open_log
 from topology.errors import ReferenceLoadFailed, SinkFailed
 from topology.masking import mask, secrets_in
 from topology.reference import Reference
-from topology.sink import SparkDriver
+from topology.sink import SparkJobs
 
 Rows: TypeAlias = Iterator[tuple[int, pa.Table]]  # with the number of their file
 Source: TypeAlias = tuple[pa.Schema, Callable[[pa.Schema], Rows]]  # the columns, and some of them
@@ -55,7 +55,7 @@ def needs_spark(reference: Reference, storage: Storage) -> bool:
     return reference.format == "delta" and "%" in storage.uri(reference.place)
 
 
-def read_reference(reference: Reference, storage: Storage, spark: SparkDriver | None) -> pa.Table:
+def read_reference(reference: Reference, storage: Storage, spark: SparkJobs | None) -> pa.Table:
     """Read a reference's rows, at most one more than it may have. Any thread may call.
 
     Columns have the types that Spark gives them, whoever reads. Raises ReferenceLoadFailed, naming

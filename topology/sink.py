@@ -58,7 +58,7 @@ def is_of_trace(name: str) -> bool:
     return name.lower() in TRACE_HEADERS
 
 
-class SparkDriver(Protocol):
+class SparkJobs(Protocol):
     """The process's one Spark session, healed when it dies."""
 
     def run(
@@ -83,7 +83,7 @@ class SinkContext:
     sink: str
     kafka: Mapping[str, Scalar]  # librdkafka properties of a client
     storage: "Storage"  # where tables lie, and how that store is reached
-    spark: SparkDriver | None
+    spark: SparkJobs | None
     exactly_once: bool = False  # whether it will be asked for transactions
 
 
@@ -179,7 +179,7 @@ class Sink(ABC, Generic[Row]):
     """
 
     needs_spark: bool = False
-    """Whether `open` is to be given a SparkDriver."""
+    """Whether `open` is to be given a SparkJobs."""
 
     needs_jars: tuple[str, ...] = ()
     """The sets of jars that Spark must have for it."""

@@ -21,7 +21,7 @@ from sinks.tables.partitioning import empty_texts
 from topology.errors import InvalidSchema, ReferenceLoadFailed, SinkFailed
 from topology.record import HeadersUnreadable, Record, headers_of
 from topology.reference import Reference
-from topology.sink import Batch, Piece, SparkDriver, Staged
+from topology.sink import Batch, Piece, SparkJobs, Staged
 from topology.spark_step import KAFKA_COLUMNS
 from topology.vectorised import columns_of
 
@@ -243,7 +243,7 @@ def _columns(piece: Piece, first: int, wrong: dict[int, str]) -> Piece:
 # Reference tables
 
 
-def read_by_spark(reference: Reference, spark: SparkDriver, warehouse: str) -> pa.Table:
+def read_by_spark(reference: Reference, spark: SparkJobs, warehouse: str) -> pa.Table:
     """Read a reference's rows, at most one more than it may have. Any thread may call.
 
     Raises ReferenceLoadFailed, naming the place and Spark's error.

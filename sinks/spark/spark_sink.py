@@ -51,7 +51,7 @@ from topology.sink import (
     Share,
     Sink,
     SinkContext,
-    SparkDriver,
+    SparkJobs,
     Staged,
 )
 
@@ -354,7 +354,7 @@ class SparkSink(Sink[Row]):
         return self._spool.open()
 
     def _run(self, job: Callable[[Any], Result], what: str) -> Result:
-        spark: SparkDriver | None = None if self._context is None else self._context.spark
+        spark: SparkJobs | None = None if self._context is None else self._context.spark
         if spark is None:
             raise SinkFailed(
                 f"sink '{self.name}' needs Spark; none was configured, or it is closed"

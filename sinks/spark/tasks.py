@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from sinks.errors import LONGEST_LINE, TaskRaised, text_of
-from topology.sink import SparkDriver
+from topology.sink import SparkJobs
 
 
 def run_tasks(
-    driver: SparkDriver,
+    driver: SparkJobs,
     tasks: Sequence[bytes],
     function: Callable[[bytes], bytes],
     *,

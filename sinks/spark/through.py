@@ -14,7 +14,7 @@ from sinks.run_folder import RunFolder
 from sinks.spark.frames import fit_records, open_spool, put, remove, spark_schema
 from sinks.spark.tasks import check_python, lighten
 from topology.errors import SinkFailed
-from topology.sink import Batch, Piece, Sink, SinkContext, SparkDriver, Staged, Stager, innermost
+from topology.sink import Batch, Piece, Sink, SinkContext, SparkJobs, Staged, Stager, innermost
 from topology.spark_step import SparkStep, refused
 
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ class SparkPassage:
     """
 
     def __init__(
-        self, driver: SparkDriver, step: SparkStep, sink: Sink[Any], context: SinkContext
+        self, driver: SparkJobs, step: SparkStep, sink: Sink[Any], context: SinkContext
     ) -> None:
         self._driver = driver
         self._step = step

@@ -15,7 +15,7 @@ from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.errors import InvalidSchema, SinkFailed, missing_extra
 from topology.schema import Row
-from topology.sink import Batch, SinkContext, SparkDriver, Staged
+from topology.sink import Batch, SinkContext, SparkJobs, Staged
 
 if TYPE_CHECKING:
     from sinks.tables.iceberg_log import IcebergLog
@@ -141,7 +141,7 @@ class IcebergSink(TableSink[Row]):
 
 
 def open_log(
-    name: str, storage: Storage, catalog: str, rows: pa.Schema, spark: SparkDriver | None = None
+    name: str, storage: Storage, catalog: str, rows: pa.Schema, spark: SparkJobs | None = None
 ) -> "IcebergLog":
     """Make the log of a table, which connects when used. Raises SinkFailed without pyiceberg."""
     try:

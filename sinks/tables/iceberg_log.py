@@ -62,7 +62,7 @@ from sinks.tables.iceberg_maintenance import (
 )
 from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Compaction, Removal, SparkDriver
+from topology.sink import Compaction, Removal, SparkJobs
 
 _VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
 _VALUE = re.compile(r"(\d+):(\d+)", re.ASCII)
@@ -94,7 +94,7 @@ class IcebergLog(TableLog):
         storage: Storage,
         catalog: str,
         rows: pa.Schema,
-        spark: SparkDriver | None = None,
+        spark: SparkJobs | None = None,
     ) -> None:
         """Only stores. Spark is for maintenance."""
         self._spark = spark

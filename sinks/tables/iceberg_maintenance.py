@@ -28,7 +28,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from sinks.tables.iceberg_files import CatalogStorage
 from sinks.tables.log import Conflict
 from topology.errors import SinkFailed, missing_extra
-from topology.sink import Compaction, Removal, SparkDriver
+from topology.sink import Compaction, Removal, SparkJobs
 
 Result = TypeVar("Result")
 MARK = "headrace.transactions"  # in the summary of each of our snapshots
@@ -260,7 +260,7 @@ class Procedures:
     from removing any meanwhile.
     """
 
-    spark: SparkDriver | None
+    spark: SparkJobs | None
     catalog: Catalog
     table: tuple[str, ...]
 
