@@ -20,7 +20,7 @@ def sizes_in(tasks: list[list]) -> list[int]:
 
 
 @given(SIZES, st.integers(0, 8), st.dictionaries(st.integers(0, 30), st.integers(0, 10)))
-def test_every_range_is_in_one_task_and_no_task_is_much_larger_than_others(
+def test_ranges_are_dealt_out_in_tasks_of_about_equal_size(
     sizes: list[int], slots: int, before: dict[int, int]
 ) -> None:
     ranges = [ranged(0, size, number) for number, size in enumerate(sizes)]
@@ -44,7 +44,7 @@ def test_a_partition_stays_in_its_slot() -> None:
     ]
 
 
-def test_a_slot_does_not_keep_more_than_a_little_above_its_part() -> None:
+def test_slot_gives_up_partitions_beyond_its_share() -> None:
     before = {Partition("t", number): 0 for number in range(4)}
     tasks = deal([ranged(0, 10, number) for number in range(4)], 2, before)
     assert sizes_in(tasks) == [20, 20]
@@ -64,7 +64,7 @@ def test_a_limit_is_shared_by_all_partitions_of_a_source() -> None:
     assert rates.allowed(0.0, logs, topics) == {0: (0, 4), 1: (0, 2), 2: (0, 4)}
 
 
-def test_what_is_taken_is_allowed_again_with_time_and_not_saved_for_ever() -> None:
+def test_rate_refills_with_time_up_to_a_limit() -> None:
     rates = Rates(topology_of(("t", 10.0)).source_of, 1.0)
     assert rates.allowed(0.0, {0: (0, 100)}, {0: "t"}) == {0: (0, 10)}
     rates.take("t", 10)
@@ -74,7 +74,7 @@ def test_what_is_taken_is_allowed_again_with_time_and_not_saved_for_ever() -> No
 
 
 @given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=30), st.floats(0.5, 100.0))
-def test_no_more_passes_than_the_rate_and_what_was_saved(pauses: list[float], rate: float) -> None:
+def test_rate_is_never_exceeded_by_more_than_its_savings(pauses: list[float], rate: float) -> None:
     rates = Rates(topology_of(("t", rate)).source_of, 1.0)
     now, first, passed = 0.0, 0, 0
     for pause in pauses:

@@ -84,9 +84,7 @@ def test_a_topic_that_is_gone_is_told_of_its_silent_partition(
 
 
 @pytest.mark.parametrize("first", [Topic("t", "id", (0, 1)), KafkaUnavailable("a topic", "away")])
-def test_a_topic_that_goes_while_its_partition_is_silent_is_told(
-    asked: Asked, first: Topic | Exception
-) -> None:
+def test_topic_deleted_while_silent_is_reported(asked: Asked, first: Topic | Exception) -> None:
     ends = LogEndTracker(asked, 1.0)  # type: ignore[arg-type]
     with capture_logs() as logs:
         for now in range(0, 7, 2):
@@ -136,9 +134,7 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     assert (spare.is_open, spare.closed) == (False, 1)
 
 
-def test_one_question_is_out_at_a_time_and_the_next_comes_after_a_pause(
-    asked: Asked, ends: LogEndTracker
-) -> None:
+def test_one_question_is_out_at_a_time(asked: Asked, ends: LogEndTracker) -> None:
     assert not ends.poll(0.0, [ONE, TWO])
     assert not ends.poll(0.3, [ONE, TWO])
     assert [names for names, _future in asked.questions] == [{ONE, TWO}]
@@ -166,7 +162,7 @@ def test_no_answer_leaves_what_was_known_and_shows(asked: Asked, ends: LogEndTra
     assert (ends.end_of(ONE), ends.available) == (LogEnd(6, 0), True)
 
 
-def test_what_cannot_heal_is_raised(asked: Asked, ends: LogEndTracker) -> None:
+def test_permanent_kafka_error_is_raised(asked: Asked, ends: LogEndTracker) -> None:
     ends.poll(0.0, [ONE])
     asked.fail(KafkaFailed("no rights"))
     with pytest.raises(KafkaFailed):

@@ -46,7 +46,7 @@ def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: P
 
 
 @pytest.mark.parametrize("epoch", [1, None])
-def test_task_is_told_the_leader_epoch_of_its_ranges_end(
+def test_task_gets_the_leader_epoch_of_its_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int | None
 ) -> None:
     with Driving(tmp_path, sinks=[ApartSink()], partitions=1) as drives:
@@ -80,7 +80,7 @@ def split(record: Record) -> Iterator[str]:
     yield from (record.value or b"").decode().split("|")
 
 
-def test_of_a_record_of_which_one_row_does_not_fit_the_others_are_there(tmp_path: Path) -> None:
+def test_other_rows_of_a_record_with_a_refused_row_are_written(tmp_path: Path) -> None:
     here = HereSink()
     here.rejects = {"bad", "c1"}
     with Driving(tmp_path, split, sinks=[here]) as drives:
@@ -95,7 +95,7 @@ def test_of_a_record_of_which_one_row_does_not_fit_the_others_are_there(tmp_path
         assert drives.engine.outlets[0].rows_rejected == 4
 
 
-def test_a_record_whose_rows_come_in_another_order_each_time_is_left_out_in_the_end(
+def test_record_with_unstable_rows_is_left_out_in_the_end(
     tmp_path: Path,
 ) -> None:
     made: list[str] = []
@@ -206,14 +206,14 @@ def test_a_source_with_a_rate_gives_no_more_than_that(tmp_path: Path) -> None:
         assert drives.engine.counters.written <= 2
 
 
-def test_a_topology_that_is_not_exactly_once_does_not_run_on_spark() -> None:
+def test_spark_engine_refuses_other_guarantees() -> None:
     topology = Topology("loose")
     topology.source("t").then(text).into(MemorySink())
     with pytest.raises(InvalidTopology, match='"local" runs all'):
         check_runs_on_spark(topology)
 
 
-def test_the_first_group_is_of_all_partitions_that_are_there(tmp_path: Path) -> None:
+def test_first_group_has_all_partitions(tmp_path: Path) -> None:
     drives = Driving(tmp_path, sinks=[ApartSink()], ranges=RangePolicy(1000, 3600.0), partitions=3)
     for number in range(3):
         drives.send(*values("a", 4), partition=number)
@@ -222,7 +222,7 @@ def test_the_first_group_is_of_all_partitions_that_are_there(tmp_path: Path) -> 
     assert drives.executors.names == ["ranges-1-1"]
 
 
-def test_what_was_there_is_known_though_a_log_seemed_to_end_too_early_when_it_was_opened(
+def test_goal_is_known_though_a_log_seemed_short_when_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it may just after its leader has changed; else a finite run would never end."""

@@ -133,7 +133,7 @@ def test_stager_is_asked_again_after_a_passing_error(tmp_path: Path, error: Exce
         assert drives.figures.retries == 1
 
 
-def test_trouble_that_stays_halts_the_partition_and_the_others_go_on(tmp_path: Path) -> None:
+def test_lasting_trouble_halts_one_partition_only(tmp_path: Path) -> None:
     apart = ApartSink()
     with Driving(tmp_path, sinks=[apart]) as drives:
 
@@ -460,7 +460,7 @@ def test_a_file_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) ->
     assert table.rows == []
 
 
-def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> None:
+def test_vanished_group_fails_no_more(tmp_path: Path) -> None:
     with Driving(tmp_path, sinks=[ApartSink()]) as drives:
         for attempt in range(1, 9):
             drives.executors.errors[f"ranges-1-{attempt}"] = OSError("the executor is gone")
@@ -475,7 +475,7 @@ def test_a_group_that_vanishes_is_not_said_to_fail_any_more(tmp_path: Path) -> N
         assert drives.figures.failing_since is None
 
 
-def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
+def test_group_that_loses_its_files_fails_until_done(
     tmp_path: Path,
 ) -> None:
     """That a try of it is sealed says nothing of what the sink finds."""
@@ -504,7 +504,7 @@ def test_a_group_whose_files_are_lost_again_and_again_fails_until_it_is_done(
         assert drives.figures.failing_since is None
 
 
-def test_a_group_that_takes_too_long_gets_more_time_with_each_try(tmp_path: Path) -> None:
+def test_slow_group_gets_more_time_with_each_attempt(tmp_path: Path) -> None:
     """What only is slow ends; and what hangs is not waited for much longer at once."""
     with Driving(tmp_path, sinks=[ApartSink()]) as drives:
         for attempt in range(1, 7):

@@ -31,7 +31,7 @@ def test_where_a_log_was_cut_off_and_written_anew_is_told() -> None:
     assert failed.diverged_at == 40
 
 
-def test_a_record_that_cannot_be_read_fails_the_task_only_within_the_range() -> None:
+def test_corrupt_record_fails_the_task_only_within_the_range() -> None:
     world = TaskWorld(text)
     world.tasks.send(*numbers(100))
     world.tasks.log.corrupt(Partition("t", 0), 60)
@@ -69,7 +69,7 @@ class _Life(Bolt):
         self.told.append("close")
 
 
-def test_bolts_are_opened_and_closed_with_every_task_also_with_one_that_fails() -> None:
+def test_bolts_are_opened_and_closed_with_every_task() -> None:
     life = _Life()
     world = TaskWorld(life)
     world.tasks.send(*numbers(20))

@@ -64,7 +64,7 @@ def test_a_value_goes_to_the_same_tasks_on_both_engines(kind, grouping):
     assert sorted(on_executor(kind, grouping, COUNT)) == sorted(on_local_engine(kind, grouping))
 
 
-def test_fields_choose_the_same_task_in_every_range_and_every_process():
+def test_fields_choose_the_same_task_in_every_range():
     rows = on_executor("function", fields("user"), 7, 20, COUNT)
     assert [number for number, _ in rows] == list(range(COUNT))
     tasks = {USERS[number % len(USERS)]: task for number, task in rows}

@@ -81,7 +81,7 @@ def task(stagers: Any = None) -> Task:
     return Task(SETTINGS, 1, (ranged(0, 5),), stagers or {})
 
 
-def test_tasks_come_back_in_order_and_slots_follow_the_executors(on_spark: Any) -> None:
+def test_results_keep_order_and_slots_follow_executors(on_spark: Any) -> None:
     failed = TaskFailed("no", "BoltError")
 
     def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
@@ -99,7 +99,7 @@ def test_tasks_come_back_in_order_and_slots_follow_the_executors(on_spark: Any) 
     assert driver.cancelled == ["ranges-1-1"]
 
 
-def test_what_an_executor_cannot_import_ends_the_run_and_other_errors_may_pass(
+def test_import_error_on_an_executor_ends_the_run(
     on_spark: Any,
 ) -> None:
     def raises(error: Exception) -> Any:
@@ -128,7 +128,7 @@ def test_a_task_that_cannot_be_sent_ends_the_run(on_spark: Any) -> None:
         executors.run("g", [task({"sink": lambda group: group})])
 
 
-def test_a_run_that_even_wants_to_exit_is_heard_of() -> None:
+def test_exit_in_a_run_is_reported() -> None:
     class Exits(NoExecutors):
         def run(self, name: str, tasks: Any) -> Any:
             raise SystemExit(3)
@@ -141,7 +141,7 @@ def test_a_run_that_even_wants_to_exit_is_heard_of() -> None:
     assert "SystemExit(3)" in str(heard[0].error)
 
 
-def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
+def test_attempt_cancelled_before_it_began_never_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[str] = []
@@ -167,7 +167,7 @@ def test_a_try_that_is_cancelled_before_it_has_begun_does_not_begin(
     ]
 
 
-def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
+def test_attempt_cancelled_before_its_job_is_known_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
@@ -205,9 +205,7 @@ def test_a_try_that_is_cancelled_just_before_its_job_is_known_ends_all_the_same(
         ("SomethingElse", OffsetOutOfRange),
     ],
 )
-def test_what_a_task_says_of_a_partition_is_what_a_fetcher_would(
-    error_class: str, expected: type[Exception]
-) -> None:
+def test_task_error_becomes_the_fetchers_error(error_class: str, expected: type[Exception]) -> None:
     trouble = partition_error(TaskFailed("why", error_class, ONE), Position(7), Position(7))
     assert isinstance(trouble, expected)
     with pytest.raises(ValueError, match="why"):
@@ -252,7 +250,7 @@ def test_a_table_that_is_written_reads_as_the_same_load(tmp_path: Path) -> None:
     shared.close()
 
 
-def test_of_tables_that_are_loaded_again_the_last_two_are_kept(tmp_path: Path) -> None:
+def test_last_two_files_of_a_reference_are_kept(tmp_path: Path) -> None:
     names, others = reference("names.parquet", key="code"), reference("others.parquet", key="code")
     shared = SharedFolder(tmp_path, [names, others])
     others.load([{"code": "a", "name": "Anna"}])
@@ -309,7 +307,7 @@ def test_spark_step_gets_spark_on_the_local_engine() -> None:
     assert wire(topology, load(None, CONFIG)).spark is not None
 
 
-def test_a_topology_without_a_name_to_import_is_not_run_on_spark() -> None:
+def test_topology_without_a_target_is_refused() -> None:
     config = load(None, {**CONFIG, "pipeline": {"engine": "spark"}})
     with pytest.raises(InvalidTopology, match='target="module:name"'):
         run_pipeline(exactly_once(), config)

@@ -83,7 +83,7 @@ def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
     assert done.counters.written == 10
 
 
-def test_rows_that_the_driver_was_refused_are_left_out_and_get_their_letters() -> None:
+def test_rows_refused_at_the_driver_get_dead_letters() -> None:
     world = TaskWorld(text, partitions=2, sinks=("one", "two"))
     world.stagers["one"].unfit.append("3")
     for number in (0, 1):
@@ -111,7 +111,7 @@ def test_a_long_range_streams_through_in_several_groups() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_however_a_log_is_cut_into_ranges_every_record_is_staged_once(seed: int) -> None:
+def test_every_record_is_staged_once_however_ranges_are_cut(seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = TaskWorld(text, partitions=2, batch_rows=int(rng.integers(5, 60)))
     sent: Mapping[int, list[str]] = {0: [], 1: []}

@@ -72,7 +72,7 @@ def test_what_was_brought_beyond_an_end_is_the_next_ranges() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 9, 11])
-def test_a_range_that_begins_elsewhere_is_read_from_its_own_place(first: int) -> None:
+def test_range_that_begins_elsewhere_is_fetched_anew(first: int) -> None:
     world = World()
     world.read(ranged(0, 10))
     world.read(ranged(first, 40))
@@ -91,7 +91,7 @@ def test_a_topic_that_was_made_anew_is_read_anew() -> None:
     assert world.inner.added == [A, A]
 
 
-def test_what_was_brought_before_a_log_was_cut_off_is_not_given_to_a_range_planned_since() -> None:
+def test_records_from_before_a_truncation_are_dropped() -> None:
     world = World()
     world.read(ranged(0, 10, leader_epoch=0), max_records=100)
     world.log.truncate(A, 20)
@@ -105,7 +105,7 @@ def test_what_was_brought_before_a_log_was_cut_off_is_not_given_to_a_range_plann
 
 
 @pytest.mark.parametrize("epochs", [(3, 3, 3), (3, 3, None), (None, 0, 0), (2, 1, 2)])
-def test_a_range_that_is_planned_no_later_than_its_records_were_brought_uses_them(
+def test_prefetched_records_serve_ranges_of_their_epoch(
     epochs: tuple[int | None, ...],
 ) -> None:
     world = World()
@@ -131,7 +131,7 @@ def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
     assert world.inner.added == [A]
 
 
-def test_a_paused_partition_is_silent_and_goes_on_where_it_was() -> None:
+def test_held_partition_resumes_where_it_stopped() -> None:
     world = World()
     world.begin(ranged(0, 60, 0), ranged(0, 60, 1))
     world.take()
@@ -161,7 +161,7 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
     assert world.inner.added == [A, B]
 
 
-def test_a_log_that_ends_before_a_range_is_waited_for_and_then_said() -> None:
+def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
     world = World(10)
     world.begin(ranged(0, 12))
     for _ in range(5):
@@ -239,7 +239,7 @@ def test_a_range_that_goes_silent_half_way_is_given_up() -> None:
     assert raised.value.partitions == (A,)
 
 
-def test_a_range_is_not_silent_while_others_have_more_or_nothing_is_asked_of_it() -> None:
+def test_range_is_not_silent_while_others_have_records() -> None:
     world = World(1000)
     world.inner.silent = {A}
     world.begin(ranged(0, 50, 0), ranged(0, 1000, 1))
@@ -278,7 +278,7 @@ def chunk(first: int, count: int, epochs: tuple[tuple[int, int], ...]) -> Chunk:
     return Chunk(A, np.arange(first, first + count), messages, epochs)
 
 
-def test_a_chunk_that_is_cut_keeps_the_leader_epochs_of_its_parts() -> None:
+def test_cut_chunk_keeps_its_leader_epochs() -> None:
     queue = PartitionQueue(Position(0))
     queue.begin(6)
     queue.add(chunk(0, 10, ((0, 1), (3, 2), (8, 5))))

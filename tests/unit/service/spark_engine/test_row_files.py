@@ -101,7 +101,7 @@ def test_changed_file_is_refused_unread(change: str, tmp_path: Path) -> None:
     assert not proof.exists()
 
 
-def test_rows_that_cannot_be_pickled_end_the_run_and_leave_no_file(tmp_path: Path) -> None:
+def test_unpicklable_rows_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(SinkFailed, match="cannot pickle rows"):
         RowFileStager(str(tmp_path)).stage(batch(("t[0]", [[threading.Lock()]])))
     assert list(tmp_path.iterdir()) == []
@@ -149,6 +149,6 @@ def test_row_is_known_by_record_and_place_in_it(offsets: list[list[int]]) -> Non
     ]
 
 
-def test_record_of_which_the_rest_is_refused_too_has_no_row_left() -> None:
+def test_record_refused_twice_has_no_row_left() -> None:
     assert again(None, {1: "too long"}) == {1: "too long"}
     assert again({1: "too long"}, {0: "too wide"}) == {EVERY_ROW: "too wide"}

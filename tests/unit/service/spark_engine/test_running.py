@@ -178,7 +178,7 @@ def test_the_place_for_letters_is_opened_with_the_first_letter(worker: Worker) -
     assert len(worker.letters.letters) == 2
 
 
-def test_a_task_is_tried_again_when_the_place_for_letters_is_away(worker: Worker) -> None:
+def test_task_is_retried_when_dead_letters_are_away(worker: Worker) -> None:
     worker.send(b"1", b"bad")
     worker.rows(ranged(0, 1))
     worker.letters.away = True

@@ -138,7 +138,7 @@ def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -
         world.finish()
 
 
-def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_failing(
+def test_silence_of_a_lost_partition_is_no_failure(
     tmp_path: Path,
 ) -> None:
     """Nobody would ever read it here, and health would be bad for ever."""
@@ -157,7 +157,7 @@ def test_a_partition_that_falls_silent_after_it_was_lost_does_not_count_as_faili
         assert world.figures.failing_since is None
 
 
-def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
+def test_health_shows_a_partition_without_a_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "_SHORT_SECONDS", 0.05)
@@ -173,7 +173,7 @@ def test_health_hears_of_a_partition_whose_leader_is_away_for_the_driver(
         assert world.figures.retries == 0
 
 
-def test_more_patience_is_had_with_a_range_each_time_it_falls_silent(tmp_path: Path) -> None:
+def test_patience_grows_with_each_silence_of_a_range(tmp_path: Path) -> None:
     """A client brings nothing of a long stretch of aborted records, and is not stuck."""
     with World(tmp_path) as world:
         world.silence(executors={TWO}, driver=())
@@ -209,7 +209,7 @@ def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -
     assert "range_silent" not in events
 
 
-def test_pauses_grow_up_to_a_limit_and_end_where_the_partition_is_read() -> None:
+def test_pauses_grow_up_to_a_limit_and_end_with_a_read() -> None:
     nobody: Any = MemoryCatalogue(FaultyLog({"t": 2}))
     ends, now = LogEndTracker(nobody, 1.0), 100.0
     ends.poll(now, [ONE, TWO])

@@ -122,7 +122,7 @@ def test_a_range_of_which_no_row_comes_passes_through() -> None:
     assert (done.counters.filtered, done.staged) == (1000, {"rows": ()})
 
 
-def test_a_record_that_is_tried_again_holds_up_its_own_section_only() -> None:
+def test_retried_record_holds_up_its_own_section_only() -> None:
     tries = 0
 
     @bolt

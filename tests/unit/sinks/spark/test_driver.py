@@ -148,18 +148,14 @@ def events(logs: Sequence[Any]) -> list[str]:
     return [each["event"] for each in logs]
 
 
-def test_what_a_job_raises_is_passed_on_while_spark_is_well(
-    driver: SparkDriver, world: World
-) -> None:
+def test_error_of_a_job_is_passed_on_while_spark_is_well(driver: SparkDriver, world: World) -> None:
     with pytest.raises(ValueError, match="no such table"):
         driver.run(failing(), group="g")
     assert driver.run(well, group="g") == "done"
     assert len(world.jvms) == 1
 
 
-def test_a_stopped_context_is_renewed_in_the_same_process_before_the_next_job(
-    driver: SparkDriver, world: World
-) -> None:
+def test_stopped_context_is_renewed_in_the_same_jvm(driver: SparkDriver, world: World) -> None:
     driver.open()
     first = world.last
     with capture_logs() as logs:
@@ -185,9 +181,7 @@ def test_a_context_that_cannot_be_renewed_costs_its_jvm(driver: SparkDriver, wor
     assert (driver.restarts, driver.renewals) == (1, 0)
 
 
-def test_two_jobs_that_notice_the_same_stop_have_one_new_context_made(
-    driver: SparkDriver, world: World
-) -> None:
+def test_one_stopped_context_is_renewed_once(driver: SparkDriver, world: World) -> None:
     driver.open()
     first = world.last
     running, late = threading.Event(), threading.Event()
@@ -322,7 +316,7 @@ def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one
     assert not driver.running
 
 
-def test_what_py4j_says_of_calls_that_the_close_cut_off_is_not_logged(
+def test_py4j_does_not_log_calls_cut_off_by_close(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = SparkDriver("test")

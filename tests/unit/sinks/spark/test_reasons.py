@@ -50,7 +50,7 @@ Driver stacktrace:
 """
 
 
-def test_what_python_raised_on_an_executor_is_told_without_its_traceback() -> None:
+def test_python_error_of_an_executor_has_no_traceback() -> None:
     assert from_python(ValueError(RAISED)) == "ValueError: no such task:"
     assert from_python(ValueError("Traceback (most recent call last):\n  File")) is not None
 

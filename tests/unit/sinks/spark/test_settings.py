@@ -41,7 +41,7 @@ def test_jars_and_extensions_are_ours_and_the_users() -> None:
 
 
 @pytest.mark.parametrize("users", ["-Dlog4j2.level=INFO", "-XX:-ExitOnOutOfMemoryError", ""])
-def test_a_driver_out_of_memory_ends_whatever_the_options_for_java_say(users: str) -> None:
+def test_jvm_ends_when_out_of_memory(users: str) -> None:
     conf = {"spark.driver.extraJavaOptions": users}
     options = shlex.split(made(conf)["spark.driver.extraJavaOptions"])
     assert options[-1] == "-XX:+ExitOnOutOfMemoryError"  # the last one holds
@@ -51,7 +51,7 @@ def test_a_driver_out_of_memory_ends_whatever_the_options_for_java_say(users: st
 
 
 @pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "k8s://https://10.0.0.1", "yarn"])
-def test_on_a_cluster_the_drivers_address_is_left_to_spark_and_the_user(master: str) -> None:
+def test_cluster_masters_get_no_driver_address(master: str) -> None:
     assert "spark.driver.host" in made({"spark.master": "local[4,4]"})
     conf = {"spark.master": master, "spark.driver.host": "driver.example"}
     assert "spark.driver.bindAddress" not in made(conf)
@@ -74,7 +74,7 @@ def test_rpc_is_authenticated_where_spark_makes_the_secret(
     assert made({"spark.master": master, "spark.authenticate": "no"})["spark.authenticate"] == "no"
 
 
-def test_python_workers_import_from_where_this_process_does_in_the_same_order() -> None:
+def test_python_workers_import_as_this_process_does() -> None:
     """A user's `service/` in the current folder, which comes last, is not taken for ours."""
     given = ["/app", "", "/usr/lib/python3.11", "/strange:place"]
     ours = settings("orders", {}, [], HOME, given)
@@ -95,9 +95,7 @@ def test_python_workers_import_from_where_this_process_does_in_the_same_order() 
         ("spark.submit.deployMode", "cluster", "driver has to run beside this process"),
     ],
 )
-def test_properties_that_would_be_ignored_or_leave_no_driver_are_refused(
-    name: str, value: str, message: str
-) -> None:
+def test_unusable_properties_are_refused(name: str, value: str, message: str) -> None:
     with pytest.raises(SparkStartFailed, match=message):
         check({name: value})
 

@@ -106,7 +106,7 @@ def files_of(sink: SparkSink[Any]) -> set[str]:
     return {path.name for path in Path(urlsplit(str(sink.path)).path).glob("*.parquet")}
 
 
-def test_files_are_synced_where_this_hosts_clock_is_ahead_of_the_file_systems(
+def test_files_are_synced_with_a_clock_ahead(
     sink: SparkSink[Any], synced: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a server of files; from the second batch on."""

@@ -53,7 +53,7 @@ def thawed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_each_task_has_a_part_of_its_own_and_its_result_its_place() -> None:
+def test_each_task_is_a_partition_and_results_keep_order() -> None:
     spark = HereSpark()
     assert run_tasks(spark, [b"a", b"b"], doubled, group="g", deadline_seconds=5) == [b"aa", b"bb"]
     assert run_tasks(spark, [b"c"], doubled, group="h") == [b"cc"]
@@ -67,7 +67,7 @@ def test_no_tasks_are_no_job() -> None:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_what_python_raised_elsewhere_is_told_in_one_line_and_other_errors_as_they_are() -> None:
+def test_python_error_of_a_task_is_one_line() -> None:
     def fail(task: bytes) -> bytes:
         raise ValueError(task.decode())
 
@@ -80,7 +80,7 @@ def test_what_python_raised_elsewhere_is_told_in_one_line_and_other_errors_as_th
 
 
 @pytest.mark.usefixtures("thawed")
-def test_a_worker_reads_no_archive_again_and_still_finds_what_is_in_it(
+def test_worker_forgets_archives_and_still_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = tmp_path / "archive.zip"
@@ -106,7 +106,7 @@ def test_a_worker_reads_no_archive_again_and_still_finds_what_is_in_it(
 
 
 @pytest.mark.usefixtures("thawed")
-def test_objects_are_set_apart_once_so_that_later_garbage_is_found() -> None:
+def test_objects_are_frozen_once() -> None:
     lighten()
     count = gc.get_freeze_count()
     garbage: list[object] = [[] for _ in range(1000)]

@@ -95,7 +95,7 @@ def spooled(folder: Path) -> list[Path]:
     return [path for path in (folder / ".spool").rglob("*.parquet") if path.is_file()]
 
 
-def test_rows_are_staged_by_tasks_where_the_sink_lets_them(driver: Driver, tmp_path: Path) -> None:
+def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver: Driver, tmp_path: Path) -> None:
     sink = ApartSink()
     step = passage(driver, sink, tmp_path)
     staged = step.stage(group(1, 2, "x", 4))
@@ -111,7 +111,7 @@ def test_rows_are_staged_by_tasks_where_the_sink_lets_them(driver: Driver, tmp_p
 
 
 @pytest.mark.parametrize("sink", [ApartSink(can=False), MemorySink[Any]("table")])
-def test_else_they_are_brought_here_for_the_sink(
+def test_rows_are_brought_here_for_a_sink_without_stager(
     driver: Driver, tmp_path: Path, sink: MemorySink[Any]
 ) -> None:
     step = passage(driver, sink, tmp_path)
@@ -148,7 +148,7 @@ def test_a_row_that_does_not_fit_the_sink_ends_the_run(
     assert len(sink.discarded) == 1
 
 
-def test_a_row_that_the_sink_refuses_only_at_its_commit_ends_the_run() -> None:
+def test_row_refused_at_the_commit_ends_the_run() -> None:
     def refuses(rows: list[Any]) -> None:
         raise RowsRejected({0: "no"})
 
@@ -204,7 +204,7 @@ def test_a_place_that_cannot_be_written_fails_the_start(driver: Driver, tmp_path
         passage(driver, ApartSink(), tmp_path / "file")
 
 
-def test_records_come_in_the_columns_of_sparks_own_source(driver: Driver, tmp_path: Path) -> None:
+def test_records_have_the_columns_of_sparks_kafka_source(driver: Driver, tmp_path: Path) -> None:
     log = FaultyLog({"orders": 1})
     place = Partition("orders", 0)
     log.append(place, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
