@@ -21,7 +21,7 @@ from partition.replicas.plan import Member
 from service.config.settings import load
 from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy
-from service.observability.snapshot import Apart
+from service.observability.snapshot import ExecutorCounters
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
@@ -328,7 +328,7 @@ class Driving:
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
 
     @property
-    def figures(self) -> Apart:
+    def figures(self) -> ExecutorCounters:
         return self.engine.statistics().apart
 
     def turn(self, times: int = 1) -> None:
