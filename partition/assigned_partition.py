@@ -158,6 +158,11 @@ class AssignedPartition:
         return not manager.delivery.awaits_commit
 
     @property
+    def has_emitted_goal(self) -> bool:
+        manager, goal = self.manager, self.goal
+        return manager is not None and goal is not None and manager.ledger.emitted_to >= goal
+
+    @property
     def has_resolved_goal(self) -> bool:
         """Whether every record below the goal is resolved, and nothing is being recovered."""
         if not self.is_wanted:

@@ -197,10 +197,7 @@ class Assignment:
     def has_emitted_goals(self) -> bool:
         """Whether every record below the goals is emitted, retries and halted partitions aside."""
         return self.is_settled and all(
-            not each.is_wanted
-            or each.error is not None
-            or (each.goal is not None and each.manager and each.manager.emitted_to >= each.goal)
-            for each in self
+            not each.is_wanted or each.error is not None or each.has_emitted_goal for each in self
         )
 
     @property
@@ -210,7 +207,7 @@ class Assignment:
 
     @property
     def goals(self) -> dict[Partition, int]:
-        """Where each partition's log ended when it was opened."""
+        """The end of each partition's log when it was opened."""
         return {each.partition: each.goal for each in self if each.goal is not None}
 
     @property
@@ -230,10 +227,6 @@ class Assignment:
     @property
     def leaving(self) -> list[int]:
         return [each.index for each in self if each.is_leaving] if self._policy.shared else []
-
-    @property
-    def is_shared(self) -> bool:
-        return self._policy.shared
 
     @property
     def departed(self) -> Departed:

@@ -27,7 +27,7 @@ from partition.records import (
     record_ids_of,
 )
 from partition.recovery import Ways
-from partition.retry import Retries
+from partition.retry import Backoff
 
 _FEW_CHUNKS = 2
 _ASK_SECONDS = 2.0
@@ -217,7 +217,7 @@ class Consumer:
             self._time.sleep(timeout_seconds)
             return False
         # A frozen process goes on after a wait: first it is asked what is ours yet.
-        self._has_waited = timeout_seconds > 0 and self.assignment.is_shared
+        self._has_waited = timeout_seconds > 0 and self._policy.assignment.shared
         fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
             assigned = self.assignment[chunk.partition]
@@ -263,7 +263,7 @@ class Consumer:
             if manager is None or not assigned.is_owned:
                 continue
             due = manager.retries.due
-            if (due is None or due > now) and not manager.waiting:
+            if (due is None or due > now) and not manager.ledger.waiting:
                 continue
             allowance = self.flow.allowance(assigned, now)
             before = manager.read
@@ -294,7 +294,9 @@ class Consumer:
     def is_full(self) -> bool:
         """Whether every partition that has records waiting has used up its limit."""
         managers = [assigned.manager for assigned in self.assignment]
-        waiting = [manager for manager in managers if manager is not None and manager.waiting]
+        waiting = [
+            manager for manager in managers if manager is not None and manager.ledger.waiting
+        ]
         return bool(waiting) and all(manager.is_full for manager in waiting)
 
     # What comes next, for bolts that run ahead
@@ -324,7 +326,7 @@ class Consumer:
             # What waits for its plan counts: it comes in a moment.
             if manager.may_emit or manager.accepts_more:
                 chunks += manager.waiting_chunks
-                records += manager.waiting
+                records += manager.ledger.waiting
         return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
     def _in_turn(self) -> Iterator[AssignedPartition]:
@@ -367,7 +369,7 @@ class Consumer:
         record_id: int,
         now: float,
         after_seconds: float | None = None,
-        policy: Retries | None = None,
+        policy: Backoff | None = None,
     ) -> bool:
         """Schedule a retry; False when the record's retries are used up.
 
@@ -430,4 +432,4 @@ class Consumer:
         """Whether a partition is not fetched now, or perhaps not: records of it wait."""
         manager = assigned.manager
         is_idle = not assigned.is_read or self.flow.is_paused(assigned)
-        return manager is not None and (is_idle or manager.waiting > 0)
+        return manager is not None and (is_idle or manager.ledger.waiting > 0)

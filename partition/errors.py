@@ -114,7 +114,7 @@ class CorruptRecord(KafkaError):
 
 
 class TransactionError(PartitionError):
-    """What is stored of open transactions, the sinks' word, and the log differ."""
+    """Open transactions differ between the store, the sinks and the log."""
 
     def __init__(self, *message: object) -> None:
         super().__init__(*message)

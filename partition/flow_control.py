@@ -84,7 +84,7 @@ class FlowControl:
         if throttle is None:
             return self._free
         allowed = throttle.allows(now)
-        if allowed == 0 and manager.waiting:
+        if allowed == 0 and manager.ledger.waiting:
             self.wake = min(self.wake, now + throttle.seconds_left())
         ahead = int(min(self._fetch_records, throttle.most_per_second))
         return Allowance(new=allowed, ahead=ahead)
@@ -131,7 +131,7 @@ class FlowControl:
                 if stores_first and not manager.may_emit and manager.has_enough(enough):
                     return False  # a commit is under way, or begins with this turn's end
                 continue
-            waiting += manager.waiting
+            waiting += manager.ledger.waiting
             if manager.has_enough(enough):
                 sated.append(assigned)
         if not is_open:
@@ -146,7 +146,7 @@ class FlowControl:
     def pause_if_full(self, assigned: AssignedPartition) -> None:
         """Pause a partition that can emit nothing new of what it has."""
         manager = assigned.manager
-        if manager is None or not assigned.is_read or not manager.waiting:
+        if manager is None or not assigned.is_read or not manager.ledger.waiting:
             return
         if assigned.is_owned and (manager.delivery.stores_first or not manager.is_full):
             return
@@ -167,7 +167,7 @@ class FlowControl:
                 continue
             # With more, a session that ends again and again would let them grow each time.
             enough = manager.delivery.buffer_records or self._fetch_records
-            is_few = manager.waiting <= enough // 2
+            is_few = manager.ledger.waiting <= enough // 2
             if assigned.is_owned and manager.accepts_more and is_few:
                 self._fetcher.resume(assigned.partition)
                 del self._paused[assigned]

@@ -186,7 +186,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claimed:
     """A partition that is ours now, under a new epoch, and what was stored of it."""
 
     stored: StoredOffset | None  # None: it was never begun, so there is no epoch either

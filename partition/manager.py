@@ -30,7 +30,7 @@ from partition.records import (
     Resumed,
     Transactions,
 )
-from partition.retry import Retries, RetryPolicy, RetryQueue
+from partition.retry import Backoff, RetryPolicy, RetryQueue
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -159,16 +159,8 @@ class PartitionManager(Generic[D]):
         return self._epochs.at(self.ledger.fetched_to)
 
     @property
-    def emitted_to(self) -> int:
-        return self.ledger.emitted_to
-
-    @property
     def committed(self) -> int:
         return self._committed.offset
-
-    @property
-    def waiting(self) -> int:
-        return self.ledger.waiting
 
     @property
     def waiting_chunks(self) -> int:
@@ -367,7 +359,7 @@ class PartitionManager(Generic[D]):
         offset: int,
         now: float,
         after_seconds: float | None = None,
-        policy: Retries | None = None,
+        policy: Backoff | None = None,
     ) -> bool:
         """Schedule a retry of a failed record; see `RetryQueue.failed`.
 

@@ -22,7 +22,7 @@ from partition.interfaces import (
     AtOffset,
     AtTimestamp,
     Catalogue,
-    Claim,
+    Claimed,
     Log,
     StartFrom,
     StoredOffset,
@@ -200,7 +200,7 @@ class Opened:
 def opening(
     partition: Partition, partitions: int, ways: Ways, policy: StartPolicy
 ) -> Chain[Opened]:
-    """Claim a partition, one of so many of its topic, and find where to read it.
+    """Claimed a partition, one of so many of its topic, and find where to read it.
 
     Its first position is stored before this ends (promise 7), and so is every jump. With
     `fencing` the sinks refuse former owners before it is asked what they have committed, and
@@ -211,7 +211,7 @@ def opening(
     at = policy.start_from
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
     while True:
-        claim: Claim = yield ways.store.claim(partition, adopt=policy.ignore_stored_offsets)
+        claim: Claimed = yield ways.store.claim(partition, adopt=policy.ignore_stored_offsets)
         stored = claim.stored
         committed: Mapping[str, int] = {}
         if ways.fencing is not None and stored is not None:
@@ -403,14 +403,14 @@ def reclaiming(partition: Partition, ways: Ways) -> Chain[int]:
     Nobody may have had it in between, so no sink is fenced. Returns the new epoch. Raises
     Fenced when someone has had it, and StoreMissing when nothing is known of it any more.
     """
-    claim: Claim = yield ways.store.claim(partition, again=True)
+    claim: Claimed = yield ways.store.claim(partition, again=True)
     if not claim.uninterrupted or claim.stored is None:
         found = "nothing is stored" if claim.stored is None else f"offset {claim.stored.offset}"
         raise Fenced(partition, found)
     return claim.stored.epoch
 
 
-def _first(partition: Partition, start_from: StartFrom, claim: Claim, found: Log) -> Position:
+def _first(partition: Partition, start_from: StartFrom, claim: Claimed, found: Log) -> Position:
     if claim.topic_begun and not claim.was_there:
         offset = found.start  # it came after the first start: "latest" would skip its beginning
     elif isinstance(start_from, AtTimestamp):

@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from typing import Protocol
 
 
-class Retries(Protocol):
+class Backoff(Protocol):
     """The delay before each retry of a failed record, and the number of retries."""
 
     @property
@@ -80,7 +80,7 @@ class RetryQueue:
         offset: int,
         now: float,
         after_seconds: float | None = None,
-        policy: Retries | None = None,
+        policy: Backoff | None = None,
     ) -> bool:
         """Schedule a retry and return True, or return False when the limit is reached.
 

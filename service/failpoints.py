@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from partition.errors import StoreError
-from partition.interfaces import Claim, Progress
+from partition.interfaces import Claimed, Progress
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position, Transactions
 from service.errors import BadConfig
@@ -217,10 +217,10 @@ class FailpointStore(_FailpointPort):
         self.moved: list[Partition] = []
         """The partitions whose offsets the newest commit moves."""
 
-    def claim(self, partition: Partition, **options: bool) -> Future[Claim]:
+    def claim(self, partition: Partition, **options: bool) -> Future[Claimed]:
         self._at("claim_before_write")
 
-        def claimed(claim: Claim) -> None:
+        def claimed(claim: Claimed) -> None:
             stored = claim.stored
             if stored is not None:
                 self._stored[partition] = _reach(stored.offset, stored.transactions)

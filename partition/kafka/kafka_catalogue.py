@@ -362,7 +362,8 @@ class _Cluster:
         for at, answer in self._answers(asked).items():
             if not isinstance(answer, Code):
                 epoch = answer.leader_epoch
-                answer = answer.offset, None if epoch is None or epoch < 0 else epoch  # noqa: PLW2901
+                known = None if epoch is None or epoch < 0 else epoch
+                answer = answer.offset, known  # noqa: PLW2901
             found[Partition(at.topic, at.partition)] = answer
         return found
 

@@ -30,7 +30,7 @@ from partition.errors import (
     StoreError,
     StoreMissing,
 )
-from partition.interfaces import Claim, Progress, StoredOffset
+from partition.interfaces import Claimed, Progress, StoredOffset
 from partition.offsets.ownership import (
     Access,
     Holdings,
@@ -44,7 +44,7 @@ from partition.offsets.requests import (
     CheckNode,
     NodeChanged,
     Operation,
-    OutcomeUnknown,
+    ReplyLost,
     SessionEnded,
     SetNode,
     Steps,
@@ -109,7 +109,7 @@ class OffsetStore(ABC):
 
     def claim(
         self, partition: Partition, *, adopt: bool = False, again: bool = False
-    ) -> Future[Claim]:
+    ) -> Future[Claimed]:
         """Raise a partition's epoch, so that whoever held it can write no more.
 
         Nothing but epoch and writer changes: open transactions stay. An offset that another
@@ -181,7 +181,9 @@ class OffsetStore(ABC):
                 continue
             return None if known is None else known.node.stored
 
-    def _claim(self, partition: Partition, asked_in: int, adopt: bool, again: bool) -> Steps[Claim]:
+    def _claim(
+        self, partition: Partition, asked_in: int, adopt: bool, again: bool
+    ) -> Steps[Claimed]:
         while again or self.session == asked_in:
             try:
                 return (yield from claim(self._access(), partition, adopt=adopt, again=again))
@@ -347,7 +349,7 @@ def set_all(
             operations = [each for change in tried for each in change.operations()]
             try:
                 versions = yield from at.write(operations)
-            except (NodeChanged, OutcomeUnknown) as reason:
+            except (NodeChanged, ReplyLost) as reason:
                 log.warning("commit_read_back", partitions=len(tried), reason=type(reason).__name__)
             else:
                 for change in tried:

@@ -13,17 +13,17 @@ from partition.errors import (
     StoreForeign,
     StoreMissing,
 )
-from partition.interfaces import Claim, StoredOffset
+from partition.interfaces import Claimed, StoredOffset
 from partition.offsets.requests import (
     CheckNode,
     CreateNode,
     NodeChanged,
     NodeExists,
     Operation,
-    OutcomeUnknown,
     Pause,
     Read,
     Reply,
+    ReplyLost,
     Request,
     SessionEnded,
     SetNode,
@@ -163,11 +163,11 @@ class Access:
         while True:
             try:
                 return cast("ZNode | None", (yield from self.ask(Read(path))))
-            except OutcomeUnknown:
+            except ReplyLost:
                 yield from self.pause()
 
     def write(self, operations: list[Operation]) -> Steps[dict[str, int]]:
-        """Return versions by path. Raises NodeChanged, NodeExists, OutcomeUnknown."""
+        """Return versions by path. Raises NodeChanged, NodeExists, ReplyLost."""
         reply = yield from self.ask(Write(tuple(operations)))
         paths = [operation.path for operation in operations]
         return dict(zip(paths, cast("list[int]", reply), strict=True))
@@ -210,14 +210,14 @@ def owner_of(node: OffsetNode) -> str:
     return f"topology '{stored.topology_id}'{by}, epoch {stored.epoch}, offset {stored.offset}"
 
 
-def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False) -> Steps[Claim]:
+def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False) -> Steps[Claimed]:
     """Raise the epoch; see `OffsetStore.claim`. Raises SessionEnded too."""
     path, held = at.names.path(partition), at.held
-    tried: dict[Writer, Claim] = {}
+    tried: dict[Writer, Claimed] = {}
     epoch: int | None = None
     while True:
         found = yield from _found(at, partition, again=again)
-        if isinstance(found, Claim):
+        if isinstance(found, Claimed):
             return found
         stored, writer = found.node.stored, found.node.writer
         if writer in tried:  # its reply was lost
@@ -235,7 +235,7 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
         incarnation, operations = yield from _incarnation(at, path, found.node, attempt)
         operations += yield from at.note_begun(partition)
         node = OffsetNode(replace(stored, epoch=epoch + 1), attempt, incarnation)
-        taken = Claim(node.stored, topic_begun=True, foreign=foreign, uninterrupted=last)
+        taken = Claimed(node.stored, topic_begun=True, foreign=foreign, uninterrupted=last)
         tried[attempt] = taken
         if last:  # else a claim that begins anew must not take this write for an old one
             held.wrote(partition, found.version + 1, attempt)
@@ -247,14 +247,14 @@ def claim(at: Access, partition: Partition, *, adopt: bool, again: bool = False)
             versions = yield from at.write(operations)
         except (NodeChanged, NodeExists):
             continue
-        except OutcomeUnknown:
+        except ReplyLost:
             yield from at.pause()
         else:
             held.take(partition, KnownNode(versions[path], node))
             return taken
 
 
-def _found(at: Access, partition: Partition, *, again: bool) -> Steps[KnownNode | Claim]:
+def _found(at: Access, partition: Partition, *, again: bool) -> Steps[KnownNode | Claimed]:
     """Read the node to claim, or end the claim of a partition that was never begun.
 
     One that was ours (`again`) was begun, whatever the server says: all of it was deleted.
@@ -274,7 +274,7 @@ def _found(at: Access, partition: Partition, *, again: bool) -> Steps[KnownNode 
         if partition.number not in topic.begun:
             damaged[partition] = None
             was_there = topic.first is not None and partition.number < topic.first
-            return Claim(None, topic_begun=bool(topic.begun), was_there=was_there)
+            return Claimed(None, topic_begun=bool(topic.begun), was_there=was_there)
         # It may have been begun between the two readings.
     damaged[partition] = None
     raise at.held.drop(partition, StoreMissing(path))
@@ -326,7 +326,7 @@ def make(
                 versions = yield from at.write(operations)
             except (NodeChanged, NodeExists):
                 pass
-            except OutcomeUnknown:
+            except ReplyLost:
                 yield from at.pause()
             else:
                 held.take(partition, KnownNode(versions[path], node))

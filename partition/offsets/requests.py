@@ -108,7 +108,7 @@ class NodeChanged(Exception):
     """A node of a write is gone or has another version; nothing was written."""
 
 
-class OutcomeUnknown(Exception):
+class ReplyLost(Exception):
     """A request was sent and no reply came: it may have been done, or be done yet."""
 
 
@@ -183,7 +183,7 @@ def run_all(
 
 
 def _is_final(reply: Reply | BaseException) -> bool:
-    passing = NodeExists | NodeChanged | OutcomeUnknown
+    passing = NodeExists | NodeChanged | ReplyLost
     return isinstance(reply, BaseException) and not isinstance(reply, passing)
 
 

@@ -37,10 +37,10 @@ from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
     Operation,
-    OutcomeUnknown,
     Pause,
     Read,
     Reply,
+    ReplyLost,
     Request,
     SessionEnded,
     SetNode,
@@ -398,7 +398,7 @@ def _asked(request: Request) -> Steps[Reply]:
     while True:
         try:
             return (yield request)
-        except OutcomeUnknown:
+        except ReplyLost:
             yield Pause(_RETRY_SECONDS)
 
 
@@ -406,7 +406,7 @@ def _written(*operations: Operation) -> Steps[bool]:
     """Write once; False if it was refused, or nobody knows."""
     try:
         yield Write(operations)
-    except OutcomeUnknown:
+    except ReplyLost:
         yield Pause(_RETRY_SECONDS)
         return False
     except (NodeChanged, NodeExists):

@@ -52,10 +52,10 @@ from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
     Operation,
-    OutcomeUnknown,
     Pause,
     Read,
     Reply,
+    ReplyLost,
     Request,
     SessionEnded,
     SetNode,
@@ -173,7 +173,7 @@ class ZooKeeperConnection:
         try:
             while not is_signed_in:
                 self.acknowledge()
-                with contextlib.suppress(SessionEnded, OutcomeUnknown):
+                with contextlib.suppress(SessionEnded, ReplyLost):
                     self._send(f"at {self._hosts}", methodcaller("exists_async", "/"), end)()
                     is_signed_in = True
         except BaseException:
@@ -399,10 +399,10 @@ def _versions(
     raise StoreError(f"ZooKeeper refuses to write {what}: {_name_of(reason)}")
 
 
-def _unknown(what: str, error: Exception, end: float) -> OutcomeUnknown | StoreUnavailable:
+def _unknown(what: str, error: Exception, end: float) -> ReplyLost | StoreUnavailable:
     """Return the error of a request whose reply did not come; after `end` it is the last."""
     said = _name_of(error)
-    return StoreUnavailable(what, said) if time.monotonic() >= end else OutcomeUnknown(said)
+    return StoreUnavailable(what, said) if time.monotonic() >= end else ReplyLost(said)
 
 
 def _name_of(error: BaseException) -> str:

@@ -23,10 +23,10 @@ from partition.offsets.requests import (
     CreateNode,
     NodeChanged,
     NodeExists,
-    OutcomeUnknown,
     Pause,
     Read,
     Reply,
+    ReplyLost,
     Request,
     Run,
     SessionEnded,
@@ -318,7 +318,7 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
                 yield Write((SetNode(path, data, found.version),))
         except (NodeChanged, NodeExists):
             continue
-        except (OutcomeUnknown, SessionEnded):
+        except (ReplyLost, SessionEnded):
             is_unknown = True
             yield Pause(_RETRY_SECONDS)
         except StoreUnavailable as error:
@@ -335,5 +335,5 @@ def _asked(request: Children | Read) -> Steps[Reply]:
     while True:
         try:
             return (yield request)
-        except (OutcomeUnknown, SessionEnded):
+        except (ReplyLost, SessionEnded):
             yield Pause(_RETRY_SECONDS)

@@ -25,7 +25,7 @@ from partition.records import (
     partition_index_of,
     record_ids_of,
 )
-from partition.retry import Retries
+from partition.retry import Backoff
 from service.spark_engine.task import TaskRange, TaskSettings
 from transactions.transaction import RangeDigest, RangeRead
 
@@ -395,7 +395,7 @@ class RangeReader:
         if all(m in shut or m.fetch_position.offset >= end for m, end in self._with_ends()):
             time.sleep(min(timeout_seconds, _TURN_SECONDS))
             return False
-        held = {manager.partition for manager in shut if manager.waiting}
+        held = {manager.partition for manager in shut if manager.ledger.waiting}
         fetched = self._fetcher.fetch(self._fetch_records, timeout_seconds, held)
         managers = {manager.partition: manager for manager in self._managers}
         for chunk in fetched.chunks:
@@ -429,12 +429,12 @@ class RangeReader:
     def waits_little(self) -> bool:
         ready = [manager for manager in self._managers if manager.may_emit]
         is_few = sum(manager.waiting_chunks for manager in ready) <= _FEW_CHUNKS
-        return is_few and sum(each.waiting for each in ready) < 2 * self._fetch_records
+        return is_few and sum(each.ledger.waiting for each in ready) < 2 * self._fetch_records
 
     @property
     def is_full(self) -> bool:
         """Whether nothing new may be emitted before something that was is staged."""
-        left = [manager for manager, end in self._with_ends() if manager.emitted_to < end]
+        left = [manager for manager, end in self._with_ends() if manager.ledger.emitted_to < end]
         return bool(left) and all(map(self._is_shut, left))
 
     def processed(self, record_ids: RecordIds) -> None:
@@ -454,7 +454,7 @@ class RangeReader:
         record_id: int,
         now: float,
         after_seconds: float | None = None,
-        policy: Retries | None = None,
+        policy: Backoff | None = None,
     ) -> bool:
         manager = self._managers[partition_index_of(record_id)]
         return manager.fail(offset_of(record_id), now, after_seconds, policy)
@@ -471,11 +471,11 @@ class RangeReader:
         return np.array([manager.read for manager in self._managers], np.int64)
 
     def emitted_to(self) -> npt.NDArray[np.int64]:
-        return np.array([manager.emitted_to for manager in self._managers], np.int64)
+        return np.array([manager.ledger.emitted_to for manager in self._managers], np.int64)
 
     @property
     def has_emitted_goals(self) -> bool:
-        return all(manager.emitted_to >= end for manager, end in self._with_ends())
+        return all(manager.ledger.emitted_to >= end for manager, end in self._with_ends())
 
     @property
     def has_reached_goals(self) -> bool:

@@ -11,7 +11,7 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.interfaces import Claim, Progress, StoredOffset
+from partition.interfaces import Claimed, Progress, StoredOffset
 from partition.records import Position
 from tests.support.zookeeper import (
     BOTH,
@@ -173,7 +173,7 @@ def test_a_session_that_ends_takes_every_ownership_with_it(world: NodesWorld) ->
     assert set(refused) == {A, B}
     with pytest.raises(OwnershipLost):
         store.move(A, Position(9), "a zombie").result(SECONDS)
-    assert claim(store, A) == Claim(stored(6, 2), topic_begun=True, uninterrupted=True)
+    assert claim(store, A) == Claimed(stored(6, 2), topic_begun=True, uninterrupted=True)
     assert commit(store, {A: 7}) == {}
     assert isinstance(commit(store, {B: 7})[B], OwnershipLost)
 
@@ -183,7 +183,7 @@ def test_a_partition_that_another_held_in_between_was_interrupted(world: NodesWo
     begin(store, A, 5)
     world.end_session(store)
     claim(other, A)
-    assert claim(store, A) == Claim(stored(5, 3), topic_begun=True)
+    assert claim(store, A) == Claimed(stored(5, 3), topic_begun=True)
     assert isinstance(commit(other, {A: 9})[A], Fenced)
     world.end_session(store)
     edited = json.loads(world.raw(A)) | {"offset": 7}

@@ -21,7 +21,7 @@ from partition.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from partition.interfaces import Claim, Progress, StoredOffset
+from partition.interfaces import Claimed, Progress, StoredOffset
 from partition.records import Partition, Position
 from tests.support.patience import slack, until
 from tests.support.zookeeper import (
@@ -69,7 +69,7 @@ def test_an_offset_that_was_never_stored_is_none(alone: NodesWorld) -> None:
     store = alone.store()
     before = alone.writes()
     assert store.load(A) is None
-    assert claim(store, A) == Claim(None)
+    assert claim(store, A) == Claimed(None)
     assert alone.writes() - before == (0 if isinstance(alone, MemoryNodesWorld) else 2)
 
 
@@ -91,7 +91,7 @@ def test_a_claim_tells_what_is_stored_and_raises_the_epoch(world: NodesWorld) ->
     begin(world.store(), A, 5)
     for epoch in (2, 3, 4):
         store = world.store()
-        assert claim(store, A) == Claim(stored(5, epoch), topic_begun=True)
+        assert claim(store, A) == Claimed(stored(5, epoch), topic_begun=True)
         assert commit(store, {A: 5}) == {}
         assert world.store().load(A) == stored(5, epoch)
 
@@ -106,8 +106,8 @@ def test_a_claim_changes_nothing_but_epoch_and_writer(world: NodesWorld) -> None
 def test_a_new_partition_of_a_topic_is_told_from_a_new_topic(world: NodesWorld) -> None:
     store = world.store()
     begin(store, A, 5)
-    assert claim(world.store(), B) == Claim(None, topic_begun=True)
-    assert claim(world.store(), Partition("returns", 0)) == Claim(None)
+    assert claim(world.store(), B) == Claimed(None, topic_begun=True)
+    assert claim(world.store(), Partition("returns", 0)) == Claimed(None)
 
 
 def test_a_commit_is_seen_by_a_fresh_store(world: NodesWorld) -> None:
@@ -209,7 +209,7 @@ def test_a_topic_that_an_operator_deleted_begins_anew(world: NodesWorld) -> None
     store = world.store()
     begin(store, A, 5)
     world.delete(world.path(A).rpartition("/")[0])
-    assert claim(store, A) == Claim(None)
+    assert claim(store, A) == Claimed(None)
     begin(store, A, 0)
     assert world.store().load(A) == stored(0, 1)
 
@@ -411,7 +411,7 @@ def test_a_claim_keeps_what_is_open(world: NodesWorld) -> None:
     assert commit_plans(first, {A: open_now}) == {}
     for epoch in (2, 3):
         store = world.store()
-        assert claim(store, A) == Claim(
+        assert claim(store, A) == Claimed(
             replace(stored(5, epoch), transactions=open_now.transactions), topic_begun=True
         )
         assert found(world, A) == open_now

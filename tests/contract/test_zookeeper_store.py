@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreUnavailable
-from partition.interfaces import Claim, Progress, StoredOffset
+from partition.interfaces import Claimed, Progress, StoredOffset
 from partition.offsets.ownership import NodeNames
 from partition.records import Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
@@ -115,7 +115,7 @@ def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: 
     assert client.client_id[0] != ended
     assert world.raw(A) == before
     assert [log["event"] for log in logs].count("zookeeper_session_ended") == 1
-    assert claim(store, A) == Claim(
+    assert claim(store, A) == Claimed(
         StoredOffset(Position(5), "shop-1", "shop-1", 2), topic_begun=True, uninterrupted=True
     )
     assert commit(store, {A: 9}) == {}

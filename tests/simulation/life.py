@@ -376,7 +376,7 @@ def session_ended(life):
             seen("session_ended_while_a_partition_opened")
         elif not held.is_owned:
             seen("session_ended_before_its_claims_ended")
-        elif held.manager.waiting:
+        elif held.manager.ledger.waiting:
             seen("session_ended_in_a_recovery_with_records_waiting")
 
 
@@ -406,4 +406,4 @@ def _owes(held):
 
 
 def _is_mended(held):
-    return held.chain is not None and (held.manager is None or held.manager.waiting)
+    return held.chain is not None and (held.manager is None or held.manager.ledger.waiting)

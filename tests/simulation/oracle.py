@@ -54,7 +54,7 @@ class Oracle:
                 raise Violation(10, f"{life.name} keeps a retry of {held.partition} back")
             exactly_once = self._world.settings.exactly_once
             may = held.manager.may_emit if exactly_once else not held.manager.is_full
-            if held.manager.waiting and may and not held.is_leaving:
+            if held.manager.ledger.waiting and may and not held.is_leaving:
                 raise Violation(10, f"{life.name} keeps records of {held.partition} back")
 
     def _had_room(self, life, chunk):

@@ -12,7 +12,7 @@ from partition.flow_control import FlowControl
 from partition.interfaces import StoredOffset
 from partition.offsets import offset_store, ownership
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.requests import ANY_VERSION, OutcomeUnknown, SetNode
+from partition.offsets.requests import ANY_VERSION, ReplyLost, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
 from tests.simulation.mutants import around, mutant, put, replaces, wraps
@@ -61,7 +61,7 @@ def lost_reply_is_a_success(original, at, operations):
     """A write whose reply was lost counts as done."""
     try:
         return (yield from original(at, operations))
-    except OutcomeUnknown:
+    except ReplyLost:
         return {each.path: getattr(each, "version", -1) + 1 for each in operations}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from partition.offsets.requests import OutcomeUnknown
+from partition.offsets.requests import ReplyLost
 from service.pipeline.committers import TransactionCommitter
 from service.pipeline.fences import EpochFencer
 from service.pipeline.sink_buffer import TransactionBuffer, WriterEvent
@@ -248,7 +248,7 @@ class SimWriter:
         while True:
             try:
                 found = yield lambda: self.table.fence(fences)
-            except (OutcomeUnknown, SinkBusy):
+            except (ReplyLost, SinkBusy):
                 continue
             except (SinkFenced, SinkFailed) as error:
                 return error
@@ -258,7 +258,7 @@ class SimWriter:
         while True:
             try:
                 staged = yield lambda: self.table.stage(group)
-            except (OutcomeUnknown, SinkBusy):
+            except (ReplyLost, SinkBusy):
                 continue
             except SinkFailed as error:
                 return BatchStaged(group, None, error)
@@ -275,7 +275,7 @@ class SimWriter:
                 yield lambda: self.table.commit(self._life, staged)
             except SinkBusy:
                 continue
-            except OutcomeUnknown:
+            except ReplyLost:
                 is_unknown = True
             except (SinkFenced, SinkFailed) as error:
                 return BatchCommitted(staged, error, 0.0)
@@ -318,7 +318,7 @@ class _Hand:
                 self._sender,
                 lambda: _outcome(call),
                 self._go_on,
-                lambda: self._go_on(OutcomeUnknown()),
+                lambda: self._go_on(ReplyLost()),
             )
         )
 

@@ -6,7 +6,7 @@ They are looked for in the seeds whose worlds run exactly once.
 from contextlib import suppress
 from dataclasses import replace
 
-from partition.offsets.requests import OutcomeUnknown
+from partition.offsets.requests import ReplyLost
 from partition.records import OpenTransaction, Transactions
 from service.pipeline import fences
 from service.pipeline.committers import TransactionCommitter
@@ -160,7 +160,7 @@ def last_txid_read_before_the_fence(original, writer, those):
     """A table is asked what it has, and then fenced."""
     found = None
     while found is None:
-        with suppress(OutcomeUnknown):
+        with suppress(ReplyLost):
             found = yield lambda: writer.table.committed([fence.line for fence in those])
     raised = yield from original(writer, those)
     return raised if isinstance(raised, Exception) else found
@@ -225,7 +225,7 @@ def unknown_commit_taken_for_done(original, writer, staged):
     """A commit whose reply was lost counts as done."""
     try:
         yield lambda: writer.table.commit(writer._life, staged)
-    except OutcomeUnknown:
+    except ReplyLost:
         pass
     except (SinkBusy, SinkFenced, SinkFailed):
         return (yield from original(writer, staged))

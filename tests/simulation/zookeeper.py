@@ -17,7 +17,7 @@ from partition.offsets.requests import (
     CheckNode,
     NodeChanged,
     NodeExists,
-    OutcomeUnknown,
+    ReplyLost,
     Pause,
     Read,
     SessionEnded,
@@ -211,7 +211,7 @@ class SimStore(OffsetStore):
                 self._sender,
                 lambda: self._server.read(session, path),
                 self._deliver,
-                lambda: self._go_on(OutcomeUnknown()),
+                lambda: self._go_on(ReplyLost()),
             )
         else:
             operations = request.operations
@@ -233,7 +233,7 @@ class SimStore(OffsetStore):
     def _lost(self, message):
         landed = message.answered and not isinstance(message.reply, Exception)
         self._seen("lost_reply_that_had_landed" if landed else "lost_request_that_had_not")
-        self._go_on(OutcomeUnknown())
+        self._go_on(ReplyLost())
 
     def learn_of_session_end(self):
         """The client is back at a server: the session is over, another one is established."""

@@ -18,9 +18,9 @@ from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
     Operation,
-    OutcomeUnknown,
     Read,
     Reply,
+    ReplyLost,
     Request,
     Run,
     SessionEnded,
@@ -83,7 +83,7 @@ class FaultyNodes(MemoryNodes):
             self._remove(path)
 
     def answer(self, request: Request, session: object = None) -> Reply:
-        """Carry out a request. Raises NodeExists, NodeChanged, OutcomeUnknown."""
+        """Carry out a request. Raises NodeExists, NodeChanged, ReplyLost."""
         self._session = session
         if isinstance(request, Read):
             path, found = request.path, self.nodes.get(request.path)
@@ -99,7 +99,7 @@ class FaultyNodes(MemoryNodes):
         return super().answer(request)
 
     def write(self, operations: Sequence[Operation]) -> list[int]:
-        """See `MemoryNodes.write`. Raises OutcomeUnknown where the reply is lost."""
+        """See `MemoryNodes.write`. Raises ReplyLost where the reply is lost."""
         made, sessions = dict(self._made), dict(self._sessions)
         try:
             versions = super().write(operations)
@@ -111,7 +111,7 @@ class FaultyNodes(MemoryNodes):
         self.writes += 1
         if self.lose_replies:
             self.lose_replies -= 1
-            raise OutcomeUnknown
+            raise ReplyLost
         return versions
 
     def change(self, operation: Operation) -> None:
@@ -226,7 +226,7 @@ class FaultyStore(MemoryStore):
         while run.request is not None and not self.server.away:
             try:
                 reply: Reply | Exception = self.server.answer(run.request, session)
-            except (NodeExists, NodeChanged, OutcomeUnknown) as error:
+            except (NodeExists, NodeChanged, ReplyLost) as error:
                 reply = error
             run.take(reply)
 

@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from partition.errors import StoreError
-from partition.interfaces import Claim, Progress
+from partition.interfaces import Claimed, Progress
 from partition.offsets.offset_store import OffsetStore
 from partition.offsets.ownership import NodeNames
 from partition.records import (
@@ -223,7 +223,7 @@ def begin(store: OffsetStore, partition: Partition, offset: int) -> None:
     store.begin(partition, Position(offset)).result(SECONDS)
 
 
-def claim(store: OffsetStore, partition: Partition, *, adopt: bool = False) -> Claim:
+def claim(store: OffsetStore, partition: Partition, *, adopt: bool = False) -> Claimed:
     return store.claim(partition, adopt=adopt).result(SECONDS)
 
 

@@ -100,7 +100,7 @@ def test_a_log_that_goes_on_elsewhere_has_a_new_mode_and_the_numbers_go_on():
 def test_what_is_done_elsewhere_moves_the_offset_and_counts_as_read():
     partition = manager(100)
     partition.passed(Range(100, 160, 40, leader_epoch=9))
-    assert (partition.last_completed_offset, partition.emitted_to) == (160, 160)
+    assert (partition.last_completed_offset, partition.ledger.emitted_to) == (160, 160)
     assert partition.statistics(0.0).read == 40
     assert partition.delivery.in_flight() == 40
     assert store(partition) == Position(160, 9, "id")

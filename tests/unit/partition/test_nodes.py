@@ -16,7 +16,7 @@ from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
-    OutcomeUnknown,
+    ReplyLost,
     SessionEnded,
     Write,
     size_of,
@@ -69,7 +69,7 @@ class Call:
     def carry_out(self, request: Any = None) -> Any:
         try:
             return self.server.answer(request or self.request)
-        except (NodeExists, NodeChanged, OutcomeUnknown) as error:
+        except (NodeExists, NodeChanged, ReplyLost) as error:
             return error
 
     def to_the_write(self) -> Write:
@@ -117,7 +117,7 @@ def test_a_write_that_is_done_late_is_done_once(server: FaultyNodes) -> None:
     nodes = owner(server, A)
     call = Call(server, nodes.commit({A: Progress(Position(6))}))
     late = call.to_the_write()
-    call.go(OutcomeUnknown())
+    call.go(ReplyLost())
     again = call.to_the_write()  # it was not there on reading back
     assert again == late
     call.carry_out(late)
@@ -197,7 +197,7 @@ def test_a_plan_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bo
     write = call.to_the_write()
     if landed:
         call.carry_out(write)
-    call.go(OutcomeUnknown())
+    call.go(ReplyLost())
     assert call.finish() == {}
     assert (progress(server, A), progress(server, B)) == (plan(5, 9), plan(5, 7))
     assert run(server, nodes.commit({A: plan(5, 9, 12)})) == {}
@@ -240,7 +240,7 @@ def test_transactions_that_a_plain_position_drops_are_told_once_and_when_it_is_s
         call = Call(server, successor.commit({A: Progress(Position(5)), B: plan(9, committed=1)}))
         call.carry_out(call.to_the_write())
         assert dropped(logs) == []
-        call.go(OutcomeUnknown())
+        call.go(ReplyLost())
         assert call.finish() == {}
         assert run(server, successor.commit({A: Progress(Position(6))})) == {}
         assert isinstance(run(server, nodes.commit({B: Progress(Position(7))}))[B], Fenced)
@@ -304,7 +304,7 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
                         call.carry_out()
                     else:
                         late.append(call.request)
-                    call.go(OutcomeUnknown())
+                    call.go(ReplyLost())
             except (Fenced, OwnershipLost):
                 call.done = True
         if late and data.draw(st.booleans()):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from partition.errors import StoreError
-from partition.offsets.requests import OutcomeUnknown, Read, Run, SessionEnded, Steps, run_all
+from partition.offsets.requests import Read, ReplyLost, Run, SessionEnded, Steps, run_all
 
 
 def asks(*paths: str) -> Steps[list[Any]]:
@@ -16,7 +16,7 @@ def asks(*paths: str) -> Steps[list[Any]]:
     for path in paths:
         try:
             replies.append((yield Read(path)))
-        except (OutcomeUnknown, SessionEnded, StoreError) as error:
+        except (ReplyLost, SessionEnded, StoreError) as error:
             replies.append(type(error))
     return replies
 
@@ -51,7 +51,7 @@ def test_all_are_sent_before_the_first_reply_is_waited_for() -> None:
 
 
 def test_a_session_that_ends_is_told_but_for_what_is_refused_for_good() -> None:
-    server = Server({"lost": OutcomeUnknown(), "refused": StoreError("no")}, iter((False, True)))
+    server = Server({"lost": ReplyLost(), "refused": StoreError("no")}, iter((False, True)))
     runs = [Run(asks(path, "next")) for path in ("done", "lost", "refused")]
     run_all(runs, server.send, server.session_ended)
     assert [run.future.result(0) for run in runs] == [

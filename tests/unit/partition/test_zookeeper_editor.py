@@ -10,8 +10,8 @@ from partition.errors import StoreCorrupt, StoreUnavailable
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
-    OutcomeUnknown,
     Pause,
+    ReplyLost,
     SessionEnded,
     Write,
 )
@@ -41,7 +41,7 @@ def run(steps, nodes, before=None):
                 if before is not None:
                     before(request)
                 reply = nodes.answer(request)
-            except (NodeExists, NodeChanged, OutcomeUnknown, SessionEnded) as error:
+            except (NodeExists, NodeChanged, ReplyLost, SessionEnded) as error:
                 request = steps.throw(error)
             except StoreUnavailable as error:
                 request = steps.throw(error)

@@ -86,4 +86,4 @@ def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
 
 
 def waiting(bench, partition=ONE):
-    return bench.reader.assignment[partition].manager.waiting
+    return bench.reader.assignment[partition].manager.ledger.waiting

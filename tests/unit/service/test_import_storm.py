@@ -18,7 +18,7 @@ from partition.errors import (
     StormUnreadable,
     TopicMissing,
 )
-from partition.interfaces import Claim, Log, StoredOffset, Topic
+from partition.interfaces import Claimed, Log, StoredOffset, Topic
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
 from partition.storm_offsets import Layout, StormOffset
@@ -101,7 +101,7 @@ class Store:
     def claim(self, partition, *, adopt=False):
         assert not adopt
         self.calls.append(("claim", partition.number))
-        return done(Claim(StoredOffset(Position(3), "p") if partition in self.raced else None))
+        return done(Claimed(StoredOffset(Position(3), "p") if partition in self.raced else None))
 
     def begin(self, partition, position):
         assert self.calls[-1] == ("claim", partition.number)

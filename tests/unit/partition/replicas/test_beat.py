@@ -8,9 +8,9 @@ from partition.errors import StoreError
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,
-    OutcomeUnknown,
     Pause,
     Read,
+    ReplyLost,
     SessionEnded,
     Write,
 )
@@ -77,7 +77,7 @@ def test_lost_replies_of_readings_are_asked_for_again(server: FaultyNodes) -> No
 
     def answer(count: int, request: Any) -> Any:
         is_read = not isinstance(request, Write | Pause)
-        return OutcomeUnknown() if is_read and a.requests[-2:-1] != [request] and wait() else None
+        return ReplyLost() if is_read and a.requests[-2:-1] != [request] and wait() else None
 
     tried: list[int] = []
 
