@@ -33,7 +33,7 @@ def path(partition):
         (AtTimestamp(10_000), 6),
     ],
 )
-def test_a_partition_without_a_stored_offset_starts_where_it_is_told(start_from, offset):
+def test_new_partition_starts_where_start_from_says(start_from, offset):
     """Storm 7: where a first start begins is said, and is nothing else."""
     bench = Bench(start=StartPolicy(start_from))
     for number in range(6):
@@ -44,7 +44,7 @@ def test_a_partition_without_a_stored_offset_starts_where_it_is_told(start_from,
     assert bench.stored(ONE) == offset
 
 
-def test_an_offset_to_start_from_that_the_log_does_not_hold_is_told():
+def test_start_offset_outside_the_log_halts():
     bench = Bench(start=StartPolicy(AtOffset(7)))
     bench.fill(ONE, 9)
     bench.start()
@@ -52,7 +52,7 @@ def test_an_offset_to_start_from_that_the_log_does_not_hold_is_told():
     assert "start_from" in bench.reader.assignment.halted[TWO]
 
 
-def test_where_to_start_from_is_asked_once_per_pipeline_and_not_at_a_restart():
+def test_restart_ignores_start_from():
     """Storm 34: a start policy is not applied again when the process restarts."""
     bench = Bench(start=StartPolicy("latest", ignore_stored_offsets=True))
     bench.fill(ONE, 3)
@@ -72,7 +72,7 @@ def test_a_stored_offset_of_zero_is_an_offset():
     assert len(bench.emit()) == 3
 
 
-def test_another_topologys_offset_halts_the_partition_unless_it_may_be_ignored():
+def test_foreign_offset_halts_unless_ignored():
     """Storm 37: two pipelines never share a partition's offset unawares."""
     bench = Bench()
     bench.fill(ONE, 5)
@@ -131,7 +131,7 @@ def test_skip_behind_the_allowed_distance_is_reported():
 # Topics and partitions that come and go
 
 
-def test_new_partitions_are_read_from_their_beginning_also_under_latest():
+def test_added_partition_starts_at_its_beginning():
     """Faults K07: what was written before they were found is not skipped."""
     bench = Bench(start=StartPolicy("latest"), assignment={"discover_interval_seconds": 10})
     bench.start()
@@ -145,7 +145,7 @@ def test_new_partitions_are_read_from_their_beginning_also_under_latest():
     assert bench.stored(new) == 0
 
 
-def test_topics_that_match_a_pattern_are_read_also_those_that_come_later():
+def test_pattern_matches_later_topics():
     bench = Bench(sources=[re.compile("orders-.*")], assignment={"discover_interval_seconds": 10})
     bench.log.create_topic("orders-eu")
     bench.log.create_topic("all-orders-eu")
@@ -172,7 +172,7 @@ def test_a_pattern_that_matches_nothing_yet_is_waited_for():
     assert bench.drain(11.0) == 1
 
 
-def test_a_deleted_topic_halts_its_partitions_until_it_is_there_again():
+def test_deleted_topic_halts_until_it_returns():
     """Faults K05: nothing is read, nothing ends, and another incarnation is a loss."""
     bench = Bench(sources=["t", "other"], assignment={"discover_interval_seconds": 10})
     bench.log.create_topic("other")
@@ -196,7 +196,7 @@ def bench():
     return Bench()
 
 
-def test_a_partition_is_assigned_once_it_is_open_and_before_its_first_record(bench):
+def test_partition_is_assigned_before_its_first_record(bench):
     bench.fill(ONE, 1)
     bench.reader.open()
     assert bench.told == []
@@ -218,7 +218,7 @@ def test_at_the_end_each_is_revoked_once(bench):
     assert len(bench.told) == 4
 
 
-def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(bench):
+def test_fenced_partition_is_revoked_alone(bench):
     """Promise 9."""
     bench.fill(ONE, 1)
     bench.start()
@@ -236,7 +236,7 @@ def test_a_partition_that_another_process_took_is_revoked_and_the_other_is_not(b
     assert bench.told[3:] == [f"-{TWO}"]
 
 
-def test_a_partition_that_its_log_halts_is_revoked_when_nothing_of_it_is_left():
+def test_halted_partition_is_revoked_once_it_is_idle():
     bench = Bench(start=StartPolicy(on_corrupt_record="halt"))
     bench.fill(ONE, 3)
     bench.log.corrupt(ONE, 2)
@@ -257,7 +257,7 @@ def test_a_partition_that_its_log_halts_is_revoked_when_nothing_of_it_is_left():
     assert bench.told[2:] == [f"-{ONE}"]
 
 
-def test_a_topic_that_goes_and_comes_again_is_revoked_and_assigned_again():
+def test_returning_topic_is_assigned_again():
     bench = Bench(sources=("t", "u"), start=SKIP_LOSS)
     bench.log.create_topic("u", 1)
     bench.start()

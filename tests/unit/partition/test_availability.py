@@ -40,7 +40,7 @@ def test_a_broker_that_owes_an_answer_for_too_long_is_away() -> None:
     assert found
 
 
-def test_a_broker_that_told_us_to_wait_is_waited_for_so_much_longer() -> None:
+def test_throttled_broker_gets_more_patience() -> None:
     """Faults K16: a quota that is used up is no outage; a frozen broker still is one."""
     found = begun()
     found.throttled(NODE, 8.0)
@@ -51,7 +51,7 @@ def test_a_broker_that_told_us_to_wait_is_waited_for_so_much_longer() -> None:
     assert not found
 
 
-def test_an_answer_that_is_not_throttled_beside_one_that_is_ends_no_wait() -> None:
+def test_unthrottled_answer_ends_no_wait() -> None:
     """Faults K16: many questions are under way, and their answers come at one moment."""
     found = begun()
     found.throttled(NODE, 8.0)
@@ -84,7 +84,7 @@ def logs_told(seconds: float, **logs: tuple[int, int]) -> dict[str, Any]:
     return {"ts": int(seconds * 1e6), "topics": {"t": {"partitions": partitions}}}
 
 
-def test_a_reader_waits_from_when_it_was_seen_that_it_cannot_go_on() -> None:
+def test_wait_counts_from_the_first_blocked_statistics() -> None:
     """Faults K13."""
     found = OpenTransactions()
     assert found.seconds(A, 3) == 0

@@ -66,7 +66,7 @@ def fetcher_on(client):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_partition_is_delivered_in_order_and_whole_whatever_is_called(seed):
+def test_fetches_deliver_all_records_in_order(seed):
     """Promise 11: pauses, removals and new positions skip and repeat nothing."""
     rng = random.Random(seed)
     fetcher = fetcher_on(Client(rng))
@@ -99,7 +99,7 @@ def test_every_partition_is_delivered_in_order_and_whole_whatever_is_called(seed
     fetcher.close()
 
 
-def test_records_that_came_before_the_check_of_a_leader_epoch_come_again_after_it():
+def test_records_before_the_epoch_check_are_fetched_again():
     """Promise 12: a log that was cut off is noticed, though the seek was refused at first."""
     client = Client(random.Random(1))
     fetcher = fetcher_on(client)

@@ -62,7 +62,7 @@ def test_no_chunk_reaches_beyond_the_end_of_a_transaction():
     assert emit(partition) == [2, 3, 4]
 
 
-def test_a_committed_transaction_takes_payloads_and_retries_with_it():
+def test_commit_drops_payloads_and_retries():
     partition = manager()
     partition.fetched(chunk(0, 1, size=100), 0.0)
     partition.delivery.plan(2)
@@ -76,7 +76,7 @@ def test_a_committed_transaction_takes_payloads_and_retries_with_it():
     assert given is None or not len(given)
 
 
-def test_a_log_that_goes_on_elsewhere_has_a_new_mode_and_the_numbers_go_on():
+def test_restart_makes_a_new_mode_and_keeps_counts():
     partition = manager()
     partition.fetched(chunk(0, 1), 0.0)
     partition.delivery.plan(2)
@@ -97,7 +97,7 @@ def test_a_log_that_goes_on_elsewhere_has_a_new_mode_and_the_numbers_go_on():
 # What executors read
 
 
-def test_what_is_done_elsewhere_moves_the_offset_and_counts_as_read():
+def test_passed_range_counts_as_read():
     partition = manager(100)
     partition.passed(Range(100, 160, 40, leader_epoch=9))
     assert (partition.last_completed_offset, partition.ledger.emitted_to) == (160, 160)
@@ -110,7 +110,7 @@ def test_what_is_done_elsewhere_moves_the_offset_and_counts_as_read():
     assert partition.is_idle
 
 
-def test_only_the_next_offsets_can_be_passed_and_nothing_may_be_in_flight():
+def test_pass_is_rejected_out_of_order_or_in_flight():
     partition = manager(100)
     for first, end in ((99, 110), (101, 110), (100, 99)):
         with pytest.raises(ValueError, match="cannot be passed"):

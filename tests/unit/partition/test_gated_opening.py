@@ -36,7 +36,7 @@ def test_a_partition_is_claimed_then_fenced_and_only_then_read():
     assert [place for place, _manager in bench.reader.assignment.owned()] == [0, 1]
 
 
-def test_what_is_open_goes_on_as_it_is_stored_and_as_the_sinks_say():
+def test_takeover_resumes_open_transactions():
     bench = GatedBench()
     bench.plan_and_stop(4, 9)
     bench.fencing.committed = {"table": 1}
@@ -58,7 +58,7 @@ def test_what_is_open_goes_on_as_it_is_stored_and_as_the_sinks_say():
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_sinks_that_are_ahead_of_the_store_halt_the_partition_alone(begun):
+def test_sink_ahead_of_the_store_halts_its_partition(begun):
     bench = GatedBench()
     if begun:
         bench.plan_and_stop(4)
@@ -90,7 +90,7 @@ def test_a_sink_that_knows_a_later_owner_halts_the_partition():
     assert "reads t[0]" not in " ".join(bench.events)
 
 
-def test_a_sink_that_knows_a_later_epoch_than_the_store_halts_the_partition():
+def test_sink_with_a_later_epoch_halts_its_partition():
     """Promise 9, Faults Z13: nobody has raised it in the store, so that was put back."""
     bench = GatedBench()
     bench.fencing.error = Fenced(ONE, "epoch 7")
@@ -108,7 +108,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_log_that_lacks_what_is_to_be_replayed_halts_whatever_policy_says(how):
+def test_lost_replay_halts_under_every_policy(how):
     bench = GatedBench(start=SKIP_LOSS)
     bench.plan_and_stop(4, 9)
     LOSSES[how](bench)
@@ -123,7 +123,7 @@ def test_a_log_that_lacks_what_is_to_be_replayed_halts_whatever_policy_says(how)
     assert not any(loss.partition == ONE for loss in bench.losses)
 
 
-def test_an_offset_of_another_topology_s_is_left_and_the_sinks_numbers_go_on():
+def test_foreign_offset_keeps_the_sinks_txids():
     bench = GatedBench()
     bench.plan_and_stop(4)
     bench.names["topology_id"] = "another"
@@ -153,7 +153,7 @@ def gated_records(bench, *ends):
     bench.emit()
 
 
-def test_records_that_are_lost_within_a_replay_halt_the_partition():
+def test_records_lost_within_a_replay_halt():
     bench = GatedBench(start=SKIP_LOSS)
     gated_records(bench, 6)
     bench.modes[ONE].lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
@@ -252,7 +252,7 @@ class RangeBench(GatedBench):
         return self.store.load(ONE)
 
 
-def test_a_range_is_stored_as_planned_then_sealed_and_then_its_offset_moves():
+def test_range_is_planned_then_sealed_then_committed():
     bench = RangeBench()
     bench.open(10)
     bench.plan(6, 9)
@@ -282,7 +282,7 @@ def lose(bench):
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_ranges_that_nobody_has_read_are_planned_anew_behind_a_loss(is_running):
+def test_unread_ranges_are_planned_again_after_a_loss(is_running):
     """Promise 12: as records that were not read here, by policy."""
     bench = RangeBench(start=SKIP_LOSS)
     bench.open(10)

@@ -64,7 +64,7 @@ def test_what_is_wanted_is_opened_and_nothing_else():
     assert {chunk.partition for chunk, _ in bench.take()} == {ONE}
 
 
-def test_a_partition_that_leaves_is_released_once_what_is_in_flight_is_resolved_and_stored():
+def test_leaving_partition_is_released_once_it_is_stored():
     """Promises 1 and 3: what was in flight is neither lost nor repeated."""
     bench = Shared()
     bench.want(ONE, TWO)
@@ -87,7 +87,7 @@ def test_a_partition_that_leaves_is_released_once_what_is_in_flight_is_resolved_
     assert bench.reader.assignment.departed.given_up == 0
 
 
-def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
+def test_partition_is_given_up_at_the_deadline():
     """Promise 16: a hand-over has one deadline."""
     bench = Shared()
     bench.want(ONE)
@@ -106,7 +106,7 @@ def test_at_the_deadline_a_partition_is_given_up_with_what_is_in_flight():
     assert bench.stored(ONE) == 0
 
 
-def test_a_partition_that_comes_back_begins_where_its_offset_is_stored():
+def test_returning_partition_starts_at_its_stored_offset():
     bench = Shared()
     bench.want(ONE)
     ((_, owners),) = bench.take()
@@ -126,7 +126,7 @@ def test_a_partition_that_comes_back_begins_where_its_offset_is_stored():
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_after_a_wait_a_replica_emits_nothing_before_it_is_known_what_is_its_own(is_shared):
+def test_nothing_is_emitted_between_a_wait_and_the_next_poll(is_shared):
     """Promise 9: a process that was frozen in the wait goes on there, and has lost its session."""
     bench = Shared() if is_shared else Bench()
     if is_shared:
@@ -156,7 +156,7 @@ def test_answers_of_a_partition_that_is_gone_are_ignored():
     assert bench.stored(ONE) == 0
 
 
-def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_plan():
+def test_fenced_partition_waits_for_a_newer_plan():
     """Promise 9: else two replicas that read plans at different times would take turns."""
     bench = Shared()
     bench.want(ONE, TWO, planned_at=1.0, now=1.0)
@@ -169,7 +169,7 @@ def test_one_that_another_replica_took_is_given_up_and_not_opened_by_the_old_pla
     assert bench.reader.assignment.holds == {ONE, TWO}
 
 
-def test_a_sink_that_is_told_late_of_another_owner_harms_no_later_ownership():
+def test_late_fence_of_a_sink_harms_no_later_ownership():
     bench = Shared()
     bench.want(ONE)
     place = place_of(bench, ONE)
@@ -181,7 +181,7 @@ def test_a_sink_that_is_told_late_of_another_owner_harms_no_later_ownership():
     assert bench.reader.assignment.holds == {ONE}
 
 
-def test_a_partition_that_is_wanted_again_while_it_leaves_is_released_first():
+def test_partition_wanted_again_is_released_first():
     bench = Shared()
     bench.want(ONE)
     ((_, owners),) = bench.take()
@@ -205,7 +205,7 @@ def test_a_pause_emits_nothing_new_and_ends():
     assert len(bench.take()) == 1
 
 
-def test_a_claim_that_waited_past_the_session_takes_nothing_from_who_has_it_by_now():
+def test_stale_claim_takes_nothing_from_the_new_owner():
     """Promise 9: the plan by which it was asked may be old; only a later one opens it."""
     bench = Shared()
     bench.want(ONE)

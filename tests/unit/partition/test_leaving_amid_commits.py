@@ -56,7 +56,7 @@ class Amid(Bench):
             self.reader.commit(now, force=True)
 
 
-def test_a_partition_whose_offset_is_being_stored_is_released_when_that_is_answered():
+def test_release_waits_for_the_commit_under_way():
     bench = Amid()
     bench.want(TWO, planned_at=1.0, now=1.0)
     bench.turn(1.0)
@@ -70,7 +70,7 @@ def test_a_partition_whose_offset_is_being_stored_is_released_when_that_is_answe
     assert bench.reader.assignment.departed.given_up == 0
 
 
-def test_without_an_answer_it_is_given_up_at_the_deadline_and_a_late_one_changes_nothing():
+def test_unanswered_commit_ends_at_the_deadline():
     bench = Amid()
     bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
     bench.turn(6.0)
@@ -107,7 +107,7 @@ def test_a_refusal_that_comes_late_harms_no_later_ownership(error):
     assert bench.stored(ONE) == 4
 
 
-def test_an_answer_that_comes_late_is_not_taken_for_what_a_later_ownership_has_stored():
+def test_late_answer_counts_for_no_later_ownership():
     """Else it would think more stored than is, and let go of what it must read again."""
     bench = Amid()
     bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)

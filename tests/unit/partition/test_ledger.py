@@ -26,7 +26,7 @@ def emitted_ledger(*numbers, position=0):
     return ledger
 
 
-def test_repeated_late_and_unknown_acks_are_counted_and_change_nothing():
+def test_late_acks_are_counted_and_ignored():
     """Promise 5: late, repeated or unknown acks are counted and ignored."""
     ledger = emitted_ledger(5, 6, 9)
     assert ledger.resolve(offsets(5, 6)) == 2
@@ -117,7 +117,7 @@ class LedgerMachine(RuleBasedStateMachine):
 TestLedgerAgreesWithItsModel = LedgerMachine.TestCase
 
 
-def test_all_that_was_emitted_below_an_offset_resolves_at_once_whatever_became_of_it():
+def test_resolve_below_resolves_every_emitted_record():
     ledger = emitted_ledger(0, 1, 5, 6, 9)
     ledger.fetched(offsets(12))
     ledger.fail(1)
@@ -233,7 +233,7 @@ def test_whatever_happens_the_ledger_agrees_with_a_dictionary():
     )
 
 
-def test_progress_counts_records_below_the_last_submitted_offset_only() -> None:
+def test_progress_counts_below_the_submitted_offset() -> None:
     progress = CommitProgress(5)
     progress.read = 3
     progress.submit(8, behind=1)

@@ -51,7 +51,7 @@ def stored(partition):
     partition.stored(partition.progress())
 
 
-def test_the_window_is_bounded_in_bytes_and_one_larger_record_passes_alone():
+def test_byte_limit_lets_one_larger_record_pass():
     partition = manager(max_pending_bytes=50)
     partition.fetched(chunk(0, size=100), 0.0)
     partition.fetched(chunk(1, size=100), 0.0)
@@ -95,7 +95,7 @@ def led(*runs, start=0, size=10):
     return Chunk(FLIGHTS, np.array(numbers, np.int64), payloads, tuple(epochs))
 
 
-def test_the_position_carries_the_leader_epoch_of_the_record_before_the_last_completed_offset():
+def test_position_carries_the_previous_leader_epoch():
     """Kafka's KIP-101: an offset is checked with the epoch of the record that was read last."""
     partition = manager()
     assert partition.position == Position(0, 7, "id")
@@ -141,7 +141,7 @@ class Looked(np.ndarray[Any, Any]):
 
 
 @pytest.mark.parametrize("completed", range(14))
-def test_every_message_from_the_first_unresolved_chunk_on_is_found_and_no_other(completed):
+def test_messages_in_flight_are_found(completed):
     partition = manager()
     chunks = [[0, 1], [4], [6, 9], [12]]
     for numbers in chunks:
@@ -199,7 +199,7 @@ def test_a_commit_from_before_a_restart_lets_nothing_be_emitted():
     assert len(emit(partition)) == 10
 
 
-def test_nothing_is_foreseen_since_a_call_ahead_of_the_stored_offset_may_come_twice():
+def test_at_most_once_foresees_nothing():
     partition = ahead_manager()
     partition.fetched(chunk(0, 1), 0.0)
     store(partition)

@@ -60,7 +60,7 @@ def test_lost_records_halt_the_partition_and_move_no_offset(how):
     assert bench.drain(4.0) == 2
 
 
-def test_a_run_to_the_end_does_not_end_before_a_place_past_the_end_is_cleared_up():
+def test_run_to_the_end_waits_for_recovery():
     """Promise 12: a log that ends before our offset was cut off, or its leader lags behind."""
     bench = Bench()
     lose(bench, "truncated")
@@ -110,7 +110,7 @@ def test_records_in_flight_resolve_before_a_lost_range_is_passed():
     assert bench.stored() == 10
 
 
-def test_a_topic_created_again_while_it_is_read_is_noticed_by_its_id():
+def test_recreated_topic_is_noticed_by_its_id():
     """Storm 18: also when it holds more records than our offset."""
     bench = Bench(start=SKIP_LOSS, assignment={"discover_interval_seconds": 10})
     bench.fill(ONE, 3)
@@ -146,7 +146,7 @@ def say_missing(bench):
         bench.reader.assignment.fail(place, TopicMissing("t"))
 
 
-def test_a_topic_that_is_another_when_it_is_asked_for_is_not_read_on_as_the_old_one():
+def test_recreated_topic_is_never_read_as_the_old_one():
     bench = Bench(start=SKIP_LOSS)
     bench.fill(ONE, 4)
     bench.start()
@@ -166,7 +166,7 @@ def found(offset, log, **facts):
     return loss_of(ORDERS, Position(offset, 2, "id"), log, **facts)
 
 
-def test_a_log_cut_off_and_written_anew_goes_on_where_it_diverged():
+def test_truncated_log_resumes_where_it_diverged():
     """Faults K04: the new records between the cut and the offset are not skipped."""
     loss = found(100, Log(0, 160, "id"), diverged_at=60)
     assert (loss.reason, loss.lost, loss.resume.offset) == ("truncated", 40, 60)
@@ -180,7 +180,7 @@ def test_only_what_is_further_behind_than_allowed_is_skipped():
     assert (loss.reason, loss.lost, loss.resume.offset) == ("behind", 1, 11)
 
 
-def test_where_no_record_was_read_the_leaders_epoch_stands_for_it():
+def test_first_position_carries_the_leaders_epoch():
     """Faults K04: a log cut off below a first position, and written anew, is noticed."""
     log = Log(10, 100, "id", leader_epoch=5)
     at = Position(4, 2, "id")

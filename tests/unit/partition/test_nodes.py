@@ -204,7 +204,7 @@ def test_a_plan_whose_reply_is_lost_is_read_back(server: FaultyNodes, landed: bo
     assert progress(server, A) == plan(5, 9, 12)
 
 
-def test_a_plan_that_does_not_go_on_from_its_position_is_not_sent(server: FaultyNodes) -> None:
+def test_plan_that_skips_offsets_is_not_sent(server: FaultyNodes) -> None:
     """Promise 14: nobody could read it back; those beside it are not stored either."""
     nodes = owner(server, A, B)
     before = dict(server.nodes)
@@ -228,7 +228,7 @@ def dropped(logs: Any) -> list[tuple[str, list[int]]]:
     ]
 
 
-def test_transactions_that_a_plain_position_drops_are_told_once_and_when_it_is_stored(
+def test_dropped_transactions_are_logged_once(
     server: FaultyNodes,
 ) -> None:
     nodes, successor = owner(server, A, B), process()

@@ -81,7 +81,7 @@ class RangeBench(GatedBench):
         return self.store.load(ONE)
 
 
-def test_a_range_is_stored_as_planned_then_sealed_and_then_its_offset_moves():
+def test_range_is_planned_then_sealed_then_committed():
     bench = RangeBench()
     bench.open(10)
     bench.plan(6, 9)
@@ -111,7 +111,7 @@ def lose(bench):
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_ranges_that_nobody_has_read_are_planned_anew_behind_a_loss(is_running):
+def test_unread_ranges_are_planned_again_after_a_loss(is_running):
     """Promise 12: as records that were not read here, by policy."""
     bench = RangeBench(start=SKIP_LOSS)
     bench.open(10)

@@ -16,7 +16,7 @@ def queue(policy=STEADY):
     return RetryQueue(policy, random.Random(1))
 
 
-def test_the_limit_counts_retries_so_a_record_is_tried_once_more_than_it():
+def test_limit_counts_retries_not_attempts():
     """Promise 13: up to a limit, and then to the dead letters."""
     retries = queue()
     assert [retries.failed(7, now) for now in range(4)] == [True, True, True, False]
@@ -108,7 +108,7 @@ class RetriesAndModel(RuleBasedStateMachine):
             assert self.queue.attempts(offset) == self.failures.get(offset, 0) + 1
 
 
-def test_whatever_happens_the_retry_queue_agrees_with_a_dictionary():
+def test_retry_queue_agrees_with_its_model():
     """Promise 13: a record waits its time, longer after each failure, and not beyond the limit."""
     run_state_machine_as_test(
         RetriesAndModel, settings=settings(max_examples=60, stateful_step_count=40)

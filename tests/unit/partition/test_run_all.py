@@ -50,7 +50,7 @@ def test_all_are_sent_before_the_first_reply_is_waited_for() -> None:
     assert [run.future.result(0) for run in runs] == [[None, None], [None]]
 
 
-def test_a_session_that_ends_is_told_but_for_what_is_refused_for_good() -> None:
+def test_ended_session_is_reported_except_for_final_errors() -> None:
     server = Server({"lost": ReplyLost(), "refused": StoreError("no")}, iter((False, True)))
     runs = [Run(asks(path, "next")) for path in ("done", "lost", "refused")]
     run_all(runs, server.send, server.session_ended)

@@ -8,7 +8,7 @@ from partition.errors import (
 from tests.support.consumer import ONE, SKIP_LOSS, Bench
 
 
-def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_again():
+def test_ended_session_stops_emission_until_the_claim():
     """Faults Z05: the ownership is dropped at once, not with the next commit."""
     bench = Bench()
     bench.fill(ONE, 5)
@@ -23,7 +23,7 @@ def test_from_a_session_s_end_on_nothing_is_emitted_until_the_partition_is_ours_
     assert len(bench.reader.next_chunk(0.0)[0]) == 5
 
 
-def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_unclaimed():
+def test_session_end_while_opening_emits_nothing_unclaimed():
     """Promise 9."""
     bench = Bench()
     bench.fill(ONE, 3)
@@ -47,8 +47,8 @@ def test_a_session_that_ends_while_a_partition_is_opened_lets_it_emit_nothing_un
     assert len(bench.emit()) == 3
 
 
-def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
-    """Promise 2: no last completed offset of before is stored until the partition starts anew."""
+def test_jump_that_landed_at_session_end_stays():
+    """Promise 2: no offset of before is stored until the partition starts anew."""
     bench = Bench(start=SKIP_LOSS)
     bench.fill(ONE, 5)
     bench.start()
@@ -76,7 +76,7 @@ def test_a_jump_that_landed_as_its_session_ended_is_not_taken_back():
     assert bench.stored() == 30
 
 
-def test_a_session_that_ended_just_before_the_last_commit_is_waited_out():
+def test_last_commit_waits_for_the_claim():
     """Promise 16."""
     bench = Bench()
     bench.fill(ONE, 5)

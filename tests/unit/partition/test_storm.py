@@ -68,7 +68,7 @@ def fault(layout: str, nodes: dict[str, Any], topics=("t",)) -> StormUnreadable:
     return caught.value
 
 
-def test_a_core_node_says_where_to_read_on_and_where_that_was_found():
+def test_core_node_gives_offset_and_path():
     found = read_offsets(Nodes({"/kafka/wc/partition_3": core(15266940, 3)}), "core",
                          "/kafka/wc", ["t"])  # fmt: skip
     assert found == {
@@ -161,7 +161,7 @@ def test_a_node_of_another_partition_is_an_error(node):
     assert error.needed == "t[0]'s"
 
 
-def test_a_path_that_leads_nowhere_is_an_error_that_says_what_is_there():
+def test_wrong_path_error_lists_the_children():
     """Storm 9: a wrong ZooKeeper or path shows itself before anything is stored."""
     assert fault("core", {"/other": b""}).found == "no such node"
     old = {f"/s/kafka{n}:9092:0": b"8" for n in range(7)}
@@ -246,7 +246,7 @@ def test_without_currtx_nothing_tells_what_is_committed(layout):
     ],
     ids=str,
 )
-def test_a_trident_node_that_is_no_batch_is_an_error_that_names_it(data):
+def test_invalid_trident_node_is_an_error(data):
     """Storm 13: a transaction's node that cannot be read is never passed over for another."""
     older = {"/s/coordinator/currtx": 5, "/s/user/partition_0/3": batch(1, 2)}
     error = fault("trident", {**older, "/s/user/partition_0/4": data})
@@ -270,7 +270,7 @@ def test_a_trident_node_that_is_no_batch_is_an_error_that_names_it(data):
     ],
     ids=str,
 )
-def test_a_trident_client_node_that_is_no_batch_is_an_error_that_names_it(data):
+def test_invalid_trident_client_node_is_an_error(data):
     """Storm 13: a transaction's node that cannot be read is never passed over for another."""
     error = fault("trident-client", {"/s/coordinator/currtx": 5, "/s/user/t@0/4": data})
     assert error.path == "/s/user/t@0/4"
@@ -283,7 +283,7 @@ def test_a_transaction_s_number_is_not_guessed(name):
     assert error.path == f"/s/user/partition_0/{name}"
 
 
-def test_a_node_that_goes_while_it_is_read_tells_that_storm_still_runs():
+def test_vanished_node_means_storm_still_runs():
     class Running(Nodes):
         def get(self, path: str) -> ZNode | None:
             return None if path.endswith("/4") else super().get(path)
@@ -308,7 +308,7 @@ def test_no_answer_is_not_no_offset():
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 100)), min_size=1, max_size=8),
     st.integers(0, 31),
 )
-def test_what_is_resumed_at_is_what_the_committed_transactions_read(sizes, current):
+def test_resume_offset_follows_committed_transactions(sizes, current):
     """Storm 10: whichever transactions are there, none is skipped and none read twice."""
     transactions = sorted({number for number, _ in sizes})
     starts = [0]

@@ -36,7 +36,7 @@ def test_a_rate_that_is_no_number_above_0_is_refused(rate):
     pauses=st.lists(st.floats(0, 0.5), max_size=50),
     wanted=st.integers(1, 10_000),
 )
-def test_in_no_stretch_of_time_more_passes_than_the_rate_and_a_burst(rate, pauses, wanted):
+def test_rate_is_never_exceeded_by_more_than_a_burst(rate, pauses, wanted):
     throttle = Throttle(rate)
     now, passed_at = 0.0, []
     for pause in pauses:

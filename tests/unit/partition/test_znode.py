@@ -126,7 +126,7 @@ KIND = {"kind": "transactional", "committed": 41}
         ),
     ],
 )
-def test_transactions_that_do_not_fit_are_corrupt_and_never_absent(found: Any, says: str) -> None:
+def test_invalid_transactions_are_corrupt(found: Any, says: str) -> None:
     """Promise 8: a record of them that cannot be read is not "nothing is open".
 
     Storm 42: a record that is not whole does not look like none.
@@ -227,7 +227,7 @@ def test_anything_else_is_corrupt_and_not_empty(data: bytes) -> None:
         decode_topic(TOPIC_PATH, data)
 
 
-def test_a_list_that_a_later_version_wrote_is_refused_and_says_so():
+def test_topic_node_of_a_later_version_is_rejected():
     """O06."""
     with pytest.raises(StoreCorrupt, match='"version" 2, which a later version'):
         decode_topic(TOPIC_PATH, b'{"headrace":{"version":2,"begun":{"all":true}}}')

@@ -88,7 +88,7 @@ def test_a_change_that_never_arrived_is_made_again():
     assert asked.count(Pause) == 1
 
 
-def test_who_does_not_hear_how_it_ended_is_told_that_it_may_have_been_done():
+def test_lost_reply_error_says_the_change_may_be_made():
     nodes = FaultyNodes()
     nodes.lose_replies = 1
     written = []
@@ -173,7 +173,7 @@ def test_the_password_is_not_in_the_repr(security):
     assert CANARY not in f"{security}"
 
 
-def test_the_log_keeps_the_newest_warning_and_drops_what_is_below(caplog):
+def test_kazoo_log_keeps_the_newest_warning(caplog):
     log = KazooLog()
     for name in ("kazoo", "kazoo.headrace"):
         caplog.set_level(1, logger=name)  # as an operator who wants to see everything

@@ -27,7 +27,7 @@ def turn(bench, now=0.0):
     return [] if emission is None else emission[1].tolist()
 
 
-def test_the_place_behind_a_record_is_stored_before_it_is_emitted():
+def test_at_most_once_stores_before_it_emits():
     bench = ahead()
     bench.start()
     bench.fill(ONE, 3)
@@ -40,7 +40,7 @@ def test_the_place_behind_a_record_is_stored_before_it_is_emitted():
     assert turn(bench) == [0, 1, 2]
 
 
-def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lost():
+def test_crash_at_most_once_repeats_nothing():
     bench = ahead(fetch_records=5, chunk_records=2)
     bench.start()
     bench.fill(ONE, 20)
@@ -55,7 +55,7 @@ def test_after_a_crash_no_record_is_emitted_again_and_only_what_was_stored_is_lo
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_happens_no_record_is_emitted_twice_and_losses_are_bounded(seed):
+def test_at_most_once_never_emits_twice(seed):
     """Each life ends with a crash, the last one with all resolved."""
     rng = random.Random(seed)
     window = rng.choice([3, 8, 40])

@@ -50,7 +50,7 @@ def journey() -> Journey:
     return Journey()
 
 
-def test_exactly_once_a_plan_is_stored_then_rows_are_committed_then_the_offset_is_stored(
+def test_exactly_once_stores_the_plan_first(
     journey: Journey,
 ) -> None:
     """Promise 14: nothing of it is emitted before; promise 1: no offset is stored before."""
@@ -68,7 +68,7 @@ def test_exactly_once_a_plan_is_stored_then_rows_are_committed_then_the_offset_i
     ]
 
 
-def test_at_least_once_rows_are_durable_before_the_offset_is_on_its_way(journey: Journey) -> None:
+def test_rows_are_durable_before_the_offset_is_stored(journey: Journey) -> None:
     """Promise 1: at no place is an offset stored whose row is not durable."""
     journey.run(b"a", b"b")
     assert [each for each in journey.passed if not each[0].endswith("_fence")] == [
@@ -82,7 +82,7 @@ def test_at_least_once_rows_are_durable_before_the_offset_is_on_its_way(journey:
 
 
 @pytest.mark.parametrize("options", [{}, {"exactly_once": "transactional"}])
-def test_a_letter_is_durable_before_its_record_s_offset_is_on_its_way(
+def test_dead_letter_is_durable_before_the_offset_is_stored(
     journey: Journey, options: dict[str, Any]
 ) -> None:
     """Promise 3."""

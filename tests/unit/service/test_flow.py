@@ -30,7 +30,7 @@ def emitted(bench, now):
     raise AssertionError(counts)
 
 
-def test_a_source_that_is_held_back_emits_nothing_and_the_others_go_on():
+def test_held_back_source_emits_nothing():
     bench = bench_of_two()
     bench.fill(ONE, 5)
     bench.fill(OTHER, 5)
@@ -40,7 +40,7 @@ def test_a_source_that_is_held_back_emits_nothing_and_the_others_go_on():
     assert emitted(bench, 0.0) == {"t": 5, "u": 0}
 
 
-def test_retries_of_a_source_that_is_held_back_come_unless_it_is_silent():
+def test_held_back_source_retries_unless_silent():
     bench = Bench()
     bench.start()
     bench.fill(ONE, 1)
@@ -68,7 +68,7 @@ def test_a_rate_limit_holds_over_all_partitions_of_its_source():
     assert max(counts) == 2
 
 
-def test_a_rate_limit_of_a_pattern_holds_over_all_its_topics_that_no_source_names():
+def test_pattern_rate_limit_covers_its_topics():
     patterns = re.compile("[tu]")
     bench = Bench(sources=("t", patterns), records_per_second={patterns: 10.0})
     bench.log.create_topic("u", 1)

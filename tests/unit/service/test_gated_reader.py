@@ -39,7 +39,7 @@ def stored(bench):
     return found.offset, found.transactions
 
 
-def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
+def test_plan_is_stored_at_once_and_emitted_then():
     """Storm 42: a transaction's record stands in ZooKeeper before its first tuple is emitted."""
     bench = fetched()
     bench.store.holding = True
@@ -52,7 +52,7 @@ def test_what_is_planned_is_stored_at_once_and_emitted_when_that_is_answered():
     assert len(bench.reader.next_chunk(1.0)[0]) == 7
 
 
-def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
+def test_refused_plan_is_never_emitted():
     """Promise 9."""
     bench = fetched()
     gate, mine = bench.modes[ONE], bench.reader
@@ -70,7 +70,7 @@ def test_a_plan_that_another_owner_s_write_refuses_is_never_emitted():
     assert 0 not in dict(mine.assignment.owned())
 
 
-def test_a_partition_that_a_sink_says_is_another_s_emits_nothing_more():
+def test_partition_fenced_by_a_sink_emits_nothing():
     """Promise 9."""
     bench = fetched()
     plan(bench, 4)

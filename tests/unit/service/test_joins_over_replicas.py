@@ -74,7 +74,7 @@ def test_every_order_meets_its_payment_whatever_the_replicas(count):
         assert shop.finish() == list(range(ORDERS))
 
 
-def test_every_order_meets_its_payment_while_replicas_join_one_by_one():
+def test_joins_hold_while_replicas_join():
     """Orders wait for their payments while their partitions change hands."""
     with ExitStack() as closing:
         shop = Shop(closing)

@@ -76,7 +76,7 @@ def view(number, *names, paused=None, plan=True, **owners):
     )
 
 
-def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
+def test_heartbeat_reports_the_applied_plan():
     replica, register, reader = membership()
     replica.poll(1.0)
     assert register.asked[0][0].seen == 0
@@ -88,7 +88,7 @@ def test_the_plan_says_what_is_wanted_and_a_beat_that_it_was_read():
     assert register.asked[1][0].holds == {ONE, TWO}
 
 
-def test_without_an_answer_everything_is_suspended_by_our_own_clock_once():
+def test_silence_suspends_everything_once():
     """Promise 9: that a session has ended is only told at the next connection."""
     replica, register, reader = membership()
     replica.poll(1.0)
@@ -165,7 +165,7 @@ def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
     assert reader.holds == {ONE}
 
 
-def test_of_replicas_that_are_for_one_host_only_the_leader_goes_on():
+def test_one_host_pipeline_runs_on_the_leader_only():
     replica, register, _reader = membership(alone="catalogue 'default' is a SQLite file")
     replica.poll(0.0)
     register.answer(replace(view(1, "a-1", "b-2"), leads=True))
@@ -185,7 +185,7 @@ def joining(*topics):
     return replica, register, reader
 
 
-def test_joined_topics_of_other_counts_are_refused_before_the_first_report():
+def test_join_with_unequal_counts_is_rejected_at_start():
     replica, register, _reader = joining(("orders", 3), ("payments", 2))
     with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
         replica.poll(0.0)

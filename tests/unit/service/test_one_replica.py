@@ -62,7 +62,7 @@ def test_one_replica_starts_without_waiting_for_a_beat(group):
     assert replica.reader.assignment.holds == set(PLACES)
 
 
-def test_one_that_starts_beside_another_waits_until_it_is_given_something(group):
+def test_second_replica_waits_for_its_share(group):
     first = group.start("a")
     until(lambda: first.reader.assignment.holds == set(PLACES), first)
     second = group.start("b")

@@ -16,7 +16,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_the_first_position_is_stored_before_the_first_record_can_be_emitted(bench):
+def test_first_position_is_stored_before_emission(bench):
     """Promise 7: a crash under `latest` skips nothing."""
     bench.fill(ONE, 3)
     bench.start()
@@ -29,7 +29,7 @@ def test_the_first_position_is_stored_before_the_first_record_can_be_emitted(ben
     assert bench.reader.next_chunk(0.0) is None
 
 
-def test_under_latest_records_written_between_a_crash_and_the_restart_are_read():
+def test_latest_reads_records_written_after_a_crash():
     """Promise 7; Storm 4: the position of the first start stands, though nothing was committed."""
     bench = Bench(start=StartPolicy("latest"))
     bench.fill(ONE, 5)
@@ -54,7 +54,7 @@ def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     assert len(bench.emit()) == 1
 
 
-def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(bench):
+def test_taken_over_partition_halts_alone(bench):
     """Promise 9: a commit that another process has overtaken changes nothing."""
     bench.fill(ONE, 4)
     bench.fill(TWO, 4)
@@ -75,7 +75,7 @@ def test_a_partition_that_was_taken_over_is_halted_and_the_others_are_committed(
     assert {record_id >> 48 for record_id in bench.emit()} == {1}
 
 
-def test_nothing_is_committed_past_a_record_that_failed_or_is_pending(bench):
+def test_commit_never_passes_an_unresolved_record(bench):
     """Promise 1: committed stays at or below every pending and failed offset."""
     bench.start()
     bench.fill(ONE, 5)
@@ -121,7 +121,7 @@ def test_what_a_user_may_see_of_a_partition(bench):
     assert two.fetch_latency_seconds is None
 
 
-def test_once_the_session_may_be_over_nothing_is_emitted_before_it_is_known_to_live(bench):
+def test_possibly_ended_session_stops_emission(bench):
     """Promise 9: a process that stood still emits nothing in the turn in which it goes on."""
     bench.start()
     bench.fill(ONE, 3)

@@ -41,7 +41,7 @@ def opened(line):
 
 
 @pytest.mark.parametrize("phase", ["planned", "stored", "processed"])
-def test_a_late_failure_of_an_old_attempt_leaves_the_live_one_alone(phase):
+def test_late_failure_leaves_the_live_attempt_alone(phase):
     """Storm 40: attempts are compared before anything is forgotten."""
     line = transactions()
     line.begin(10)
@@ -57,7 +57,7 @@ def test_a_late_failure_of_an_old_attempt_leaves_the_live_one_alone(phase):
     assert commit(line).end == 10
 
 
-def test_transactions_of_one_number_are_told_apart_by_line_and_attempt():
+def test_equal_txids_differ_by_partition_and_attempt():
     """Storm 43: what one partition hears of its txid changes no other's, nor another attempt."""
     orders, flights = transactions(topic="orders"), transactions(topic="flights")
     assert orders.begin(10).txid == flights.begin(10).txid
@@ -89,7 +89,7 @@ def test_nothing_is_committed_before_all_of_it_is_processed():
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 @pytest.mark.parametrize("has", [6, 7, 8])
-def test_a_crash_between_the_sinks_commit_and_our_record_of_it_commits_nothing_twice(kind, has):
+def test_crash_after_the_sink_commit_commits_nothing_twice(kind, has):
     """Storm 45: the sink's own txid says what it has."""
     ranges = [Range(10 * i, 10 * (i + 1), 10, "0" * 32) for i in range(2)]
     open_ = tuple(OpenTransaction(7 + i, 1, each) for i, each in enumerate(ranges))

@@ -18,7 +18,7 @@ def text(record: Record) -> str:
     return value
 
 
-def test_of_the_rows_of_one_record_the_first_that_is_durable_completes_nothing():
+def test_first_durable_row_completes_no_record():
     """Storm 3: a record completes with its last row, not with its first."""
     fast, slow = HeldSink("fast"), HeldSink("slow")
     slow.gate.clear()
@@ -38,7 +38,7 @@ def test_where_the_offsets_are_stored_must_be_said():
 
 
 @pytest.mark.parametrize("payload", [b"bad", b"again"])
-def test_a_record_that_is_given_up_is_a_durable_letter_before_its_offset_passes(payload):
+def test_dead_letter_is_durable_before_its_offset_passes(payload):
     """Storm 16: at the end of its retries a record is in the dead letters, not gone."""
     with Works(text) as works:
         works.letters_sink.holding = True

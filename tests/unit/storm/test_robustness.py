@@ -13,7 +13,7 @@ from tests.support.pipeline import Works
 
 
 @pytest.mark.parametrize("tries", [6, 60])
-def test_a_poison_record_is_fetched_once_however_often_it_is_tried(tries, monkeypatch):
+def test_poison_record_is_fetched_once(tries, monkeypatch):
     """Storm 48: its payload stays here, what came after it is not fetched again, and it ends."""
     bench = Bench(
         assignment={"retries": RetryPolicy(limit=tries, jitter=0), "limits": InFlightLimits(1000)}

@@ -37,7 +37,7 @@ def letters_of(value: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("gone", [[0], [0, 1, 2], [2]])
-def test_a_record_that_is_compacted_away_while_it_waits_for_its_retry_freezes_nothing(gone):
+def test_compacted_retry_freezes_nothing(gone):
     """Storm 19: it is given again from memory, at the log's end too, and the offset passes."""
     bench = Bench()
     bench.fill(ONE, 3)
@@ -83,7 +83,7 @@ async def hangs_on_bad(record: Record) -> str:
     return (record.value or b"").decode()
 
 
-def test_a_call_that_never_ends_stops_neither_its_record_nor_the_others():
+def test_endless_call_stops_no_record():
     """Storm 26: the time-out ends the call too, or its worker would be gone for ever."""
     with Works(hangs_on_bad, timeout_seconds=0.2) as works:
         works.send(b"bad", b"a", b"b")
@@ -110,7 +110,7 @@ def test_no_topology_has_a_cycle(uses):
     assert len({id(step) for step in steps}) == len(steps)
 
 
-def test_fetching_waits_a_moment_at_most_and_not_at_all_when_an_answer_is_there(monkeypatch):
+def test_fetch_never_delays_waiting_answers(monkeypatch):
     """Storm 29: an ack is never behind a fetch that waits for records."""
     waits: list[float] = []
 

@@ -57,7 +57,7 @@ def test_what_a_new_member_is_to_get_is_revoked_first():
     assert plan.leaving == {THREE: Leaving("a", 2), FOUR: Leaving("a", 2)}
 
 
-def test_a_process_started_anew_blocks_what_an_older_plan_gave_its_name():
+def test_new_process_blocks_grants_of_older_plans():
     """It has read nothing yet, and may read the plan before."""
     was = owned(2, {FOUR: Leaving("a", 2)}, a=[ONE, TWO], b=[THREE])
     members = [member("a", process="other"), member("b", [THREE], seen=2)]
@@ -97,7 +97,7 @@ def test_if_one_has_all_the_leader_gets_all():
 # Surprises
 
 
-def test_if_the_plan_was_lost_members_keep_what_they_hold_and_numbers_go_on():
+def test_members_keep_partitions_when_the_plan_is_lost():
     members = [member("a", [FOUR, THREE], seen=17), member("b", [ONE, TWO], seen=16)]
     plan = next_plan(None, members, ALL, Control())
     assert plan.number == 18
@@ -127,7 +127,7 @@ def moves(owners, previous):
 
 
 @given(situations())
-def test_every_partition_has_one_member_and_counts_differ_by_one_at_most(situation):
+def test_partitions_are_spread_evenly(situation):
     members, partitions, _previous = situation
     owners = balanced(*situation)
     if not members:
