@@ -43,17 +43,18 @@ log = structlog.get_logger()
 T = TypeVar("T")
 MakeData: TypeAlias = Callable[[bytes | None], bytes]
 
+_NO_NAMES = NodeNames("", "", "")
 _CLAIMED_AT_ONCE = 32
 _RETRY_SECONDS = 0.1
 _TRIES = 100  # one is lost only to somebody else's change of the same node
 
 
 class ZooKeeperStore(OffsetStore):
-    """Offsets in ZooKeeper. `hosts` is "host:port,host:port", perhaps with "/chroot".
+    """Offsets in ZooKeeper, by `names`. `hosts` is "host:port,host:port", perhaps with "/chroot".
 
-    One thread makes every request; `open` and `load` wait for it at most `timeout_seconds`,
-    everything else is a future. `kazoo_options` (TLS, `auth_data`, `default_acl`, ...) go to
-    KazooClient; with TLS the server's name is always checked.
+    One thread makes every request; what returns no future waits at most `timeout_seconds`.
+    `kazoo_options` (TLS, `auth_data`, `default_acl`, ...) go to KazooClient; with TLS the server's
+    name is always checked.
 
     `at` is called with "zk_before_write" and "zk_after_write" on the store's thread, for tests
     that end the process there.
@@ -62,7 +63,7 @@ class ZooKeeperStore(OffsetStore):
     def __init__(
         self,
         hosts: str,
-        names: NodeNames,
+        names: NodeNames = _NO_NAMES,
         *,
         session_timeout_seconds: float = 10.0,
         timeout_seconds: float = 15.0,
@@ -72,13 +73,8 @@ class ZooKeeperStore(OffsetStore):
         super().__init__(names)
         self._hosts = hosts
         self._timeout_seconds = timeout_seconds
-        self._connect = partial(
-            ZooKeeperConnection,
-            hosts,
-            kazoo_options or {},
-            session_timeout_seconds=session_timeout_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+        self._session_timeout_seconds = session_timeout_seconds
+        self._kazoo_options = dict(kazoo_options or {})
         self._at = at
         self._worker: _Worker | None = None
 
@@ -99,21 +95,33 @@ class ZooKeeperStore(OffsetStore):
     def open(self) -> None:
         """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
         if self._worker is None:
-            connection = self._connect()
+            connection = ZooKeeperConnection(
+                self._hosts,
+                self._kazoo_options,
+                session_timeout_seconds=self._session_timeout_seconds,
+                timeout_seconds=self._timeout_seconds,
+            )
             connection.open()
             self._held = Holdings()
             self._worker = _Worker(connection, self.session_ended, self._at)
 
     def load(self, partition: Partition) -> StoredOffset | None:
-        end = time.monotonic() + self._timeout_seconds
-        future = self._queue(self._load(partition), end=end)
-        try:
-            return future.result(self._timeout_seconds + 1.0)
-        except TimeoutError:
-            future.cancel()
-            what = f"for {self._names.path(partition)}"
-            reason = f"no answer in {self._timeout_seconds:g} seconds"
-            raise StoreUnavailable(what, reason) from None
+        return self._result(self._names.path(partition), self._load(partition))
+
+    # An operator's access to single nodes. Raises StoreUnavailable after `timeout_seconds`.
+
+    def children(self, path: str) -> list[str] | None:
+        return cast("list[str] | None", self._result(path, _asked(Children(path or "/"))))
+
+    def get(self, path: str) -> ZNode | None:
+        return cast("ZNode | None", self._result(path, _asked(Read(path or "/"))))
+
+    def change(self, path: str, function: MakeData) -> bytes:
+        """Set a node to what `function` makes of its data (None: no node), and return that.
+
+        Raises what `function` raises, and nothing is changed then. See `changing`.
+        """
+        return self._result(path, changing(path, function))
 
     def submit(self, steps: Steps[T]) -> Future[T]:
         """Carry out requests in the offsets' own session, before whatever else waits here.
@@ -128,6 +136,15 @@ class ZooKeeperStore(OffsetStore):
         worker, self._worker = self._worker, None
         if worker is not None and not worker.close(self._timeout_seconds):
             log.warning("zookeeper_closed_without_reply", hosts=self._hosts)
+
+    def _result(self, path: str, steps: Steps[T]) -> T:
+        future = self._queue(steps, end=time.monotonic() + self._timeout_seconds)
+        try:
+            return future.result(self._timeout_seconds + 1.0)
+        except TimeoutError:
+            future.cancel()
+            reason = f"no answer in {self._timeout_seconds:g} seconds"
+            raise StoreUnavailable(f"for {path}", reason) from None
 
     def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
         return self._queue(steps, claims=claims)
@@ -229,73 +246,6 @@ class _Worker:
         if ended:
             self._drop_ownership()
         return ended
-
-
-class ZooKeeperEditor:
-    """An operator's access to single nodes. Parameters: see ZooKeeperStore.
-
-    Each call waits at most `timeout_seconds`, then raises StoreUnavailable; it raises StoreError
-    when it is refused for good. Any thread may call, one at a time.
-    """
-
-    def __init__(
-        self,
-        hosts: str,
-        *,
-        session_timeout_seconds: float = 10.0,
-        timeout_seconds: float = 15.0,
-        kazoo_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._connect = partial(
-            ZooKeeperConnection,
-            hosts,
-            kazoo_options or {},
-            session_timeout_seconds=session_timeout_seconds,
-            timeout_seconds=timeout_seconds,
-        )
-        self._connection: ZooKeeperConnection | None = None
-
-    def open(self) -> None:
-        """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
-        if self._connection is None:
-            connection = self._connect()
-            connection.open()
-            self._connection = connection
-
-    def children(self, path: str) -> list[str] | None:
-        return cast("list[str] | None", self._run(path, _asked(Children(path or "/"))))
-
-    def get(self, path: str) -> ZNode | None:
-        return cast("ZNode | None", self._run(path, _asked(Read(path or "/"))))
-
-    def change(self, path: str, function: MakeData) -> bytes:
-        """Set a node to what `function` makes of its data (None: no node), and return that.
-
-        Raises what `function` raises, and nothing is changed then. See `changing`.
-        """
-        return self._run(path, changing(path, function))
-
-    def close(self) -> None:
-        """Disconnect, in about `timeout_seconds` at most. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-            connection.disconnect(self._timeout_seconds)
-
-    def _run(self, path: str, steps: Steps[T]) -> T:
-        connection = self._connection
-        if connection is None:
-            raise StoreUnavailable(f"for {path}", "the editor is not open")
-        run = Run(steps)
-        send = partial(connection.begin, end=time.monotonic() + self._timeout_seconds)
-
-        def session_ended() -> bool:
-            connection.acknowledge()
-            return False  # nothing of ours ends with a session
-
-        run_all([run], send, session_ended)
-        return run.future.result()
 
 
 def changing(path: str, function: MakeData) -> Steps[bytes]:

@@ -44,7 +44,7 @@ from service.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
     from topology.topology import Topology
 
@@ -91,7 +91,7 @@ def with_change(path: str, data: bytes | None, change: OffsetChange) -> bytes:
 class ReplicaNodes:
     """The nodes of one pipeline. Everything raises StoreUnavailable, StoreError, StoreCorrupt."""
 
-    def __init__(self, nodes: "ZooKeeperEditor", root: str, pipeline: str) -> None:
+    def __init__(self, nodes: "ZooKeeperStore", root: str, pipeline: str) -> None:
         self._nodes = nodes
         self._root = root
         self.pipeline = pipeline
@@ -119,7 +119,7 @@ class ReplicaNodes:
         return decode_control(self.control_path, node and node.data)
 
     def change_control(self, function: Callable[[Control], Control]) -> Control:
-        """Change what operators ask for, and return it; see `ZooKeeperEditor.change`."""
+        """Change what operators ask for, and return it; see `ZooKeeperStore.change`."""
         path = self.control_path
         made = self._nodes.change(
             path, lambda data: encode_control(function(decode_control(path, data)))
@@ -139,10 +139,10 @@ class ReplicaNodes:
 @contextmanager
 def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNodes]:
     """Open a pipeline's nodes, in their own session. Raises StoreUnavailable, StoreError."""
-    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
     settings = config.zookeeper
-    editor = ZooKeeperEditor(
+    editor = ZooKeeperStore(
         settings.hosts,
         session_timeout_seconds=settings.session_timeout_seconds,
         kazoo_options=settings.security().kazoo_options(),

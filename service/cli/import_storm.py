@@ -45,7 +45,7 @@ from service.cli.common import (
 from service.errors import NotImported, StormStillRuns
 
 if TYPE_CHECKING:
-    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
     from topology.steps import Source
 
@@ -351,15 +351,15 @@ def _chosen(sources: "Sequence[Source]", topic: str | None) -> "Sequence[Source]
     return meant
 
 
-def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperEditor":
+def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperStore":
     """Return a reader of Storm's ensemble; credentials go to none but our own."""
-    from partition.zookeeper.zookeeper_store import ZooKeeperEditor
+    from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
     if storm_hosts is not None:
-        return ZooKeeperEditor(storm_hosts)
+        return ZooKeeperStore(storm_hosts)
     hosts = settings.zookeeper.hosts.partition("/")[0]  # Storm's path begins at the real root
     options = settings.zookeeper.security().kazoo_options()
-    return ZooKeeperEditor(hosts, kazoo_options=options)
+    return ZooKeeperStore(hosts, kazoo_options=options)
 
 
 def _moved(first: Found, second: Found) -> list[Partition]:

@@ -12,7 +12,7 @@ from partition.errors import StoreError, StoreUnavailable
 from partition.records import Partition
 from partition.storm_offsets import read_offsets
 from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
-from partition.zookeeper.zookeeper_store import ZooKeeperEditor
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.support.patience import seconds, slack
 from tests.support.zookeeper import Proxy, expire
 
@@ -39,7 +39,7 @@ def editor_of():
     opened = []
 
     def make(hosts, **options):
-        editor = ZooKeeperEditor(hosts, **{"timeout_seconds": 10.0, **options})
+        editor = ZooKeeperStore(hosts, **{"timeout_seconds": 10.0, **options})
         opened.append(editor)
         editor.open()
         editor.open()  # changes nothing
@@ -145,7 +145,7 @@ def test_a_server_that_is_away_is_no_answer_in_bounded_time(zookeeper, editor_of
     """Storm 8: no answer is an error, in bounded time."""
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
-        ZooKeeperEditor("127.0.0.1:1", timeout_seconds=0.5).open()
+        ZooKeeperStore("127.0.0.1:1", timeout_seconds=0.5).open()
     proxy = Proxy(zookeeper.port)
     try:
         editor = editor_of(proxy.address, timeout_seconds=1.0)

@@ -16,7 +16,7 @@ from partition.offsets.requests import (
     Write,
 )
 from partition.zookeeper.zookeeper_client import KazooLog, ZooKeeperSecurity
-from partition.zookeeper.zookeeper_store import ZooKeeperEditor, changing
+from partition.zookeeper.zookeeper_store import ZooKeeperStore, changing
 from tests.support.faulty_store import FaultyNodes
 
 PATH = "/headrace/shop/@control"
@@ -131,7 +131,7 @@ def test_a_node_that_others_change_all_the_while_is_given_up():
 
 
 def test_an_editor_that_is_not_open_says_so():
-    editor = ZooKeeperEditor("127.0.0.1:1")
+    editor = ZooKeeperStore("127.0.0.1:1")
     with pytest.raises(StoreUnavailable, match="not open"):
         editor.change(PATH, once)
     editor.close()
