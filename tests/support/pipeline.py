@@ -218,7 +218,7 @@ class Works:
     def __enter__(self) -> Self:
         self.reader.open()
         self.pipeline.open()
-        if self.reader.assignment.is_shared:  # nothing is opened before `want`
+        if self.reader.assignment._policy.shared:  # nothing is opened before `want`
             self.turn(2)
             return self
 

@@ -14,7 +14,7 @@ from partition.storm_offsets import read_offsets
 from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.support.patience import seconds, slack
-from tests.support.zookeeper import Proxy, expire
+from tests.support.zookeeper import Proxy, expire, kazoo_of
 
 pytestmark = pytest.mark.integration
 
@@ -107,7 +107,7 @@ def test_a_reply_lost_on_the_way_counts_as_done(zookeeper, editor_of, client, pa
 def test_it_goes_on_in_a_new_session(zookeeper, editor_of, path):
     editor = editor_of(zookeeper.address)
     editor.change(path, appended)
-    expire(editor._connection.client, zookeeper)
+    expire(kazoo_of(editor), zookeeper)
     assert editor.change(path, appended) == b"xx"
 
 
