@@ -17,9 +17,9 @@ from partition.offsets.requests import (
     CheckNode,
     NodeChanged,
     NodeExists,
-    ReplyLost,
     Pause,
     Read,
+    ReplyLost,
     SessionEnded,
     ZNode,
 )
