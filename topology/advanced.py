@@ -1,18 +1,18 @@
 """Advanced bolts, which anchor, ack and fail tuples themselves, and their runner.
 
-For what one value in and some values out cannot say: joins, aggregations, anything that
-keeps a tuple and answers later. `Collector` only records what a bolt asks for; the pipeline
-carries it out, chunk by chunk. Pure: no I/O, no clock.
+They are for joins, aggregations, and everything that keeps a tuple and answers later. `Collector`
+only records what a bolt asks for; the pipeline carries it out, chunk by chunk. Pure: no I/O, no
+clock.
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutine, isgenerator
 from itertools import repeat
 from threading import get_ident
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -33,11 +33,11 @@ Mark: TypeAlias = tuple[int, int, int, int]
 
 
 class Tuple(msgspec.Struct, Generic[Value], eq=False):
-    """A value on its way, and the record, or records, that it is anchored to.
+    """A value, and the record, or records, that it is anchored to.
 
     `source` is the step or the topic it comes from, `stream` that step's stream: so a join knows
-    its sides. A bolt may keep a tuple and acks or fails it once. What it never acks nor fails
-    expires with its tree; then the record comes again, as another tuple.
+    its sides. A bolt may keep a tuple, and acks or fails it once. Otherwise it expires with its
+    tree, and the record comes again, as another tuple.
     """
 
     value: Value
@@ -48,11 +48,18 @@ class Tuple(msgspec.Struct, Generic[Value], eq=False):
     is_settled: bool = False  # acked or failed by the bolt
 
 
+class Emitted(NamedTuple):
+    value: Any
+    trees: tuple[int, ...]  # of its anchors
+    stream: str
+    task: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Values for one stream, in the order in which they were emitted.
+    """Values for one stream, in the order of their emission.
 
-    `trees` has the tree of each value's anchor, and NO_TREE where it has several or none: then
+    `trees` has the tree of each value's anchor, or NO_TREE if it has several or none: then
     `several` has them, by the value's index. `tasks` has the tasks of values that name one.
     """
 
@@ -67,36 +74,27 @@ class Emission:
 class Actions:
     """Emits, acks, fails and resets that advanced bolts asked for.
 
-    Carry them out in this order: what failed fails; then the values go on and their edges become
-    known; then what is acked is acked. In between nothing can complete by mistake, as a tuple's own
-    edge is outstanding until it is acked.
+    Carry them out in this order: fail the failed tuples; send the values, so that their edges are
+    known; then ack. Nothing can complete in between, as a tuple's own edge is outstanding until
+    it is acked.
     """
 
-    values: list[Any] = field(default_factory=list)
-    trees: list[int] = field(default_factory=list)
-    streams: list[str] = field(default_factory=list)
-    several: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    tasks: dict[int, int] = field(default_factory=dict)
+    emitted: list[Emitted] = field(default_factory=list)
     acked: list[Tuple[Any]] = field(default_factory=list)
     failed: list[tuple[Tuple[Any], Exception]] = field(default_factory=list)
     reset: list[Tuple[Any]] = field(default_factory=list)
-    errors: list[Exception] = field(default_factory=list)  # of calls that had no tuple
+    errors: list[Exception] = field(default_factory=list)  # of calls without a tuple
 
     def emissions(self) -> Iterator[Emission]:
-        trees = np.array(self.trees, np.int64)
-        names = list(dict.fromkeys(self.streams))
-        if len(names) == 1:
-            yield Emission(names[0], self.values, trees, self.several, self.tasks)
-            return
-        for name in names:
-            indices = [index for index, stream in enumerate(self.streams) if stream == name]
-            yield Emission(
-                name,
-                [self.values[index] for index in indices],
-                trees[indices],
-                moved(self.several, indices),
-                moved(self.tasks, indices),
-            )
+        by_stream: dict[str, list[Emitted]] = {}
+        for each in self.emitted:
+            by_stream.setdefault(each.stream, []).append(each)
+        for stream, found in by_stream.items():
+            trees = [each.trees[0] if len(each.trees) == 1 else NO_TREE for each in found]
+            several = {n: each.trees for n, each in enumerate(found) if len(each.trees) != 1}
+            tasks = {n: each.task for n, each in enumerate(found) if each.task is not None}
+            values = [each.value for each in found]
+            yield Emission(stream, values, np.array(trees, np.int64), several, tasks)
 
     def acks(self) -> tuple[Trees, Edges]:
         count = len(self.acked)
@@ -105,41 +103,25 @@ class Actions:
             np.fromiter((each.edge for each in self.acked), np.uint64, count),
         )
 
-    def resets(self) -> Trees:
-        """Return the trees whose time starts anew."""
-        return np.fromiter((each.tree for each in self.reset), np.int64, len(self.reset))
-
     def mark(self) -> Mark:
-        return len(self.values), len(self.acked), len(self.failed), len(self.reset)
+        return len(self.emitted), len(self.acked), len(self.failed), len(self.reset)
 
     def cut(self, mark: Mark) -> None:
-        """Drop what was recorded since `mark`, and unsettle the tuples settled since then."""
-        values, acked, failed, reset = mark
+        """Drop the actions since `mark`, and unsettle the tuples settled since then."""
+        emitted, acked, failed, reset = mark
         for tuple_ in self.acked[acked:]:
             tuple_.is_settled = False
         for tuple_, _error in self.failed[failed:]:
             tuple_.is_settled = False
-        del self.values[values:], self.trees[values:], self.streams[values:]
-        del self.acked[acked:], self.failed[failed:], self.reset[reset:]
-        for index in [index for index in self.several if index >= values]:
-            del self.several[index]
-        for index in [index for index in self.tasks if index >= values]:
-            del self.tasks[index]
-
-
-def moved(kept: dict[int, Any], indices: list[int]) -> dict[int, Any]:
-    """Return the entries of `indices`, by their new index."""
-    if not kept:
-        return {}
-    return {now: kept[index] for now, index in enumerate(indices) if index in kept}
+        del self.emitted[emitted:], self.acked[acked:]
+        del self.failed[failed:], self.reset[reset:]
 
 
 class Collector(Generic[Out]):
     """Records what an advanced bolt does with its tuples.
 
-    Valid on the owner thread, while the bolt is called; anything else is a BoltError, so that
-    nothing gets lost between threads. What a call recorded counts when it returns: if it raises,
-    nothing of it has happened (see `AdvancedBolt.process`).
+    Valid on the owner thread, during a call of the bolt; any other use is a BoltError. If the
+    call raises, none of its actions is carried out (see `AdvancedBolt.process`).
     """
 
     def __init__(
@@ -161,32 +143,27 @@ class Collector(Generic[Out]):
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
     ) -> None:
-        """Send a value on, anchored to one tuple, to several, or (with `()`) to none.
+        """Send a value, anchored to one tuple, to several, or (with `()`) to none.
 
-        No anchor's record is complete before the value is done with, and if that fails, all
-        of them are retried. Emit before you ack: a settled tuple anchors nothing
-        more. With no anchor nobody waits for the value, and if it fails it is lost. `task` is
-        for a stream that is grouped `direct()`. Raises BoltError.
+        The anchors' records are complete only when the value is, and if it fails, all of them are
+        retried. Emit before you ack: a settled tuple is no anchor. A value without anchors delays
+        no record, and is lost if it fails. `task` is for a stream that is grouped `direct()`.
+        Raises BoltError.
         """
         if get_ident() != self._thread:
             raise self._out_of_place("emit")
         if value is None or value is SKIP or type(value) in _NO_VALUES:
-            message = f"bolt '{self._step}' emitted {value!r}; a value is allowed, and stream=NAME"
+            message = f"bolt '{self._step}' emitted {value!r}, expected a value (and stream=NAME)"
             raise BoltError(message)
         if stream not in self._streams:
-            allowed = ", ".join(sorted(self._streams))
-            raise BoltError(f"bolt '{self._step}' emitted to stream '{stream}'; it has {allowed}")
-        actions = self._actions
-        if isinstance(anchors, Tuple):
-            if anchors.is_settled:
-                raise self._settled("anchored a value to", anchors)
-            actions.trees.append(anchors.tree)
-        else:
-            actions.trees.append(self._anchor(anchors))
-        actions.values.append(value)
-        actions.streams.append(stream)
-        if task is not None:
-            actions.tasks[len(actions.values) - 1] = task
+            known = ", ".join(sorted(self._streams))
+            raise BoltError(f"bolt '{self._step}' emitted to stream '{stream}', expected {known}")
+        found = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
+        for anchor in found:
+            if anchor.is_settled:
+                raise self._settled("anchored a value to", anchor)
+        trees = tuple(dict.fromkeys(anchor.tree for anchor in found))
+        self._actions.emitted.append(Emitted(value, trees, stream, task))
 
     def ack(self, tuple_: Tuple[Any]) -> None:
         """Mark a tuple as processed. Raises BoltError if it is settled already."""
@@ -200,8 +177,8 @@ class Collector(Generic[Out]):
     def fail(self, tuple_: Tuple[Any], error: Exception | None = None) -> None:
         """Fail a tuple: its record, or records, are retried.
 
-        With a Reject as `error` they go to the dead letters; `Retry(after_seconds=)` says
-        when. Raises BoltError if the tuple is settled already.
+        With a Reject as `error` they go to the dead letters; `Retry(after_seconds=)` sets the
+        delay. Raises BoltError if the tuple is settled already.
         """
         if get_ident() != self._thread:
             raise self._out_of_place("fail")
@@ -214,126 +191,92 @@ class Collector(Generic[Out]):
         self._actions.failed.append((tuple_, error))
 
     def reset_timeout(self, tuple_: Tuple[Any]) -> None:
-        """Restart the timeout of a tuple's records: it is kept on purpose, not lost.
-
-        Raises BoltError for what is no tuple.
-        """
+        """Restart the timeout of a tuple's records: it is kept on purpose. Raises BoltError."""
         if get_ident() != self._thread:
             raise self._out_of_place("reset_timeout")
-        self._check(tuple_, Tuple, "reset the time of", "a tuple")
+        self._check(tuple_, Tuple, "reset the timeout of", "a tuple")
         self._actions.reset.append(tuple_)
 
     def pending(self, tuples: Iterable[Tuple[Any]]) -> list[Tuple[Any]]:
-        """Return those of the tuples that are not settled and whose tree has not resolved.
+        """Return the tuples that are not settled, and whose trees have not resolved.
 
-        The record of one that has expired, or that failed elsewhere, comes again. A bolt that
-        adds up what it keeps leaves such tuples out, or the record would be counted twice.
+        The record of a tuple that has expired, or that failed elsewhere, comes again. An
+        aggregating bolt must leave such a tuple out, or the record would be counted twice.
         """
         if get_ident() != self._thread:
             raise self._out_of_place("pending")
         kept = [each for each in tuples if not each.is_settled]
         record_ids = self._record_ids(np.array([each.tree for each in kept], np.int64))
-        return [
-            each
-            for each, record_id in zip(kept, record_ids.tolist(), strict=True)
-            if record_id >= 0
-        ]
+        pairs = zip(kept, record_ids.tolist(), strict=True)
+        return [each for each, record_id in pairs if record_id >= 0]
 
-    def _anchor(self, anchors: Iterable[Tuple[Any]]) -> int:
-        """Return the tree of anchors that have one; else note them beside the value."""
-        trees: dict[int, None] = {}
-        for anchor in anchors:
-            if anchor.is_settled:
-                raise self._settled("anchored a value to", anchor)
-            trees[anchor.tree] = None
-        if len(trees) == 1:
-            return next(iter(trees))
-        self._actions.several[len(self._actions.values)] = tuple(trees)
-        return NO_TREE
-
-    def _check(self, given: object, kind: type, did: str, allowed: str) -> None:
+    def _check(self, given: object, kind: type, did: str, expected: str) -> None:
         if not isinstance(given, kind):
-            raise BoltError(f"bolt '{self._step}' {did} {given!r}; {allowed} is allowed")
+            raise BoltError(f"bolt '{self._step}' {did} {given!r}, expected {expected}")
 
     def _settled(self, did: str, tuple_: Tuple[Any]) -> BoltError:
         return BoltError(
             f"bolt '{self._step}' {did} a tuple from '{tuple_.source}' that it had acked or "
-            "failed before; emit first, then ack or fail each tuple once"
+            "failed before. Emit first, then ack or fail each tuple once"
         )
 
     def _out_of_place(self, did: str) -> BoltError:
         return BoltError(
-            f"bolt '{self._step}' called {did} outside its own call or on another thread; "
-            "the collector is good while process, tick or drain runs, on their thread"
+            f"bolt '{self._step}' called {did} outside its own call or on another thread. "
+            "The collector is valid while process, tick or drain runs, on their thread"
         )
 
-    # For the runner
-
-    def begin(self, now: float) -> None:
-        self._actions = Actions()
+    def begin(self, actions: Actions, now: float) -> None:
+        """Record into `actions` until `end`. For the runner."""
+        self._actions = actions
         self._thread = get_ident()
         self.now = now
 
-    def end(self) -> Actions:
+    def end(self) -> None:
         self._thread = 0
-        return self._actions
-
-    def mark(self) -> Mark:
-        return self._actions.mark()
-
-    def undo(self, mark: Mark, error: Exception, tuple_: Tuple[Any] | None) -> None:
-        """Take back all that a call recorded that raised, and fail its own tuple, if any."""
-        actions = self._actions
-        actions.cut(mark)
-        if tuple_ is None:
-            actions.errors.append(error)
-        else:
-            tuple_.is_settled = True
-            actions.failed.append((tuple_, error))
 
 
 class AdvancedBolt(Component, ABC, Generic[In, Out]):
     """A bolt that acks, fails and anchors tuples itself.
 
-    Everything runs on the owner thread, one call at a time, so its state needs no lock; and
-    while it runs nothing else does: it must not wait. A step with several tasks has an instance
-    per task. State is in memory only: after a crash every tuple that was not acked comes again.
-    A tuple may be kept for the message timeout, and longer by `Collector.reset_timeout`. All
-    that is kept counts against its partition's in-flight limit (`max_pending`): a bolt that keeps
-    as much stops the partition until it acks some, or until they expire.
+    All methods run on the owner thread, one call at a time, so the state needs no lock, and the
+    bolt must not block. A step with several tasks has an instance per task. State is in memory
+    only: after a crash every tuple that was not acked comes again. A tuple may be kept for the
+    message timeout, and longer by `Collector.reset_timeout`. All kept tuples count against the
+    in-flight limit of their partition (`max_pending`): a bolt that keeps as many stops the
+    partition until it acks some, or until they expire.
     """
 
     @abstractmethod
     def process(self, tuple_: Tuple[In], collector: Collector[Out], /) -> None:
-        """Process a tuple: emit what comes of it, then ack or fail it, now or in a later call.
+        """Process a tuple: emit its results, then ack or fail it, now or in a later call.
 
-        If it raises, nothing that it asked of the collector in this call has happened, and the
-        tuple fails with the exception: Reject and BoltError send its record to the dead
-        letters, everything else has it retried. So emit, then ack, and only then forget
-        what you kept: tuples that are forgotten before a call raises have to expire first.
+        If it raises, none of this call's actions is carried out, and the tuple fails with the
+        exception: Reject and BoltError send its record to the dead letters, any other retries it.
+        So emit, then ack, and only then forget the tuples you kept: those that are forgotten
+        before a call raises have to expire first.
         """
 
     def tick(self, collector: Collector[Out], /) -> None:
-        """Emit what is due every `tick_seconds`, and ack what it was made of.
+        """Emit results that are due every `tick_seconds`, and ack their tuples.
 
-        If it raises, that is logged, and nothing that it asked for has happened.
+        An exception is logged, and none of the call's actions is carried out.
         """
 
     def drain(self, collector: Collector[Out], /) -> None:
         """Settle the tuples you keep. Called, perhaps often, while the run ends.
 
-        Called, too, while a partition goes to another replica and you keep tuples of it; those of
-        other partitions then come on. What is not acked by the drain's or the hand-over's deadline
-        is read again, at the next start or over there.
+        Also called while a partition of such tuples goes to another replica; tuples of other
+        partitions may then still arrive. Tuples that are not acked by the deadline of the drain
+        or the hand-over are read again.
         """
 
 
 class AdvancedRunner:
-    """Runs advanced bolts on the owner thread, which calls everything.
+    """Runs advanced bolts on the owner thread.
 
-    `run`, `tick` and `drain` return the actions of a whole chunk or round, to be carried out
-    in bulk. A bolt that raises never makes them raise. The runner knows the tuples that bolts
-    keep: those that a chunk left neither acked nor failed.
+    `run`, `tick` and `drain` return the actions of a whole chunk or round, to be carried out in
+    bulk; they never raise what a bolt raises.
     """
 
     def __init__(
@@ -346,9 +289,10 @@ class AdvancedRunner:
         self._collectors: dict[str, Collector[Any]] = {
             step.name: Collector(step.name, step.streams, record_ids) for step in steps
         }
-        self._kept = {
-            step.name: Kept(step.timeout_seconds, record_ids, indexes_of) for step in steps
+        self.kept = {
+            step.name: KeptTuples(step.timeout_seconds, record_ids, indexes_of) for step in steps
         }
+        """The tuples that each step's bolts keep."""
 
     def run(
         self,
@@ -362,20 +306,16 @@ class AdvancedRunner:
         stream: str = DEFAULT_STREAM,
         tasks: Iterable[int] | None = None,
     ) -> Actions:
-        """Have the step's bolt process each value, in order, in its task (the first, if none).
-
-        `source` and `stream` say where the values come from.
-        """
+        """Have the step's bolt process each value, in order, in its task (the first, if none)."""
         collector = self._collectors[step.name]
         tuples = list(
             map(Tuple, values, trees.tolist(), edges.tolist(), repeat(source), repeat(stream))
         )
         processes = [bolt.process for bolt in _bolts(step)]
-        numbers = repeat(0) if tasks is None else tasks
-        collector.begin(now)
-        mark = collector.mark
-        for tuple_, task in zip(tuples, numbers, strict=False):
-            before = mark()
+        actions = Actions()
+        collector.begin(actions, now)
+        for tuple_, task in zip(tuples, repeat(0) if tasks is None else tasks, strict=False):
+            mark = actions.mark()
             try:
                 returned = processes[task](tuple_, collector)
                 if returned is not None:
@@ -383,82 +323,77 @@ class AdvancedRunner:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # it may raise anything
-                collector.undo(before, failure_of(step.name, error), tuple_)
-        return self._ended(step, collector, [each for each in tuples if not each.is_settled])
+                actions.cut(mark)
+                tuple_.is_settled = True
+                actions.failed.append((tuple_, failure_of(step.name, error)))
+        collector.end()
+        self._settle(step, actions, now)
+        if kept := [each for each in tuples if not each.is_settled]:
+            self.kept[step.name].add(kept, now)
+        return actions
 
     def tick(self, step: BoltStep, now: float) -> Actions:
-        """Call the `tick` of every task. What one raises is in the actions' `errors`."""
+        """Call the `tick` of every task. Exceptions are in the actions' `errors`."""
         return self._round(step, now, [bolt.tick for bolt in _bolts(step)])
 
     def drain(self, step: BoltStep, now: float) -> Actions:
-        """Call the `drain` of every task that has one, as long as the step keeps tuples."""
-        if not self._kept[step.name]:
+        """Call the `drain` of every task that has one, if the step keeps tuples."""
+        if not self.kept[step.name]:
             return Actions()
         drains = [b.drain for b in _bolts(step) if type(b).drain is not AdvancedBolt.drain]
         return self._round(step, now, drains)
 
     def overdue(self, step: BoltStep, now: float) -> Actions:
-        """Fail the tuples that the step's bolts have kept for longer than its timeout.
+        """Fail the tuples that the step's bolts kept for longer than its timeout.
 
-        They are not settled: a bolt that acks one later does nothing wrong, and nothing happens.
+        They are not settled: a bolt may ack one later, to no effect.
         """
-        tuples = self._kept[step.name].take_overdue(now)
+        tuples = self.kept[step.name].take_overdue(now)
         if not tuples:
             return Actions()
         error = TimeoutError(late(step.name, f"timeout_seconds={step.timeout_seconds:g}"))
         return Actions(failed=[(each, error) for each in tuples])
 
-    def held(self, step: BoltStep) -> int:
-        """Count the tuples that the step's bolts keep, resolved ones too until forgotten."""
-        return len(self._kept[step.name])
-
-    def held_by_partition(self, step: BoltStep) -> Mapping[int, int]:
-        """The same, by partition index."""
-        return self._kept[step.name].by_partition
-
     def holds(self, index: int) -> bool:
         """Whether a bolt keeps a tuple of a partition."""
-        return any(kept.by_partition[index] for kept in self._kept.values())
+        return any(kept.by_partition[index] for kept in self.kept.values())
 
     def holders(self) -> dict[int, str]:
-        """Return the step that keeps a tuple, by the record or compound tree of the tuple."""
+        """Return the steps that keep tuples, by the record or compound tree of a tuple."""
         return {
-            record_id: step
-            for step, kept in self._kept.items()
-            for record_id in kept.of_record_ids()
+            record_id: step for step, kept in self.kept.items() for record_id in kept.record_ids()
         }
 
     def forget_resolved(self) -> None:
         """Forget the tuples whose trees have resolved: their records come again, or are done."""
-        for kept in self._kept.values():
+        for kept in self.kept.values():
             if kept:
                 kept.forget_resolved()
 
     def _round(
         self, step: BoltStep, now: float, calls: list[Callable[[Collector[Any]], Any]]
     ) -> Actions:
-        collector = self._collectors[step.name]
-        collector.begin(now)
+        collector, actions = self._collectors[step.name], Actions()
+        collector.begin(actions, now)
         for call in calls:
-            before = collector.mark()
+            mark = actions.mark()
             try:
                 call(collector)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # it may raise anything
-                collector.undo(before, failure_of(step.name, error), None)
-        return self._ended(step, collector, [])
-
-    def _ended(self, step: BoltStep, collector: Collector[Any], kept: list[Tuple[Any]]) -> Actions:
-        actions = collector.end()
-        of_step = self._kept[step.name]
-        if of_step:
-            of_step.drop(actions.acked)
-            of_step.drop(tuple_ for tuple_, _error in actions.failed)
-            of_step.reset(actions.reset, collector.now)
-        if kept:
-            of_step.add(kept, collector.now)
+                actions.cut(mark)
+                actions.errors.append(failure_of(step.name, error))
+        collector.end()
+        self._settle(step, actions, now)
         return actions
+
+    def _settle(self, step: BoltStep, actions: Actions, now: float) -> None:
+        kept = self.kept[step.name]
+        if kept:
+            kept.drop(actions.acked)
+            kept.drop(tuple_ for tuple_, _error in actions.failed)
+            kept.reset(actions.reset, now)
 
 
 def _bolts(step: BoltStep) -> "Sequence[AdvancedBolt[Any, Any]]":
@@ -470,20 +405,19 @@ def late(step: str, limit: str) -> str:
 
 
 def _misreturned(step: BoltStep, returned: Any) -> BoltError:
-    """Return the error of a `process` that returned something, which nobody would ever see."""
     if iscoroutine(returned) or isgenerator(returned):
         returned.close()
     kind = "an awaitable" if isawaitable(returned) else type(returned).__name__
     return BoltError(
-        f"bolt '{step.name}' returned {kind} from process; an advanced bolt returns None, "
+        f"bolt '{step.name}': found {kind} returned from process, expected None. An advanced bolt "
         "emits to its collector, and is no generator nor coroutine function"
     )
 
 
-class Kept:
+class KeptTuples:
     """The tuples of one step that are neither acked nor failed.
 
-    Those whose trees have resolved stay until `forget_resolved`. Times are `Acker.expire`'s.
+    Tuples of resolved trees stay until `forget_resolved`. Times are of the clock of `Acker.expire`.
     """
 
     def __init__(
@@ -503,7 +437,7 @@ class Kept:
     def __len__(self) -> int:
         return len(self._record_id)
 
-    def of_record_ids(self) -> Iterable[int]:
+    def record_ids(self) -> Iterable[int]:
         return self._record_id.values()
 
     def add(self, tuples: Collection[Tuple[Any]], now: float) -> None:
@@ -514,7 +448,7 @@ class Kept:
             self._since.update(dict.fromkeys(tuples, now))
 
     def drop(self, tuples: Iterable[Tuple[Any]]) -> None:
-        """Remove tuples that were acked or failed; those that were not kept are ignored."""
+        """Remove tuples; those that were not kept are ignored."""
         pop = self._record_id.pop
         dropped = [each for each in tuples if each in self._record_id]
         if dropped:
@@ -529,7 +463,7 @@ class Kept:
                 self._since[each] = now
 
     def take_overdue(self, now: float) -> list[Tuple[Any]]:
-        """Remove and return those kept for longer than the bolt's timeout."""
+        """Remove and return the tuples that were kept for longer than the bolt's timeout."""
         overdue = []
         for each, since in self._since.items():
             if self._timeout_seconds is None or since + self._timeout_seconds > now:

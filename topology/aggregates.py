@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from topology.errors import AggregateFailed, InvalidTopology
+from topology.errors import AggregateFailed, expect
 from topology.schema import schema_of_hints
 from topology.values import converted
 
@@ -27,35 +27,34 @@ _WIDE = 76  # digits of the widest decimal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate(ABC):
-    """One value per key, of one type. Has no state itself; any thread may call."""
+    """One value per key, of one type. Stateless; any thread may call."""
 
     type: pa.DataType
 
     @abstractmethod
     def merged(self, values: Column, groups: Groups) -> Column:
-        """Merge the values of each group into one, in the order of the groups' numbers.
+        """Merge the values of each group into one, ignoring nulls, in the order of groups.
 
-        Groups are numbered from 0 without gaps; nulls stand for nothing. Raises AggregateFailed.
+        Groups are numbered from 0 without gaps. Raises AggregateFailed.
         """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum(Aggregate):
-    """The number of rows (no field), or the sum of a field. It is never null."""
+    """The number of rows (no field), or the sum of a field. Never null."""
 
     field: str | None = None
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        """See Aggregate. A whole number or a decimal that would lose digits is refused."""
         try:
             summed = _by_group(self._wide(values), groups, "sum").cast(self.type)
         except pa.ArrowInvalid as error:
-            raise AggregateFailed(f"a sum has no room in {self.type}: {error}") from error
+            raise AggregateFailed(f"a sum overflows {self.type}: {error}") from error
         zero: Any = pa.scalar(0, self.type)
         return pc.fill_null(summed, zero)
 
     def _wide(self, values: Column) -> Column:
-        """Cast to a type in which Arrow's sum, which wraps silently, has room."""
+        """Cast to a type that Arrow's sum, which wraps silently, cannot overflow."""
         if isinstance(self.type, pa.Decimal128Type):
             return values.cast(pa.decimal256(_WIDE, self.type.scale))
         if pa.types.is_integer(self.type) and len(values):
@@ -67,7 +66,7 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extreme(Aggregate):
-    """The least or the greatest value of a field; null before there is one."""
+    """The least or the greatest value of a field, at first null."""
 
     field: str
     which: Literal["min", "max"]
@@ -92,23 +91,19 @@ class Combiner(Aggregate):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reducer(Aggregate):
-    """A value that each row changes, one after the other; values merge only by a function."""
+    """A value that each row changes, one after the other."""
 
     zero: Any
     step: Callable[[Any, Any], Any]
     merge: Callable[[Any, Any], Any] | None = None
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        """See Aggregate. Without a function, no group may have two values."""
         size = int(groups.max()) + 1 if len(groups) else 0
         found: list[Any] = [None] * size
         return _folded(self.type, self._merged, found, _values(values), groups)
 
     def reduced(self, before: Column, rows: Iterable[Sequence[Any]]) -> Column:
-        """Change values by rows, those of each value in order; a null starts from zero.
-
-        Raises AggregateFailed.
-        """
+        """Change each value by its rows, in order; null starts at zero. Raises AggregateFailed."""
         done: list[Any] = []
         for value, its_rows in zip(_values(before), rows, strict=True):
             reduced = copy.deepcopy(self.zero) if value is None else value
@@ -122,36 +117,33 @@ class Reducer(Aggregate):
             return other
         if self.merge is None:
             raise AggregateFailed(
-                "a key has rows in several partitions, whose values a reducer cannot merge; give "
-                "it merge=, or have each key in one partition"
+                "a key has rows in several partitions, and the reducer has no merge=. Add it, or "
+                "keep each key in one partition"
             )
         return self.merge(one, other)
 
 
 def count() -> Aggregate:
-    """The number of rows."""
+    """Count the rows."""
     return Sum(pa.int64())
 
 
 def total(field: str, *, type: Any = int) -> Aggregate:  # noqa: A002 - as in a schema
-    """The sum of a field; `type` is int, float or a decimal. None adds nothing.
-
-    Raises InvalidTopology.
-    """
-    kind = type_of(type, f"total('{field}')")
-    if not (kind in (pa.int64(), pa.float64()) or isinstance(kind, pa.Decimal128Type)):
-        message = f"total('{field}') has type={type!r}; int, float or Decimal is allowed"
-        raise InvalidTopology(message)
+    """Sum a field; `type` is int, float or a decimal. None adds nothing. Raises InvalidTopology."""
+    place = f"total('{field}')"
+    kind = type_of(type, place)
+    is_number = kind in (pa.int64(), pa.float64()) or isinstance(kind, pa.Decimal128Type)
+    expect(is_number, f"{place}, type", type, "int, float or Decimal")
     return Sum(kind, field)
 
 
 def least(field: str, *, type: Any = int) -> Aggregate:  # noqa: A002 - as in a schema
-    """The least value of a field; None if it was None always. Raises InvalidTopology."""
+    """Keep the least value of a field, or None if all are None. Raises InvalidTopology."""
     return _extreme(field, type, "min")
 
 
 def most(field: str, *, type: Any = int) -> Aggregate:  # noqa: A002 - as in a schema
-    """The greatest value of a field; None if it was None always. Raises InvalidTopology."""
+    """Keep the greatest value of a field, or None if all are None. Raises InvalidTopology."""
     return _extreme(field, type, "max")
 
 
@@ -162,12 +154,11 @@ def combiner(
     *,
     type: Any,  # noqa: A002 - as in a schema
 ) -> Aggregate:
-    """Values that may be merged in any grouping: `one` makes one of a row.
+    """Make a value of each row by `one`, and merge values in any grouping by `merge`.
 
-    `zero` changes nothing when it is merged. `type` is the value's, as a row type's field has
-    it, and not None. A row of which `one` raises, or makes a value of another type, is rejected;
-    `merge` must take what `one` makes, in any thread, and one that raises, or makes a value of
-    another type, ends the run. Raises InvalidTopology.
+    `zero` is the neutral element. `type` is the value's, as in a row type, and not None. A row is
+    rejected if `one` raises or returns another type; the run ends if `merge`, which any thread
+    may call, raises or returns another type. Raises InvalidTopology.
     """
     return Combiner(_checked(type, zero, "combiner()", one, merge), zero, one, merge)
 
@@ -179,18 +170,18 @@ def reducer(
     type: Any,  # noqa: A002 - as in a schema
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> Aggregate:
-    """A value that starts as `zero` and that `step` changes with each row, in order.
+    """Start with `zero`, and change the value with each row, in order, by `step`.
 
-    `merge` makes one value of those of several partitions; without it, rows of one key in two of
-    them end the run. So does a `step` that raises or makes a value of another type. `type`
-    is as for `combiner`. Raises InvalidTopology.
+    `merge` merges the values of several partitions; without it, rows of one key in two of them
+    end the run. So does a `step` that raises or returns another type. `type` is as for
+    `combiner`. Raises InvalidTopology.
     """
     given = (step,) if merge is None else (step, merge)
     return Reducer(_checked(type, zero, "reducer()", *given), zero, step, merge)
 
 
 def type_of(hint: Any, place: str) -> pa.DataType:
-    """Return the column type of a hint; its parts may be null, as all stores have them.
+    """Return the column type of a hint, with nullable parts, as in all stores.
 
     Raises InvalidSchema.
     """
@@ -200,7 +191,7 @@ def type_of(hint: Any, place: str) -> pa.DataType:
 
 
 def as_column(values: Sequence[Any], kind: pa.DataType) -> Column:
-    """Convert values to a column without loss. Raises AggregateFailed for one that does not fit."""
+    """Convert values to a column without loss. Raises AggregateFailed."""
     try:
         return converted(values, pa.field("value", kind))
     except Exception as error:
@@ -221,19 +212,17 @@ def _loosened(kind: pa.DataType) -> pa.DataType:
 
 
 def _extreme(field: str, hint: Any, which: Literal["min", "max"]) -> Aggregate:
-    name = "least" if which == "min" else "most"
-    kind = type_of(hint, f"{name}('{field}')")
+    place = f"{'least' if which == 'min' else 'most'}('{field}')"
+    kind = type_of(hint, place)
     is_other = pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_dictionary(kind)
-    if is_other or not _has_extremes(kind, which):
-        raise InvalidTopology(
-            f"{name}('{field}') has type={hint!r}; int, float, Decimal, str, bytes, date or "
-            "datetime is allowed"
-        )
+    has_extremes = not is_other and _has_extremes(kind, which)
+    expected = "int, float, Decimal, str, bytes, date or datetime"
+    expect(has_extremes, f"{place}, type", hint, expected)
     return Extreme(kind, field, which)
 
 
 def _has_extremes(kind: pa.DataType, which: Literal["min", "max"]) -> bool:
-    """Whether Arrow has a least or greatest of such values: only trying it says."""
+    """Whether Arrow has a least or greatest of such values: only a trial tells."""
     try:
         _by_group(pa.array([None], kind), np.zeros(1, np.int64), which)
     except pa.ArrowNotImplementedError:
@@ -243,15 +232,13 @@ def _has_extremes(kind: pa.DataType, which: Literal["min", "max"]) -> bool:
 
 def _checked(hint: Any, zero: Any, place: str, *functions: Any) -> pa.DataType:
     for function in functions:
-        if not callable(function):
-            raise InvalidTopology(f"{place} got {function!r}; a function is allowed")
+        expect(callable(function), place, function, "a function")
     kind = type_of(hint, place)
     try:
         fits = zero is not None and not as_column([zero], kind).null_count
     except AggregateFailed:
         fits = False
-    if not fits:
-        raise InvalidTopology(f"{place} has zero={zero!r}, which is none of type={hint!r}")
+    expect(fits, f"{place}, zero", zero, f"a value of type={hint!r}")
     return kind
 
 

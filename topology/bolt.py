@@ -1,4 +1,4 @@
-"""Bolts: the user's processing, as functions or as classes with open, process and close."""
+"""Bolts: the user's code, as functions or as classes with open, process and close."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ from typing import (
 
 import pyarrow as pa
 
-from topology.errors import InvalidTopology
+from topology.errors import InvalidTopology, expect
 from topology.record import Skip, To
 
 In = TypeVar("In", contravariant=True)
@@ -52,58 +52,56 @@ Tables: TypeAlias = "pa.RecordBatch | Mapping[str, pa.RecordBatch]"  # of a vect
 
 
 class Component:
-    """Lifecycle and partition news of every kind of bolt.
+    """Lifecycle and partition changes of every kind of bolt.
 
-    `open`, `close` and the news come on the owner thread, to every task. If `process` is a
-    coroutine function or an asynchronous generator, `open` and `close` may be coroutine
-    functions too: they are awaited on the event loop that `process` runs on, so a client that
-    belongs to a loop can live from one to the other.
+    The owner thread calls these methods, of every task. If `process` is a coroutine function or
+    an asynchronous generator, `open` and `close` may be coroutine functions too: they are awaited
+    on the event loop of `process`, so a client of that loop can live from one to the other.
     """
 
     tick_seconds: ClassVar[float | None] = None
     """Interval of `tick`; None: never."""
 
     def open(self) -> Coroutine[Any, Any, None] | None:
-        """Get ready: load tables, open clients. Called once, before the first value."""
+        """Load tables, open clients. Called once, before the first value."""
         return None
 
     def partition_assigned(self, topic: str, partition: int) -> None:
         """Called before the first record of a partition."""
 
     def partition_revoked(self, topic: str, partition: int) -> None:
-        """Called when a partition is no longer ours; its records may still be on their way."""
+        """Called when a partition is revoked; its records may still be in flight."""
 
     def close(self) -> Coroutine[Any, Any, None] | None:
-        """Release what `open` took. Called once, also after a failed `open`."""
+        """Release resources. Called once, also after a failed `open`."""
         return None
 
 
 class Bolt(Component, ABC, Generic[In, Out]):
-    """A step with a life: `open` once, `process` per value, `close` once.
+    """A step with a lifecycle: `open` once, `process` per value, `close` once.
 
-    `process` runs on the owner thread, and holds everything up while it runs; if it is a
-    coroutine function, on the event loop's thread; if `blocking` is True, in a thread of the
-    step's own pool, `workers` at once. `tick` runs where `process` does. If `vectorised` is
-    True, `process` takes and gives what a `@bolt(vectorised=True)` function does; if it is
-    `concurrent`, too, `tick` runs on the owner thread whatever `process` does meanwhile.
+    `process` runs on the owner thread, which waits for it; if it is a coroutine function, on the
+    event loop's thread; if `blocking` is True, in a thread of the step's own pool, `workers` at
+    once. `tick` runs where `process` does. If `vectorised` is True, `process` is like a
+    `@bolt(vectorised=True)` function; if it is `concurrent`, too, `tick` runs on the owner thread,
+    perhaps beside `process`.
     """
 
     blocking: ClassVar[bool] = False
-    """Whether `process` waits for something, so that it needs threads."""
+    """Whether `process` blocks, so that it needs threads."""
 
     vectorised: ClassVar[bool] = False
     """Whether `process` takes whole chunks, as `pyarrow.RecordBatch`."""
 
     columns: ClassVar[Sequence[str]] = RECORD_COLUMNS
-    """Of a vectorised bolt: those of a record's that it is given when it reads a topic."""
+    """Of a vectorised bolt: the columns of a record that it gets when it reads a topic."""
 
     row_by_row: ClassVar[bool] = False
     """Of a vectorised bolt: whether it makes row i from row i, so that it may drop the lineage."""
 
     concurrent: ClassVar[bool] = False
-    """Of a vectorised bolt: whether it may be called on several threads at once; then chunks that
-    wait are processed while the owner thread is busy with the last one. A tick, or news of a
-    partition, may come meanwhile."""
+    """Of a vectorised bolt: whether several threads may call it at once; then waiting chunks are
+    processed while the owner thread is busy. A tick or a partition change may come meanwhile."""
 
     @abstractmethod
     def process(
@@ -114,15 +112,14 @@ class Bolt(Component, ABC, Generic[In, Out]):
     ):
         """Turn one value into one value, SKIP, or (as a generator, async or not) any number.
 
-        `To(stream, value)` sends a value into a named stream instead of the default one.
-
-        The values of a generator leave together when it has finished. Raise Reject to
-        send the record to the dead letters, Retry to have it tried again; any other
-        exception is a failure, which is retried too. Returning None is an error.
+        `To(stream, value)` sends a value into a named stream instead of the default one. The
+        values of a generator are sent together when it has finished. Raise Reject to send the
+        record to the dead letters; it is retried after Retry and any other exception. Returning
+        None is an error.
         """
 
     def tick(self) -> Coroutine[Any, Any, None] | None:
-        """Do what is due every `tick_seconds`: refresh, flush, report. It emits nothing.
+        """Refresh, flush or report, every `tick_seconds`. It cannot emit.
 
         It may be a coroutine function if `process` is one.
         """
@@ -133,9 +130,7 @@ class FunctionBolt(Bolt[In, Out]):
     """A function as a bolt; it can still be called like the function."""
 
     def __init__(self, function: Callable[[Any], Any], *, blocking: bool = False) -> None:
-        if not hasattr(function, "__name__"):
-            message = f"bolt() got {function!r}; a function is allowed, or a class of its own"
-            raise InvalidTopology(message)
+        expect(hasattr(function, "__name__"), "bolt()", function, "a function. Or write a class")
         self.function = function
         self.process = function  # type: ignore[method-assign]  # saves a call per value
         self.blocking = blocking  # type: ignore[misc]  # a function has no class of its own
@@ -155,7 +150,7 @@ class VectorisedBolt(FunctionBolt[Any, pa.RecordBatch]):
     vectorised = True
 
     line_breaks: ClassVar[bool] = False
-    """Whether the column `value` is made with a line break behind each value. Not for users."""
+    """Whether a line break follows each value of the column `value`. Not for users."""
 
     def __init__(
         self,
@@ -168,7 +163,7 @@ class VectorisedBolt(FunctionBolt[Any, pa.RecordBatch]):
         super().__init__(function)
         self.row_by_row = row_by_row  # type: ignore[misc]  # a function has no class of its own
         self.concurrent = concurrent  # type: ignore[misc]
-        check_columns(self.__name__, columns)
+        check_columns(f"bolt '{self.__name__}'", columns)
         self.columns = tuple(columns)  # type: ignore[misc]
 
 
@@ -213,21 +208,21 @@ def bolt(
 ) -> Any:
     """Make a function a bolt.
 
-    A plain function returns one value or SKIP, a generator function any number of
-    values, a coroutine function is awaited. With `blocking=True` it is called in threads,
-    because it waits. With `vectorised=True` it takes and returns a `pyarrow.RecordBatch`, or
-    one per stream by name, and does nothing else: it may be called again for a part of its
-    rows. Columns it does not know must travel on through filters and
-    takes, because one of them carries the lineage. Only with `row_by_row=True`, which
-    promises that row i is made from row i, may it drop them. `columns` says which of a
-    record's columns it needs: fewer are faster. With `concurrent=True` it may be called on
-    several threads at once, so chunks that wait are processed while the owner thread is busy;
-    it must share nothing that it changes.
+    A plain function returns one value or SKIP, a generator function any number of values, a
+    coroutine function is awaited. With `blocking=True` it is called in threads. With
+    `vectorised=True` it takes and returns a `pyarrow.RecordBatch`, or one per stream by name,
+    without side effects: it may be called again for a part of its rows. Unknown columns must
+    pass through filters and takes, because one of them carries the lineage. Only with
+    `row_by_row=True`, which promises that row i is made from row i, may it drop them. `columns`
+    lists the columns of a record that it needs: fewer are faster. With `concurrent=True` several
+    threads may call it at once, so waiting chunks are processed while the owner thread is busy;
+    it must not change shared state.
     """
     if function is not None:
         return FunctionBolt[Any, Any](function)
     if vectorised == blocking:
-        raise InvalidTopology("bolt() takes a function, or one of vectorised=True, blocking=True")
+        message = "bolt(): expected a function, or either vectorised=True or blocking=True"
+        raise InvalidTopology(message)
     if vectorised:
         return lambda function: VectorisedBolt(
             function, columns, row_by_row=row_by_row, concurrent=concurrent
@@ -236,12 +231,9 @@ def bolt(
 
 
 def kind_of(bolt: Component) -> Kind:
-    """Return how a bolt has to be called, by its `process` and its marks.
-
-    Raises InvalidTopology if these contradict each other.
-    """
+    """Return the kind of a bolt by its `process` and marks. Raises InvalidTopology."""
     if getattr(bolt, "concurrent", False) and not getattr(bolt, "vectorised", False):
-        message = f"bolt '{name_of(bolt)}' is concurrent; only a vectorised bolt is allowed to be"
+        message = f"bolt '{name_of(bolt)}' is concurrent, expected it to be vectorised as well"
         raise InvalidTopology(message)
     kind = _written_as(bolt)
     marks = [mark for mark in (Kind.BLOCKING, Kind.VECTORISED) if getattr(bolt, mark.value, False)]
@@ -250,7 +242,7 @@ def kind_of(bolt: Component) -> Kind:
     plain = (Kind.FUNCTION, Kind.FAN_OUT) if marks[0] is Kind.BLOCKING else (Kind.FUNCTION,)
     if len(marks) > 1 or kind not in plain:
         both = " and ".join(each.value for each in (marks if len(marks) > 1 else (*marks, kind)))
-        raise InvalidTopology(f"bolt '{name_of(bolt)}' is {both}; only one of these is allowed")
+        raise InvalidTopology(f"bolt '{name_of(bolt)}' is {both}, expected one of these")
     return marks[0]
 
 
@@ -281,7 +273,7 @@ def yields_many(bolt: Bolt[Any, Any]) -> bool:
 
 
 def _returned(function: Callable[..., Any]) -> Any:
-    """Return the annotated return type without its arguments; None if it cannot be read."""
+    """Return the annotated return type without its arguments, if it can be read."""
     try:
         returned = get_type_hints(function).get("return")
     except (NameError, TypeError):
@@ -290,34 +282,29 @@ def _returned(function: Callable[..., Any]) -> Any:
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:
-    """Return those of the methods that are coroutine functions: somebody has to await them."""
+    """Return those of the methods that are coroutine functions."""
     return [name for name in methods if inspect.iscoroutinefunction(getattr(bolt, name, None))]
 
 
 def has_state(bolt: Component) -> bool:
-    """Whether it may hold state; a function made a bolt does not."""
+    """Whether it may have state; a function does not."""
     return type(bolt) not in (FunctionBolt, VectorisedBolt)
 
 
 def name_of(bolt: Component) -> str:
-    """Return the default name of its step."""
     return str(getattr(bolt, "__name__", type(bolt).__name__))
 
 
-def check_columns(name: str, columns: Sequence[str]) -> None:
-    """Raise InvalidTopology, naming the bolt, unless a record has these columns."""
-    if not columns or not set(columns) <= set(RECORD_COLUMNS):
-        raise InvalidTopology(
-            f"bolt '{name}' asks for columns {list(columns)}; "
-            f"allowed are some of {', '.join(RECORD_COLUMNS)}"
-        )
+def check_columns(place: str, columns: Sequence[str]) -> None:
+    are_known = columns and set(columns) <= set(RECORD_COLUMNS)
+    expect(are_known, f"{place}, columns", [*columns], f"some of {', '.join(RECORD_COLUMNS)}")
 
 
 class Hooks:
-    """Override what you need, and pass it to `Topology.hooks`.
+    """Base class of hooks for `Topology.hooks`.
 
-    The owner thread calls everything, so what takes long holds the records up. An exception
-    of `started` ends the start; the others are logged and ignored.
+    The owner thread calls all methods, and waits for them. An exception of `started` ends the
+    start; the others are logged and ignored.
     """
 
     def started(self) -> None:
@@ -327,7 +314,7 @@ class Hooks:
         """Called once, after the bolts are closed, if `started` was."""
 
     def partition_assigned(self, topic: str, partition: int) -> None:
-        """Called before the first record of a partition that is ours."""
+        """Called before the first record of a partition."""
 
     def partition_revoked(self, topic: str, partition: int) -> None:
-        """Called once for each that was assigned: it is lost, halted, or the service stops."""
+        """Called once per assigned partition: it is lost, halted, or the service stops."""

@@ -1,9 +1,8 @@
 """Calls of a bolt over a whole chunk: the tight loops of the hot path.
 
-Each function here returns a `Called`: the values that came out, for each of them the
-index of the value it came from, and what failed. The loops run in C (`map`, `extend`,
-`set`), so that per record there is nothing but the user's function; only failures,
-drops, fan-out and named streams cost more.
+Each function returns a `Called`: the results, the index of the input of each, and the failures.
+The loops run in C (`map`, `extend`, `set`), so that a record costs only the user's function;
+only failures, drops, fan-out and named streams cost more.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +30,7 @@ _NEEDS_A_LOOK = _BAD | {Skip}
 class Sent:
     piece: Piece
     parents: Parents
-    tasks: list[int | None] | None = None  # of values that are sent one by one
+    tasks: list[int | None] | None = None  # of single values
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> C
 
 
 def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: list[Any]) -> Called:
-    """Call a bolt that returns an iterator; its values leave together, when it is exhausted."""
+    """Call a bolt that returns an iterator; its values are sent together, once exhausted."""
     groups, failures = _collect(step, map(list, map(function, values)), len(values))
     for index in failures:
         groups[index] = []
@@ -59,14 +58,14 @@ def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: li
 
 
 def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Exception]) -> Called:
-    """Remove what is no value from what calls returned, and sort the rest by stream.
+    """Sort the results of calls by stream, without SKIP and results that are no values.
 
-    One bad value fails its input, and takes that input's other values along.
+    One bad value fails its input, and removes that input's other values.
     """
     found = set(map(type, out))
     if _NEEDS_A_LOOK.isdisjoint(found):
         return Called(out, parents, failures)
-    if found.isdisjoint(_BAD) and not failures:  # values and SKIP: what filters return
+    if found.isdisjoint(_BAD) and not failures:  # values and SKIP: a filter
         mask = list(map(partial(is_not, SKIP), out))
         indices = np.flatnonzero(np.array(mask, np.bool_))
         return Called(
@@ -78,7 +77,7 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
             failures[origin] = NothingReturned(step)
         elif type(value) is To and type(value.stream) is not str:
             failures[origin] = BoltError(
-                f"bolt '{step}' sent to stream {value.stream!r}; the name of a stream is allowed"
+                f"stream of bolt '{step}': found {value.stream!r}, expected the name of a stream"
             )
         elif type(value.value if type(value) is To else value) in SIGNALS:
             failures[origin] = no_value(step, value.value if type(value) is To else value)
@@ -97,9 +96,9 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
 
 
 def failure_of(step: str, error: BaseException) -> Exception:
-    """Turn what a bolt raised into the failure of one value: nothing that would end the process.
+    """Convert what a bolt raised to an Exception, which does not end the process.
 
-    That is more than exceptions: what a Rust extension raises when it panics is none.
+    A panic of a Rust extension is a BaseException, for example.
     """
     if isinstance(error, Exception):
         return error
@@ -109,18 +108,18 @@ def failure_of(step: str, error: BaseException) -> Exception:
 def no_value(step: str, signal: Any) -> BoltError:
     """Return the error of a bolt that returned, yielded or emitted a signal."""
     if isinstance(signal, Exception):
-        return BoltError(f"bolt '{step}' returned {signal!r}; raise it instead")
-    return BoltError(f"bolt '{step}' returned {signal!r} as a value; return SKIP, or a value")
+        return BoltError(f"bolt '{step}' returned {signal!r}. Raise it instead")
+    return BoltError(f"bolt '{step}' returned {signal!r}, expected a value or SKIP")
 
 
 def misreturned(
     step: str, value: "GeneratorType[Any, Any, Any] | CoroutineType[Any, Any, Any]"
 ) -> BoltError:
-    """Close what a plain bolt returned and somebody would have to run, and return its error."""
+    """Close the generator or coroutine that a plain bolt returned, and return its error."""
     value.close()
     return BoltError(
-        f"bolt '{step}' returned a {type(value).__name__}; make the bolt itself a "
-        "generator or coroutine function, or annotate what it returns"
+        f"bolt '{step}' returned a {type(value).__name__}. Make the bolt itself a generator or "
+        "coroutine function, or annotate its return type"
     )
 
 
@@ -152,19 +151,19 @@ def _by_stream(
 def _collect(
     step: str, results: Iterable[Any], count: int
 ) -> tuple[list[Any], dict[int, Exception]]:
-    """Exhaust `results`; where it raises, SKIP stands in the list and the error beside it."""
+    """Exhaust `results`; where it raises, SKIP takes the place of the value."""
     out: list[Any] = []
     failures: dict[int, Exception] = {}
     while len(out) < count:
         try:
-            out.extend(results)  # on an exception, what came before it stays in the list
+            out.extend(results)  # on an exception, earlier results stay in the list
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
             failures[len(out)] = failure_of(step, error)
             out.append(SKIP)
         else:
-            if len(out) < count:  # a StopIteration from the user's code ends `extend` early
+            if len(out) < count:  # a StopIteration of the user's code ends `extend` early
                 failures[len(out)] = BoltError(f"bolt '{step}' raised StopIteration")
                 out.append(SKIP)
     return out, failures
@@ -172,14 +171,12 @@ def _collect(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error of a value that was not processed, and the step."""
-
     step: str
     error: Exception
 
 
-class Origin(NamedTuple):
-    """A source's label or a step's name, and its stream."""
+class Upstream(NamedTuple):
+    """The origin of values: a source's label or a step's name, and its stream."""
 
     source: str
     stream: str = DEFAULT_STREAM
@@ -187,31 +184,30 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class Delivery:
-    """Values that reached a boundary, and which input each came from."""
+    """Values that reached a boundary, and the input of each."""
 
     boundary: Step
     piece: Piece
     parents: Parents
-    origin: "Origin"
+    origin: "Upstream"
     tasks: list[int] | None = None  # of a boundary with more than one task
 
 
 class Took(NamedTuple):
-    """One call of a bolt over many values: their number, and when it ended (`perf_counter`)."""
+    """The duration of one call of a bolt over many values."""
 
     step: str
     calls: int
     seconds: float
-    ended: float
-    parents: Parents  # the inputs' indices that the values came from
+    ended: float  # of `perf_counter`
+    parents: Parents  # indices of the inputs
     start: int = 0  # to be added to them
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of one run; the inputs are named by their indices."""
+    """The outcome of one run; inputs are named by their indices."""
 
     deliveries: list[Delivery]
     failures: dict[int, Failure]
-    took: list[Took] = field(default_factory=list, compare=False)
-    """The calls of bolts, in their order."""
+    took: list[Took] = field(default_factory=list, compare=False)  # in order

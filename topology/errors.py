@@ -1,39 +1,45 @@
 """Errors of topologies, bolts and sinks.
 
 TopologyError
-├── InvalidTopology      the graph itself is wrong; named at build time
+├── InvalidTopology      the graph itself is invalid; raised at build time
 │   ├── InvalidReference
-│   └── InvalidSchema    a type of rows gives no columns, or a sink cannot write them
-├── ReferenceLoadFailed  a reference table cannot be read, or has other rows than it may
+│   └── InvalidSchema    a row type has no schema, or a sink cannot write it
+├── ReferenceLoadFailed  a reference table cannot be read, or has invalid rows
 ├── AggregateFailed      values of a state cannot be merged or changed
-├── BoltError            a bolt broke the rules of its contract
+├── BoltError            a bolt broke its contract
 │   ├── NothingReturned
 │   ├── LineageLost
 │   └── ReferenceNotLoaded
 └── SinkError
     ├── RowsRejected     some rows do not fit; the others are durable
-    ├── SinkBusy         nothing was written; come later
+    ├── SinkBusy         nothing was written; retry later
     ├── SinkFenced       another owner of a line has taken over
-    └── SinkFailed       trying again cannot help
+    └── SinkFailed       permanent
 """
 
 from collections.abc import Mapping
 
 
 class TopologyError(Exception):
-    """Something is wrong in the topology."""
+    """Base class of errors of topologies, bolts and sinks."""
 
 
 class InvalidTopology(TopologyError):
-    """The topology cannot run as it is drawn."""
+    """The topology cannot run."""
+
+
+def expect(is_met: object, place: str, found: object, expected: str) -> None:
+    """Raise InvalidTopology unless the condition is met: not every user runs a type checker."""
+    if not is_met:
+        raise InvalidTopology(f"{place}: found {found!r}, expected {expected}")
 
 
 class InvalidReference(InvalidTopology):
-    """A reference table cannot be what it is said to be."""
+    """A reference table is declared wrongly."""
 
 
 class InvalidSchema(InvalidTopology):
-    """A type of rows gives no columns, or a sink cannot write them."""
+    """A row type has no schema, or a sink cannot write it."""
 
 
 class ReferenceLoadFailed(TopologyError):
@@ -46,33 +52,31 @@ class ReferenceLoadFailed(TopologyError):
 
 
 class AggregateFailed(TopologyError):
-    """Values of a state cannot be merged or changed, and trying again cannot help."""
+    """Values of a state cannot be merged or changed; permanent."""
 
 
 class BoltError(TopologyError):
-    """A bolt broke the rules of its contract."""
+    """A bolt broke its contract. The record is not retried."""
 
 
 class NothingReturned(BoltError):
-    """A bolt returned None: return a value, or SKIP to drop the record on purpose."""
+    """A bolt returned None instead of a value or SKIP."""
 
     def __init__(self, step: str) -> None:
-        super().__init__(
-            f"bolt '{step}' returned None; return a value, or SKIP to drop the record on purpose"
-        )
+        super().__init__(f"bolt '{step}' returned None, expected a value, or SKIP to drop it")
         self.step = step
 
 
 class LineageLost(BoltError):
-    """A vectorised bolt returned rows whose records cannot be told."""
+    """A vectorised bolt returned rows whose records are unknown."""
 
 
 class ReferenceNotLoaded(BoltError):
-    """A reference table was looked into before it was loaded."""
+    """A look-up came before the reference table was loaded."""
 
     def __init__(self, reference: str) -> None:
         super().__init__(
-            f"reference '{reference}' is not loaded; name it in topology.uses(...), "
+            f"reference '{reference}' is not loaded. Name it in topology.uses(...), "
             "or fill it by load(rows) in a test"
         )
         self.reference = reference
@@ -83,7 +87,7 @@ class SinkError(TopologyError):
 
 
 class RowsRejected(SinkError):
-    """Some rows of a batch do not fit the sink; all the others are durable."""
+    """Some rows of a batch do not fit the sink; all others are durable."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} rows do not fit the sink")
@@ -91,10 +95,9 @@ class RowsRejected(SinkError):
 
 
 class SinkBusy(SinkError):
-    """The sink asks for the same batch again later; nothing of it was written."""
+    """Nothing was written; the same batch may be retried later."""
 
     def __init__(self, after_seconds: float, reason: str = "") -> None:
-        """A `reason` says what someone should look into if it lasts."""
         because = f" ({reason})" if reason else ""
         super().__init__(f"the sink is busy{because}; try again in {after_seconds} seconds")
         self.after_seconds = after_seconds
@@ -102,7 +105,7 @@ class SinkBusy(SinkError):
 
 
 class SinkFenced(SinkError):
-    """A sink refuses a line's owner, because there has been a later one; nothing was done."""
+    """A later owner of the line has fenced this one; nothing was done."""
 
     def __init__(self, line: str, epoch: int, found: int) -> None:
         super().__init__(f"{line} under epoch {epoch} has been taken over under epoch {found}")
@@ -112,9 +115,9 @@ class SinkFenced(SinkError):
 
 
 class SinkFailed(SinkError):
-    """The sink cannot work, and trying again cannot help."""
+    """The sink failed permanently."""
 
 
 def missing_extra(what: str, extra: str) -> str:
-    """Say that packages are not installed, with the command that installs them."""
+    """Return the message of missing packages, with the command that installs them."""
     return f'{what}, which is not installed: pip install "headrace[{extra}]"'

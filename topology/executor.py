@@ -1,9 +1,8 @@
-"""The executor: runs a topology's bolts over chunks and says what has to go where.
+"""The executor: runs a topology's bolts over chunks, up to their boundaries.
 
-It runs what can run at once (functions, generators, vectorised bolts) to the end, step
-by step over the whole chunk, and stops at a boundary: a sink, a bolt whose calls end later,
-the dead letters. It knows no partition, acker or sink; the pipeline gives every delivery
-its edges. The owner thread calls it.
+Functions, generators and vectorised bolts run at once, step by step over the whole chunk. A
+boundary is a sink, or a bolt whose calls end later. The executor knows no partition, acker or
+sink; the pipeline gives every delivery its edges. The owner thread calls it.
 """
 
 import queue
@@ -24,54 +23,50 @@ from topology.calls import (
     Called,
     Delivery,
     Failure,
-    Origin,
     Outcome,
     Parents,
     Sent,
     Took,
+    Upstream,
     call_each,
     call_fan_out,
     sort_out,
 )
 from topology.errors import BoltError
 from topology.grouping import Direct
-from topology.histogram import CallTimes, Histogram
+from topology.monitoring import CallTimes, Histogram
 from topology.record import DEFAULT_STREAM, Message, Record
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.values import columns_of_rows
 from topology.vectorised import call_columns, columns_of, columns_of_values
 
-# What three functions make of 2,000 records is megabytes, and has left a core's own caches by the
-# time that the next function reads it, or it is freed. A few hundred records stay there.
+# Results of three functions for 2,000 records are megabytes, and have left a core's own caches
+# before the next function reads them, or they are freed. Those of a few hundred records stay there.
 BLOCK_RECORDS = 256
-_LEAST_ROWS = 256  # that are made columns: each call of Arrow has its price
+_LEAST_ROWS = 256  # that are converted to columns: each call of Arrow has its price
 
 _CALLS = {Kind.FUNCTION: call_each, Kind.FAN_OUT: call_fan_out}
 
 
-# Values on their way into a step. The tasks are those that values of a direct stream name.
-_Work: TypeAlias = tuple[Step, Piece, Parents, Origin, list[int] | None]
+# Values for a step; the tasks are those that values of a direct stream name.
+_Work: TypeAlias = tuple[Step, Piece, Parents, Upstream, list[int] | None]
 
 
 class Executor:
     """Runs the bolts of one topology.
 
-    A record leaves as a whole: if one of its values fails in any step, none of its
-    values is delivered.
+    If one value of a record fails in any step, no value of the record is delivered.
     """
 
     def __init__(
         self, sources: Iterable[Source] = (), schemas: Mapping[str, pa.Schema] | None = None
     ) -> None:
-        """`sources` are those whose concurrent bolts may be prefetched.
-
-        `schemas` are those that sinks fit rows to, by step name.
-        """
+        """Prefetches concurrent bolts of `sources`. `schemas` are the sinks' own, by step name."""
         self._schemas = schemas or {}
         self._turns: Counter[str] = Counter()  # values routed, by step
         self.times = CallTimes(Histogram)
-        """Seconds of calls: of a chunk's worth of them, the mean."""
+        """Call times; the calls of a chunk count with their mean."""
         self.prefetcher = Prefetcher(sources, self.run_concurrent)
 
     def run_source(self, source: Source, messages: Sequence[Message]) -> Outcome:
@@ -92,11 +87,11 @@ class Executor:
         return self._as_columns(outcome)
 
     def run_concurrent(self, source: Source, messages: Sequence[Message]) -> Outcome:
-        """Run the concurrent bolts that come first; what they give is delivered to what is next.
+        """Run the concurrent bolts that come first, up to the next steps.
 
         Any thread may call it: it changes nothing but the outcome.
         """
-        outcome, origin = Outcome([], {}), Origin(source.label)
+        outcome, origin = Outcome([], {}), Upstream(source.label)
         for step in source.children:
             if isinstance(step, BoltStep) and step.is_concurrent:
                 work = (step, _columns_for(step, messages), None, origin, None)
@@ -104,10 +99,9 @@ class Executor:
         return outcome
 
     def run_after(self, step: BoltStep, values: list[Any], parents: Parents = None) -> Outcome:
-        """Run what calls of a boundary returned through the steps behind it.
+        """Run the results of a boundary's calls through the steps behind it.
 
-        `parents` are the indices of the calls, if some returned more than one value; without them
-        the i-th value is the i-th call's.
+        `parents` are the indices of the calls, if some returned more than one value.
         """
         outcome = Outcome([], {})
         count = len(values) if parents is None else int(parents.max(initial=-1)) + 1
@@ -118,7 +112,7 @@ class Executor:
     def run_emitted(
         self, step: BoltStep, stream: str, values: list[Any], tasks: dict[int, int]
     ) -> Outcome:
-        """Run what an advanced bolt emitted into one of its streams."""
+        """Run values that an advanced bolt emitted into one of its streams."""
         outcome = Outcome([], {})
         chosen = [tasks.get(index) for index in range(len(values))] if tasks else None
         sent = Sent(values, None, chosen)
@@ -131,7 +125,7 @@ class Executor:
         return _without_failed(outcome, count)
 
     def _as_columns(self, outcome: Outcome) -> Outcome:
-        """Convert rows for sinks to columns while they are in the caches, where they all fit."""
+        """Convert rows for sinks to columns while they are in the caches, if all of them fit."""
         for delivery in outcome.deliveries:
             schema, rows = self._schemas.get(delivery.boundary.name), delivery.piece
             if schema is not None and isinstance(rows, list) and len(rows) >= _LEAST_ROWS:
@@ -141,7 +135,7 @@ class Executor:
     def _run_records(
         self, source: Source, messages: Sequence[Message], outcome: Outcome
     ) -> Outcome:
-        origin = Origin(source.label)
+        origin = Upstream(source.label)
         records: list[Record] | None = None
         for step in source.children:
             if step.is_concurrent:
@@ -158,7 +152,7 @@ class Executor:
     ) -> None:
         """Run values through the steps up to the next boundaries, depth first.
 
-        Each item of the stack lazily gives what one call sent to the steps behind it.
+        Each item of the stack lazily gives the values that one call sent to the steps behind it.
         """
         stack = [iter(works)]
         while stack:
@@ -193,7 +187,7 @@ class Executor:
     def _sent(
         self, step: BoltStep, called: Called, parents: Parents, outcome: Outcome
     ) -> Iterator[_Work]:
-        """Give what calls of a bolt sent to the steps behind it, stream by stream."""
+        """Give the values that calls of a bolt sent to the steps behind it, stream by stream."""
         for index, error in called.failures.items():
             outcome.failures[_origin(parents, index)] = Failure(step.name, error)
         streams = called.named
@@ -218,7 +212,7 @@ class Executor:
         error: str | None = None
         if not children:
             allowed = ", ".join(name for name, read in step.streams.items() if read)
-            error = f"bolt '{step.name}' sent to stream '{stream}'; allowed: {allowed}"
+            error = f"bolt '{step.name}' sent to stream '{stream}', expected {allowed}"
         elif is_direct and (sent.tasks is None or None in sent.tasks):
             error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
         if error is not None:
@@ -226,7 +220,7 @@ class Executor:
             origins = (_origin(came_from, index) for index in range(len(sent.piece)))
             outcome.failures.update(dict.fromkeys(origins, failure))
             return
-        origin = Origin(step.name, stream)
+        origin = Upstream(step.name, stream)
         tasks = cast("list[int]", sent.tasks) if is_direct else None
         for child in children or ():
             if tasks is not None:
@@ -238,7 +232,7 @@ class Executor:
         step: BoltStep,
         values: list[Any],
         parents: Parents,
-        origin: Origin,
+        origin: Upstream,
         outcome: Outcome,
     ) -> None:
         grouping = step.grouping
@@ -255,7 +249,7 @@ class Executor:
 
 
 def _columns_or(rows: list[Any], schema: pa.Schema) -> Piece:
-    """Convert rows to columns, or leave them: the sink then says which do not fit, and why."""
+    """Convert rows to columns, or leave them for the sink to reject."""
     try:
         return (set(map(type, rows)) == {dict} and columns_of_rows(rows, schema)) or rows
     except KeyboardInterrupt:
@@ -265,13 +259,13 @@ def _columns_or(rows: list[Any], schema: pa.Schema) -> Piece:
 
 
 def _batches(
-    step: BoltStep, rows: list[Any], parents: Parents, origin: Origin, outcome: Outcome
+    step: BoltStep, rows: list[Any], parents: Parents, origin: Upstream, outcome: Outcome
 ) -> Iterator[_Work]:
-    """Give single values as columns; those that fit into no columns with others are apart."""
+    """Give single values as columns, in several batches if their types differ."""
     columns = columns_of_values(rows)
     for index, reason in columns.refused.items():
         kind = type(rows[index]).__name__
-        error = BoltError(f"bolt '{step.name}' takes columns, and a {kind} gives none: {reason}")
+        error = BoltError(f"bolt '{step.name}' takes columns: found a {kind}, {reason}")
         outcome.failures[_origin(parents, index)] = Failure(step.name, error)
     for batch, indices in columns.batches:
         yield step, batch, _compose(parents, indices), origin, None
@@ -297,7 +291,7 @@ def _check_tasks(step: BoltStep, tasks: list[int], parents: Parents, outcome: Ou
     count = len(step.bolts)
     for index, task in enumerate(tasks):
         if not isinstance(task, int) or not 0 <= task < count:
-            message = f"bolt '{step.name}' has no task {task!r}; 0 to {count - 1} are allowed"
+            message = f"task of bolt '{step.name}': found {task!r}, expected 0 to {count - 1}"
             outcome.failures[_origin(parents, index)] = Failure(step.name, BoltError(message))
 
 
@@ -336,9 +330,9 @@ def select(piece: Piece, indices: "np.ndarray[Any, np.dtype[np.int64]]") -> Piec
 
 
 def _is_plain(source: Source) -> bool:
-    """Whether all that the executor runs of a source takes values one by one.
+    """Whether all bolts up to the boundaries take single values.
 
-    A vectorised bolt has a price per call, and wants its columns long.
+    A vectorised bolt has a price per call, so its columns should be long.
     """
     left: list[Step] = list(source.children)
     while left:
@@ -396,18 +390,14 @@ _LEAST_RECORDS = 500  # fewer are done sooner than handed over
 
 class _Begun(NamedTuple):
     source: Source
-    messages: Sequence[Message]  # the same list as long as it is kept here
+    messages: Sequence[Message]  # kept here, so that its id stays its own
     outcome: "Future[Outcome]"
 
 
-_Tasks: TypeAlias = "queue.SimpleQueue[_Begun | None]"
-
-
 class Prefetcher:
-    """Runs the concurrent bolts that read topics, on its own threads.
+    """Runs the concurrent bolts that read topics, on its own threads, before their turn.
 
-    What they give may be made before the chunk is emitted, and forgotten if it never is. The
-    owner thread calls everything; `run` is called by the threads, several at once.
+    The owner thread calls all methods; the threads call `run`.
     """
 
     def __init__(
@@ -415,10 +405,10 @@ class Prefetcher:
     ) -> None:
         self._run = run
         self._sources = frozenset(source for source in sources if source.is_concurrent)
-        self._tasks: _Tasks = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Begun | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._begun: dict[int, _Begun] = {}
-        self._forgotten: list[Future[Outcome]] = []  # those under way that nobody will take
+        self._forgotten: list[Future[Outcome]] = []  # those that still run
 
     @property
     def is_used(self) -> bool:
@@ -432,10 +422,7 @@ class Prefetcher:
             self._threads.append(thread)
 
     def prefetch(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
-        """Begin what comes next, and forget what was begun and does not come any more.
-
-        A chunk that comes alone is left to the owner, who would only wait for it.
-        """
+        """Begin these chunks, and forget all others. A single one would only be waited for."""
         kept: dict[int, _Begun] = {}
         for source, messages in upcoming:
             key = id(messages)
@@ -449,26 +436,22 @@ class Prefetcher:
         self._begun = kept
 
     def take(self, messages: Sequence[Message]) -> Outcome | None:
-        """Return the outcome of a chunk, once it is there; None if it was not begun.
-
-        Raises what a bolt raised that is no failure of a record.
-        """
+        """Wait for the outcome of a chunk; None if it was not begun. Raises what `run` raises."""
         begun = self._begun.pop(id(messages), None)
         return None if begun is None else begun.outcome.result()
 
     def _forget(self) -> None:
-        """Cancel what has not begun, and discard the outcome of the rest."""
         self._forgotten = [outcome for outcome in self._forgotten if not outcome.done()]
         self._forgotten += [e.outcome for e in self._begun.values() if not e.outcome.cancel()]
         self._begun = {}
 
     def wait_idle(self) -> None:
-        """Forget all, and wait until no bolt is at work."""
+        """Forget all chunks, and wait until no bolt runs."""
         self._forget()
         wait(self._forgotten)
 
     def close(self, timeout_seconds: float) -> bool:
-        """End the threads; False if one did not end in time. It is a daemon."""
+        """End the threads, which are daemons; False if one did not end in time."""
         self._forget()
         for _ in self._threads:
             self._tasks.put(None)
@@ -482,6 +465,6 @@ class Prefetcher:
             if begun.outcome.set_running_or_notify_cancel():
                 try:
                     begun.outcome.set_result(self._run(begun.source, begun.messages))
-                except BaseException as error:  # noqa: BLE001 - it is the owner's
+                except BaseException as error:  # noqa: BLE001 - `take` raises it
                     begun.outcome.set_exception(error)
             del begun

@@ -1,8 +1,8 @@
-"""Groupings: which of a bolt's tasks gets a tuple.
+"""Groupings choose the tasks of a bolt that get a value.
 
 A task is one instance of a bolt, with its own state. The groupings are Storm's
 (org.apache.storm.grouping), and pure: the same values give the same tasks in every process
-and under every Python, so state that is split by `fields` is split alike everywhere.
+and under every Python, so `fields` splits state alike everywhere.
 """
 
 import zlib
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from topology.errors import BoltError, InvalidTopology
+from topology.errors import BoltError, expect
 
 Indices = npt.NDArray[np.int64]
 _WHOLE = (int, np.integer)
@@ -23,14 +23,11 @@ _WHOLE = (int, np.integer)
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The `indices` of values that go somewhere, and the task of each.
-
-    An index stands there once per task that gets the value.
-    """
+    """The indices of values, once per task that gets the value, and these tasks."""
 
     indices: Indices
     tasks: list[int]
-    failures: dict[int, Exception]  # by index: what could not be routed
+    failures: dict[int, Exception]  # by index: values that could not be routed
 
 
 class Grouping(ABC):
@@ -41,7 +38,7 @@ class Grouping(ABC):
         """Return which of `count` tasks get the value; `turn` counts the values of this step."""
 
     def route(self, values: Sequence[Any], count: int, turn: int) -> Routed:
-        """Route many values; one that cannot be routed fails alone."""
+        """Route values; one that cannot be routed fails alone."""
         indices: list[int] = []
         tasks: list[int] = []
         failures: dict[int, Exception] = {}
@@ -57,14 +54,11 @@ class Grouping(ABC):
 
 
 def _checked(chosen: Any, count: int) -> list[int]:
-    """Return the tasks chosen. Raises BoltError if there is none, or one that is missing."""
     if hasattr(chosen, "__iter__"):
         chosen = list(chosen)
         if chosen and all(isinstance(task, _WHOLE) and 0 <= task < count for task in chosen):
             return list(map(int, chosen))
-    raise BoltError(
-        f"the grouping chose the tasks {chosen}; one or more of 0 to {count - 1} are allowed"
-    )
+    raise BoltError(f"tasks of the grouping: found {chosen}, expected some of 0 to {count - 1}")
 
 
 class Shuffle(Grouping):
@@ -114,11 +108,10 @@ class Global(Grouping):
 
 
 class Direct(Grouping):
-    """The bolt before says which task: it returns `To(stream, value, task=…)`."""
+    """The preceding bolt names the task: it returns `To(stream, value, task=…)`."""
 
     def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """Never called: the executor knows the task."""
-        raise NotImplementedError
+        raise NotImplementedError  # never called: the executor knows the task
 
 
 @dataclass(frozen=True)
@@ -137,20 +130,19 @@ def shuffle() -> Grouping:
 
 
 def fields(*names: str) -> Grouping:
-    """Send values whose fields are equal to the same task, in every process and version.
+    """Send values with equal fields to the same task, in every process and version.
 
-    A field is a key of a mapping, an attribute, or of a Record `key`, `topic` and the like.
+    A field is a key of a mapping, or an attribute (of a Record `key`, `topic` and others).
     """
-    if not names or not all(isinstance(name, str) for name in names):
-        message = f"fields() got {names!r}; the names of one or more fields are allowed"
-        raise InvalidTopology(message)
+    is_named = names and all(isinstance(name, str) for name in names)
+    expect(is_named, "fields()", names, "the names of one or more fields")
     return Fields(names)
 
 
 def all_tasks() -> Grouping:
     """Send every value to every task; the record is complete when all have acked.
 
-    All of them get the same object, so none may change it in place.
+    All tasks get the same object, so none may change it in place.
     """
     return All()
 
@@ -161,22 +153,21 @@ def global_() -> Grouping:
 
 
 def direct() -> Grouping:
-    """Let the bolt before choose: `To(stream, value, task=…)`."""
+    """Let the preceding bolt choose: `To(stream, value, task=…)`."""
     return Direct()
 
 
 def custom(choose: Callable[[Any, int], int | Iterable[int]]) -> Grouping:
-    """Choose tasks by `choose(value, number of tasks)`: one, or several, but not none.
+    """Choose one task or more by `choose(value, number of tasks)`.
 
-    To leave a value out, return SKIP from the bolt before.
+    To drop a value, return SKIP from the preceding bolt.
     """
-    if not callable(choose):
-        raise InvalidTopology(f"custom() got {choose!r}; a function is allowed")
+    expect(callable(choose), "custom()", choose, "a function")
     return Custom(choose)
 
 
 def key_of(value: Any, names: Sequence[str]) -> Any:
-    """Return a field of a mapping or an object; of several names, the tuple. Raises BoltError."""
+    """Return a field of a mapping or an object, or a tuple of several. Raises BoltError."""
     try:
         if isinstance(value, Mapping):
             found = tuple(value[name] for name in names)
@@ -184,21 +175,20 @@ def key_of(value: Any, names: Sequence[str]) -> Any:
             found = tuple(getattr(value, name) for name in names)
     except (KeyError, AttributeError) as error:
         name = error.name if isinstance(error, AttributeError) else error.args[0]
-        message = f"{type(value).__name__} has no field {name!r}; it is needed to group or to order"
+        message = f"{type(value).__name__} lacks the field {name!r}, which groups or orders values"
         raise BoltError(message) from error
     return found[0] if len(found) == 1 else found
 
 
 def stable_hash(value: Any) -> int:
-    """CRC-32 of the value's bytes, or else of its JSON with sorted keys.
+    """Return the CRC-32 of bytes, or of a value's JSON with sorted keys. Raises BoltError.
 
-    Python's own `hash` differs from process to process, so it would send a key's state
-    elsewhere after each restart. Raises BoltError for what has no JSON.
+    Python's `hash` differs between processes: a restart would move each key's state.
     """
     if isinstance(value, bytes):
         return zlib.crc32(value)
     try:
         return zlib.crc32(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
     except TypeError as error:
-        message = f"{value!r} cannot be grouped by: {error}; bytes and what JSON has are allowed"
+        message = f"key of a grouping: found {value!r}, expected bytes or JSON values: {error}"
         raise BoltError(message) from error

@@ -1,4 +1,4 @@
-"""Secrets: which properties hold them, by their names, and hiding their values in any text."""
+"""Secrets: found by the names of properties, and masked in any text."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from topology.complaints import text_of
 
 HIDDEN = "***"
 
-_SHORTEST_MASKED = 4  # hiding every "a" would make a text unreadable and hide nothing
+_SHORTEST_MASKED = 4  # masking every "a" would make a text unreadable and hide nothing
 
 _WORDS = (
     "password",
@@ -31,13 +31,12 @@ _WORDS = (
 
 
 def is_secret(name: str) -> bool:
-    """Whether a field or property of this name holds a secret."""
     plain = name.lower().replace(".", "_").replace("-", "_")
     return any(word in plain for word in _WORDS)
 
 
 def secrets_in(properties: Mapping[str, Any]) -> list[str]:
-    """Return the values whose names tell of a secret; of a pair its password, too."""
+    """Return the values of secret properties, and the password of `user:password`."""
     found = []
     for name, value in properties.items():
         if is_secret(name):
@@ -48,18 +47,18 @@ def secrets_in(properties: Mapping[str, Any]) -> list[str]:
 
 
 class Mask:
-    """Hides known secrets in any text, however they got there (an error's message, say)."""
+    """Masks known secrets in any text, such as an error's message."""
 
     def __init__(self) -> None:
         self._known: list[str] = []
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Hide these from now on, and not those learnt before."""
+        """Replace the known secrets."""
         self._known = []
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hide these, too. To be called before a secret that is given in code is used."""
+        """Add secrets. Call it before a secret that is given in code is used."""
         known = {secret for secret in secrets if len(secret) >= _SHORTEST_MASKED}
         known |= {json.dumps(secret)[1:-1] for secret in known}
         self._known = sorted(known.union(self._known), key=len, reverse=True)

@@ -33,10 +33,10 @@ SKIP: Final = Skip()
 @final
 @dataclass(frozen=True, slots=True)
 class To:
-    """Return this, or yield it, to send a value into a named stream of the bolt.
+    """Return or yield this to send a value into a named stream of the bolt.
 
-    The stream must be declared where the bolt is put in its place: `then(bolt,
-    streams=("late",))`. `task` is for a stream whose next bolt is grouped `direct()`.
+    `then(bolt, streams=("late",))` declares the stream. `task` is for a stream whose next bolt is
+    grouped `direct()`.
     """
 
     stream: str
@@ -45,7 +45,7 @@ class To:
 
 
 class Reject(Exception):
-    """Raise this for a record that no retry can help: it goes to the dead letters."""
+    """Raise this for a record that must not be retried: it goes to the dead letters."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -53,10 +53,9 @@ class Reject(Exception):
 
 
 class RejectRows(Reject):
-    """Raise this in a vectorised bolt that knows which rows of its batch are bad.
+    """Raise this in a vectorised bolt to reject some rows, with reasons by row index.
 
-    `reasons` says why, by the row's index. Those go to the dead letters; the bolt is called
-    again with the others.
+    They go to the dead letters; the bolt is called again with the other rows.
     """
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
@@ -66,24 +65,23 @@ class RejectRows(Reject):
 
 
 class Retry(Exception):
-    """Raise this to have the record retried, after `after_seconds` if given.
+    """Raise this to retry the record, after `after_seconds` (a finite number >= 0) if given.
 
-    It counts against the retry limit like any failure. Raises ValueError unless `after_seconds`
-    is a finite number >= 0.
+    It counts against the retry limit like any failure. Raises ValueError.
     """
 
     def __init__(self, reason: str, *, after_seconds: float | None = None) -> None:
         super().__init__(reason)
         if after_seconds is not None and not _is_pause(after_seconds):
             raise ValueError(
-                f"after_seconds is {after_seconds!r}; a number of seconds from 0 on is allowed"
+                f"Retry.after_seconds: found {after_seconds!r}, expected a finite number >= 0"
             )
         self.reason = reason
         self.after_seconds = after_seconds
 
 
 SIGNALS = frozenset({Reject, RejectRows, Retry, type})
-"""Types of what is no value: the first three are raised, and a class says nothing."""
+"""Types that are no values: exceptions to raise, and classes."""
 
 
 def _is_pause(seconds: Any) -> bool:
@@ -92,12 +90,12 @@ def _is_pause(seconds: Any) -> bool:
 
 _SHOWN_BYTES = 60  # of a name
 
-# The call is made in C, which looks whether an error was set: see `headers_of`.
+# The call is made in C, which checks whether an error was set: see `headers_of`.
 _ask_headers = methodcaller("headers")
 
 
 class HeadersUnreadable(Reject):
-    """A record's headers were asked for, and one has a name that is not UTF-8."""
+    """A name of a record's headers is not UTF-8."""
 
 
 class Message(Protocol):
@@ -127,8 +125,8 @@ class Message(Protocol):
 class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
     """One Kafka message: topic, partition, offset, timestamp, key, value, headers.
 
-    Only `value` is stored; the rest is read from the message when asked for, because
-    most bolts never ask and the hot loop builds one record per message.
+    Only `value` is stored; the rest is read from the message on access, because most bolts never
+    do, and the hot loop builds one record per message.
     """
 
     value: bytes | None
@@ -190,15 +188,14 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 def headers_of(message: Any) -> Sequence[tuple[str, bytes | None]] | None:
     """Return a message's headers in order, or None. Raises HeadersUnreadable.
 
-    Nobody else may call a client's `headers()`, but `partition.records`, in the same way. Of a
-    name that is not UTF-8 it makes a null pointer in its list, which it keeps, and returns the list
-    with an error set: code that the interpreter has specialised does not see the error, nor does
-    whoever asks a second time, and both crash when they look at the name.
+    Only this and `partition.records` may call a client's `headers()`. For a name that is not
+    UTF-8 the client puts a null pointer into the list, which it keeps, and returns the list with
+    an error set. Specialised bytecode and a second call do not see the error, and crash.
     """
     try:
         found = _ask_headers(message)
     except (SystemError, UnicodeDecodeError) as error:
-        message.set_headers(error)  # in place of the list, at once: other threads may ask
+        message.set_headers(error)  # in place of the list, at once: other threads may call
         found = error.with_traceback(None)
     if isinstance(found, Exception):
         raise _unreadable(found) from None
@@ -215,12 +212,12 @@ def _unreadable(error: BaseException | None) -> HeadersUnreadable:
         error = error.__cause__
     return HeadersUnreadable(
         f"the record's headers cannot be read: found {name}, expected UTF-8. "
-        "The Kafka client cannot give them: mend the producer, or leave record.headers alone"
+        "The Kafka client cannot return them: fix the producer, or do not use record.headers"
     )
 
 
 class KeptMessage(msgspec.Struct, frozen=True, gc=False):
-    """A Message with its own values: one that has come from another process."""
+    """A Message with its own values, from another process."""
 
     value_: bytes | None
     key_: bytes | None
@@ -228,7 +225,7 @@ class KeptMessage(msgspec.Struct, frozen=True, gc=False):
     partition_: int
     offset_: int
     timestamp_: tuple[int, int]
-    headers_: Any  # a list, None, or why there is none: see headers_of
+    headers_: Any  # a list, None, or an error: see headers_of
 
     def value(self) -> bytes | None:
         return self.value_

@@ -1,4 +1,4 @@
-"""Reference tables: loaded before the first record, looked up by bolts, refreshed as a whole."""
+"""Reference tables: loaded before the first record, used by bolts, refreshed as a whole."""
 
 import re
 import threading
@@ -41,11 +41,11 @@ _BINARIES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 class KeyIndex:
-    """Finds rows by key; the keys hold no null and none of them twice.
+    """Finds rows by unique keys without nulls.
 
-    Measured per value looked up in a chunk of 4,000: 15 ns by Arrow in a thousand texts, 140 ns
-    by a dictionary in 100,000 texts, where Arrow takes 940 because it hashes the whole table
-    for each chunk; whole numbers without great gaps need neither, and take 10 ns.
+    Measured per value in a chunk of 4,000: 15 ns by Arrow in a thousand texts, 140 ns by a
+    dictionary in 100,000 texts, where Arrow takes 940 as it hashes the whole table for each
+    chunk; dense whole numbers need neither, and take 10 ns.
     """
 
     def __init__(self, keys: Sequence[Column]) -> None:
@@ -55,10 +55,7 @@ class KeyIndex:
         self._by_number = _flat(keys[0]) if len(keys) == 1 else None
 
     def of(self, columns: Sequence[Column]) -> Column:
-        """Return the row index of each value, null where there is none or a value is null.
-
-        The columns are of the keys' types.
-        """
+        """Return the row index of each value of columns of the keys' types, or null."""
         if len(columns) > 1:
             values = zip(*(column.to_pylist() for column in columns), strict=True)
             return pa.array(list(map(self._index().get, values)), pa.int64())
@@ -80,8 +77,7 @@ class KeyIndex:
 def comparable(column: Column, kind: pa.DataType) -> "Column | None":
     """Cast a column to a key's type; None when its values cannot equal any of the keys.
 
-    Text is text and a whole number a whole number, however they are stored; all else must be
-    of the very type, because a conversion might make values equal that are not.
+    Only text, bytes and whole numbers are cast: other conversions might make values equal.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -96,7 +92,7 @@ def comparable(column: Column, kind: pa.DataType) -> "Column | None":
 
 
 def key_column(column: Column) -> "Column | None":
-    """Cast a table's column to the type that keys have; None when its values are no keys."""
+    """Cast a table's column to the type of keys; None when its values cannot be keys."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type in _INTEGERS:
@@ -138,14 +134,15 @@ def _numbered(column: Column, least: int, indices: Any) -> Column:
     return column_of_places
 
 
-_SHOWN = 3  # examples of wrong keys in a message
+KEY_TYPES = "text, bytes, whole numbers, booleans, decimals, dates or timestamps"
+_SHOWN = 3  # examples of invalid keys in a message
 
 
-class Loaded:
-    """One load of a reference table. Never changed, so any thread may look into it.
+class LoadedTable:
+    """One load of a reference table. Immutable, so any thread may read it.
 
-    Its dictionary and its index are made when they are first asked for: bolts that join need
-    no dictionary, which takes about half a kilobyte a row, and those that look up need no index.
+    Its dictionary and its index are made on demand: joins need no dictionary, which takes about
+    half a kilobyte a row, and look-ups no index.
     """
 
     def __init__(self, keys: list[Column], values: pa.RecordBatch, *, single: bool) -> None:
@@ -153,7 +150,7 @@ class Loaded:
         self.values = values
         self.index = KeyIndex(keys)
         self.stored: StoredRows | None = None
-        """The stored rows of a state that follows its own commits."""
+        """Stored rows of a state that follows its own commits."""
         self._single = single
         self._rows: dict[Any, Any] | None = None
 
@@ -163,11 +160,11 @@ class Loaded:
 
     @property
     def has_rows(self) -> bool:
-        """Whether its dictionary has been made."""
+        """Whether its dictionary exists."""
         return self._rows is not None
 
-    def with_rows(self, newer: "Loaded") -> "Loaded":
-        """Return this load with the rows of another, which replace those of the same keys."""
+    def with_rows(self, newer: "LoadedTable") -> "LoadedTable":
+        """Return this load with the rows of a newer one merged by key."""
         kept = pc.is_null(newer.index.of(self.keys))
         keys = [
             pa.concat_arrays([ours.filter(kept), theirs])
@@ -180,14 +177,14 @@ class Loaded:
             ],
             schema=self.values.schema,
         )
-        whole = Loaded(keys, values, single=self._single)
+        whole = LoadedTable(keys, values, single=self._single)
         whole.stored = self.stored
-        if self._rows is not None:  # a new one: who looks into the old one sees one load
+        if self._rows is not None:  # a new one: readers of the old one see one load
             whole._rows = {**self._rows, **newer.rows()}
         return whole
 
     def rows(self) -> dict[Any, Any]:
-        """Return the rows by key: a read-only mapping of the columns, or one column's value."""
+        """Return the rows by key: read-only mappings of the columns, or one column's values."""
         if self._rows is None:
             lists = [key.to_pylist() for key in self.keys]
             keys: Iterable[Any] = lists[0] if len(lists) == 1 else zip(*lists, strict=True)
@@ -212,8 +209,7 @@ def _key(reference: str, name: str, column: Column) -> Column:
     if found is None:
         raise ReferenceLoadFailed(
             reference,
-            f"the key '{name}' is {column.type}; text, bytes, whole numbers, booleans, "
-            "decimals, dates and timestamps are allowed",
+            f"key '{name}': found {column.type}, expected {KEY_TYPES}",
         )
     return found
 
@@ -221,8 +217,7 @@ def _key(reference: str, name: str, column: Column) -> Column:
 def _check_keys(reference: str, key: Sequence[str], keys: list[Column]) -> None:
     nulls = sum(column.null_count for column in keys)
     if nulls:
-        reason = f"{nulls} keys {list(key)} are null; a key must not be"
-        raise ReferenceLoadFailed(reference, reason)
+        raise ReferenceLoadFailed(reference, f"key {list(key)}: found {nulls} nulls, expected none")
     names = [str(number) for number in range(len(keys))]
     counts = pa.table(keys, names=names).group_by(names).aggregate([([], "count_all")])
     if counts.num_rows == len(keys[0]):
@@ -233,7 +228,7 @@ def _check_keys(reference: str, key: Sequence[str], keys: list[Column]) -> None:
         for row in twice[:_SHOWN]
     )
     more = ", …" if len(twice) > _SHOWN else ""
-    reason = f"{len(twice)} keys {list(key)} are there more than once: {shown}{more}"
+    reason = f"key {list(key)}: found {len(twice)} duplicates, expected none: {shown}{more}"
     raise ReferenceLoadFailed(reference, reason)
 
 
@@ -259,24 +254,22 @@ _FORMAT = re.compile(r"[A-Za-z][\w.]*")
 
 
 class Reference(Mapping[Any, Any]):
-    """A table to look things up in: a plain mapping, and an Arrow join. Nothing is read yet.
+    """A look-up table: a mapping, and an Arrow join. The constructor reads nothing.
 
-    As a mapping it goes from the key (a tuple, if it is of several columns) to a read-only
-    mapping of the row's other columns, or to the value of one column. Two references are equal
-    only if they are the same one.
+    The mapping is from the key (a tuple, if it has several columns) to a read-only mapping of the
+    row's other columns, or to the value of one column. References compare by identity.
 
     The service loads it before the first record, and again every `refresh_seconds`. A new load
     replaces the old one as a whole, on the owner thread between two turns of its loop: a bolt
-    that runs there sees one load during a chunk. Any thread may look up; each look-up and each
-    join is answered from one load.
+    that runs there sees one load during a chunk. Any thread may read; each look-up and each
+    join uses one load.
 
-    `place` is the name of a table that Spark knows, or a path: its suffix says the format
-    (`.parquet`, `.delta`, `.csv`, `.json`), or `format` does. Relative paths lie below the
-    warehouse. `format="iceberg"` takes the name of a table, as `IcebergSink` does. `key` is the
-    column, or are the columns, that tell a row; `columns` are the others that are wanted (all of
-    them, if not given), and with `value` there is one, whose value is then what a look-up gives.
-    `properties` are those of Spark's reader. More than `max_rows` rows fail the load. `name`
-    stands in metrics, logs and errors. Raises InvalidReference.
+    `place` is the name of a Spark table, or a path with one of the suffixes `.parquet`, `.delta`,
+    `.csv`, `.json`, or with `format`. Relative paths are below the warehouse. `format="iceberg"`
+    takes the name of a table, as `IcebergSink` does. `key` names the column or columns that
+    identify a row, `columns` the other columns to load (default: all); with `value` there is one,
+    and look-ups return its value. `properties` are those of Spark's reader. More than `max_rows`
+    rows fail the load. `name` is for metrics, logs and errors. Raises InvalidReference.
     """
 
     def __init__(
@@ -302,26 +295,25 @@ class Reference(Mapping[Any, Any]):
         self.max_rows = max_rows
         self.properties = dict(properties or {})
         self._check()
-        self._lock = threading.Lock()  # of those who replace `_loaded` and `_rows`
-        self._loaded: Loaded | None = None
-        # What stands here before there is a dictionary raises or makes it, so that a look-up
-        # costs nothing more than the dictionary's own.
+        self._lock = threading.Lock()  # for replacing `_loaded` and `_rows`
+        self._loaded: LoadedTable | None = None
+        # _Unmade makes the dictionary, or raises: a look-up costs no more than the dictionary's.
         self._rows: Mapping[Any, Any] = _Unmade(self, None)
 
     def wanted_of(self, columns: Sequence[str]) -> list[str]:
-        """Return those of a table's columns that have to be read. Raises ReferenceLoadFailed."""
+        """Return the columns of a table to read. Raises ReferenceLoadFailed."""
         others = self.columns if self.value is None else (self.value,)
         if others is None:
             return [*columns]
         wanted = dict.fromkeys((*self.key, *others))
         for name in wanted:
             if name not in columns:
-                reason = f"no column '{name}'; there are {', '.join(columns)}"
+                reason = f"found no column '{name}', expected it among {', '.join(columns)}"
                 raise ReferenceLoadFailed(self.name, reason)
         return [*wanted]
 
     @property
-    def loaded(self) -> Loaded | None:
+    def loaded(self) -> LoadedTable | None:
         return self._loaded
 
     @property
@@ -364,18 +356,18 @@ class Reference(Mapping[Any, Any]):
     def join(
         self, batch: pa.RecordBatch, *, on: str | Iterable[str], prefix: str = ""
     ) -> pa.RecordBatch:
-        """Return the batch with this table's columns behind its own, named with `prefix`.
+        """Append this table's columns to a batch, named with `prefix`.
 
-        `on` names the batch's columns that hold the key. The rows stay as they are, in order
-        and number, so their lineage does too; where the table has no row of the key the new
-        columns are null. Raises BoltError when the columns do not fit, ReferenceNotLoaded.
+        `on` names the batch's key columns. The rows keep their order and number, and so their
+        lineage; where the table lacks the key the new columns are null. Raises BoltError when the
+        columns do not fit, and ReferenceNotLoaded.
         """
         loaded = self._current()
         names = (on,) if isinstance(on, str) else tuple(on)
         if len(names) != len(self.key):
             raise BoltError(
-                f"reference '{self.name}' has the key {list(self.key)}; "
-                f"join(on={list(names)}) names {len(names)} columns for it"
+                f"reference '{self.name}': found join(on={list(names)}), "
+                f"expected {len(self.key)} columns for the key {list(self.key)}"
             )
         pairs = zip(names, self.key, loaded.keys, strict=True)
         columns = [self._comparable(batch, *pair) for pair in pairs]
@@ -384,22 +376,19 @@ class Reference(Mapping[Any, Any]):
             name = prefix + field.name
             if name in schema.names:
                 raise BoltError(
-                    f"reference '{self.name}' would add a second column '{name}' to the batch; "
-                    "give another prefix="
+                    f"reference '{self.name}' would add a second column '{name}' to the batch. "
+                    "Use another prefix="
                 )
             schema = schema.append(pa.field(name, field.type))
         found = loaded.values.take(loaded.index.of(columns))
         return pa.RecordBatch.from_arrays([*batch.columns, *found.columns], schema=schema)
 
     def load(self, rows: Rows) -> None:
-        """Fill it by hand, in a test: with rows as mappings, or with a table.
-
-        Raises ReferenceLoadFailed.
-        """
+        """Load rows, as mappings or a table, in a test. Raises ReferenceLoadFailed."""
         if not isinstance(rows, pa.Table):
             listed = [dict(row) for row in rows]
             if not listed:
-                reason = "no rows, so its columns are not known; give an empty pyarrow.Table"
+                reason = "found no rows, so its columns are unknown. Use an empty pyarrow.Table"
                 raise ReferenceLoadFailed(self.name, reason)
             names = dict.fromkeys(name for row in listed for name in row)
             rows = pa.table({name: [row.get(name) for row in listed] for name in names})
@@ -409,43 +398,40 @@ class Reference(Mapping[Any, Any]):
         with self._lock:
             self._loaded, self._rows = None, _Unmade(self, None)
 
-    def read(self, table: pa.Table) -> Loaded:
-        """Make a load of a table, on any thread; `use` puts it in place.
+    def read(self, table: pa.Table) -> LoadedTable:
+        """Make a load of a table, on any thread, for `use`.
 
-        Columns that are not wanted are left out. If the load in place has made its dictionary,
-        this one does, too. Raises ReferenceLoadFailed: too many rows, a column that is missing, a
-        key that is null, is there twice, or is of a type that cannot be looked up.
+        Makes the dictionary if the current load has one. Raises ReferenceLoadFailed for too many
+        rows, a missing column, and keys that are null, duplicate or of an invalid type.
         """
-        if table.num_rows > self.max_rows:
-            reason = f"more than {self.max_rows} rows; raise max_rows= if they fit into memory"
-            raise ReferenceLoadFailed(self.name, reason)
+        self._check_rows(table.num_rows)
         others = self.columns if self.value is None else (self.value,)
         if others is None:
             others = tuple(name for name in table.column_names if name not in self.key)
         for name in (*self.key, *others):
             count = table.column_names.count(name)
             if count != 1:
-                there = ", ".join(table.column_names)
-                reason = f"{count} columns '{name}', where one is needed; there are {there}"
+                among = ", ".join(table.column_names)
+                reason = f"found {count} columns '{name}', expected one among {among}"
                 raise ReferenceLoadFailed(self.name, reason)
         keys = [_key(self.name, name, _whole(table.column(name))) for name in self.key]
         _check_keys(self.name, self.key, keys)
         arrays = [_whole(table.column(name)) for name in others]
         values = pa.RecordBatch.from_arrays(arrays, names=list(others))
-        loaded = Loaded(keys, values, single=self.value is not None)
+        loaded = LoadedTable(keys, values, single=self.value is not None)
         current = self._loaded
         if current is not None and current.has_rows:
             loaded.rows()
         return loaded
 
-    def use(self, loaded: Loaded) -> None:
-        """Put a load in place of the one before; the owner thread calls it between chunks."""
+    def use(self, loaded: LoadedTable) -> None:
+        """Replace the current load; the owner thread calls it between chunks."""
         with self._lock:
             self._loaded = loaded
             self._rows = loaded.rows() if loaded.has_rows else _Unmade(self, loaded)
 
-    def made(self, loaded: Loaded | None) -> dict[Any, Any]:
-        """Make the dictionary of a load, and use it if the load is still in place."""
+    def made(self, loaded: LoadedTable | None) -> dict[Any, Any]:
+        """Make the dictionary of a load, and keep it if the load is still current."""
         if loaded is None:
             raise ReferenceNotLoaded(self.name)
         with self._lock:
@@ -454,7 +440,12 @@ class Reference(Mapping[Any, Any]):
                 self._rows = rows
             return rows
 
-    def _current(self) -> Loaded:
+    def _check_rows(self, count: int) -> None:
+        if count > self.max_rows:
+            reason = f"found more than max_rows={self.max_rows} rows. Raise it if memory allows"
+            raise ReferenceLoadFailed(self.name, reason)
+
+    def _current(self) -> LoadedTable:
         if self._loaded is None:
             raise ReferenceNotLoaded(self.name)
         return self._loaded
@@ -462,47 +453,48 @@ class Reference(Mapping[Any, Any]):
     def _comparable(self, batch: pa.RecordBatch, name: str, key: str, keys: Column) -> Column:
         if name not in batch.schema.names:
             raise BoltError(
-                f"reference '{self.name}' cannot be joined on '{name}': "
-                f"the batch has the columns {', '.join(batch.schema.names)}"
+                f"reference '{self.name}', join: found no column '{name}', expected one of "
+                f"{', '.join(batch.schema.names)}"
             )
         column = batch.column(name)
         found = comparable(column, keys.type)
         if found is None:
             raise BoltError(
-                f"reference '{self.name}' cannot be joined on '{name}': it is {column.type}, "
-                f"the key '{key}' is {keys.type}; cast it first"
+                f"reference '{self.name}', join on '{name}': found {column.type}, expected "
+                f"{keys.type} of the key '{key}'. Cast it first"
             )
         return found
 
     def _check(self) -> None:
-        place = f"reference '{self.place}'"
-        if not self.place or (self.format in _NAMED and not _TABLE_NAME.fullmatch(self.place)):
-            raise InvalidReference(
-                f"{place}: a path with one of the suffixes {', '.join(_FORMATS)}, a path with "
-                "format=, or the name of a table is allowed"
-            )
-        if not _FORMAT.fullmatch(self.format):
-            message = f"{place}: format={self.format!r}; the name of a format of Spark's is allowed"
-            raise InvalidReference(message)
-        if self.format == "iceberg" and self.properties.keys() - {"catalog"}:
-            message = f"{place}: properties={[*self.properties]}; 'catalog' is allowed"
-            raise InvalidReference(message)
-        if not self.key or len(set(self.key)) < len(self.key) or not all(self.key):
-            raise InvalidReference(f"{place}: key={self.key}; one or more columns are allowed")
-        if self.value is not None and self.columns is not None:
-            raise InvalidReference(f"{place}: value= and columns= were given; one is allowed")
-        both = [name for name in self.columns or () if name in self.key]
-        if both or len(set(self.columns or ())) < len(self.columns or ()):
-            message = f"{place}: columns={self.columns}; columns beside the key are allowed, once"
-            raise InvalidReference(message)
-        if self.max_rows < 1 or (self.refresh_seconds is not None and self.refresh_seconds <= 0):
-            raise InvalidReference(f"{place}: max_rows and refresh_seconds must be positive")
+        def check(is_met: object, what: str, found: object, expected: str) -> None:
+            if not is_met:
+                place = f"reference '{self.place}'{what}"
+                raise InvalidReference(f"{place}: found {found!r}, expected {expected}")
+
+        is_place = self.place and (self.format not in _NAMED or _TABLE_NAME.fullmatch(self.place))
+        suffixes = ", ".join(_FORMATS)
+        expected = f"a path with one of the suffixes {suffixes} or with format=, or a table's name"
+        check(is_place, "", self.place, expected)
+        is_format = _FORMAT.fullmatch(self.format)
+        check(is_format, ", format", self.format, "the name of one of Spark's formats")
+        are_known = self.format != "iceberg" or self.properties.keys() <= {"catalog"}
+        check(are_known, ", properties", [*self.properties], "'catalog'")
+        is_key = self.key and all(self.key) and len(set(self.key)) == len(self.key)
+        check(is_key, ", key", self.key, "one or more columns")
+        is_one = self.value is None or self.columns is None
+        check(is_one, ", columns", self.columns, f"either columns= or value={self.value!r}")
+        others = self.columns or ()
+        are_others = len({*others, *self.key}) == len(others) + len(self.key)
+        check(are_others, ", columns", self.columns, "each column once, and none of the key")
+        check(self.max_rows >= 1, ", max_rows", self.max_rows, "a whole number >= 1")
+        seconds = self.refresh_seconds
+        check(seconds is None or seconds > 0, ", refresh_seconds", seconds, "a number > 0")
 
 
 class _Unmade(Mapping[Any, Any]):
-    """The rows of a load until its dictionary is made; without a load every use raises."""
+    """Makes the dictionary of a load on the first use, or raises if there is no load."""
 
-    def __init__(self, owner: Reference, loaded: Loaded | None) -> None:
+    def __init__(self, owner: Reference, loaded: LoadedTable | None) -> None:
         self._owner = owner
         self._loaded = loaded
 

@@ -53,30 +53,27 @@ class _Hint(NamedTuple):
 
 
 def schema_of(source: type | pa.Schema) -> pa.Schema:
-    """Return the schema of rows of a type; a `pa.Schema` is returned as it is.
-
-    Raises InvalidSchema, naming the field, what was found, and what is allowed.
-    """
+    """Return the schema of a row type, or of a `pa.Schema`. Raises InvalidSchema."""
     if isinstance(source, pa.Schema):
         if len(set(source.names)) != len(source.names):
-            raise InvalidSchema(f"the schema names a column twice: {', '.join(source.names)}")
+            raise InvalidSchema(f"schema: found a column twice: {', '.join(source.names)}")
         schema = source
     else:
         fields = _fields(source)
         if fields is None:
             raise InvalidSchema(
-                f"schema: found {source!r}; allowed are a TypedDict, a dataclass, "
-                "a msgspec.Struct, or a pyarrow.Schema"
+                f"schema: found {source!r}, expected a TypedDict, a dataclass, a msgspec.Struct "
+                "or a pyarrow.Schema"
             )
         name = getattr(source, "__name__", repr(source))
         schema = pa.schema([_field(hint, name, (source,)) for hint in fields])
     if not schema.names:
-        raise InvalidSchema("schema: found no column; at least one is needed")
+        raise InvalidSchema("schema: found no column, expected at least one")
     return schema
 
 
 def schema_of_hints(hints: Mapping[str, Any], place: str) -> pa.Schema:
-    """Return the schema of columns by their type hints. Raises InvalidSchema, naming the place."""
+    """Return the schema of columns by their type hints. Raises InvalidSchema."""
     fields = [_Hint(name, hint, required=True) for name, hint in hints.items()]
     return pa.schema([_field(field, place, ()) for field in fields])
 
@@ -118,7 +115,7 @@ def _field(field: _Hint, path: str, within: tuple[Any, ...]) -> "pa.Field[Any]":
 
 
 def _unwrap(hint: Any, place: str) -> tuple[Any, bool]:
-    """Strip Required, NotRequired and None from a hint; return it and whether it was nullable."""
+    """Strip Required, NotRequired and None from a hint; return it and whether it is nullable."""
     nullable = False
     while True:
         origin = typing.get_origin(hint)
@@ -128,7 +125,7 @@ def _unwrap(hint: Any, place: str) -> tuple[Any, bool]:
         elif origin in (typing.Union, types.UnionType):
             rest = [arg for arg in typing.get_args(hint) if arg is not types.NoneType]
             if len(rest) != 1:
-                raise InvalidSchema(f"{place}: found {hint!r}; a column has one type, or None")
+                raise InvalidSchema(f"{place}: found {hint!r}, expected one type, or None")
             nullable = nullable or len(rest) != len(typing.get_args(hint))
             hint = rest[0]
         elif isinstance(hint, typing.NewType):
@@ -139,7 +136,7 @@ def _unwrap(hint: Any, place: str) -> tuple[Any, bool]:
 
 def _type(hint: Any, place: str, within: tuple[Any, ...]) -> pa.DataType:
     if hint in within:
-        raise InvalidSchema(f"{place}: {hint!r} contains itself; a table's types must end")
+        raise InvalidSchema(f"{place}: found {hint!r} within itself, expected a type that ends")
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         given = [extra for extra in args[1:] if isinstance(extra, pa.DataType)]
@@ -156,7 +153,7 @@ def _type(hint: Any, place: str, within: tuple[Any, ...]) -> pa.DataType:
         return _type(type(args[0]), place, within)
     if (fields := _fields(hint)) is not None:
         return pa.struct([_field(field, place, (*within, hint)) for field in fields])
-    raise InvalidSchema(f"{place}: found {hint!r}; allowed are {_ALLOWED}")
+    raise InvalidSchema(f"{place}: found {hint!r}, expected {_ALLOWED}")
 
 
 def _item(hint: Any, place: str, within: tuple[Any, ...], name: str = "element") -> "pa.Field[Any]":

@@ -1,10 +1,10 @@
 """The contract of sinks, for every guarantee.
 
-A line is a run of transactions that are numbered together, 1, 2, 3, …: those of one partition.
+A line is a series of transactions that are numbered together, 1, 2, 3, …: those of one partition.
 A share is one line's transaction; a batch has the rows of the shares that one commit makes durable
-together, or, where the topology is not exactly-once, rows of no transaction. Under one (line, txid)
-come the same records whatever happens ("transactional"), or, if the sink has not committed it,
-perhaps others ("opaque"; Trident's words).
+together, or, unless the topology is exactly-once, rows of no transaction. A retried (line, txid)
+has the same records ("transactional"), or, if the sink has not committed it, perhaps others
+("opaque"; Trident's words).
 """
 
 from abc import ABC, abstractmethod
@@ -48,30 +48,27 @@ TRACE_HEADERS = ("traceparent", "tracestate")
 
 TraceHeaders: TypeAlias = tuple[tuple[str, bytes], ...]
 RowTraces: TypeAlias = Mapping[int, TraceHeaders]
-"""By row: the headers of the one record that it came of, if that is traced."""
+"""By row: the headers of its record, if it has one that is traced."""
 
 NO_TRACES: RowTraces = MappingProxyType({})
 
 
 def is_of_trace(name: str) -> bool:
-    """Whether a header of this name tells of a trace; names have no case."""
+    """Whether a header carries trace context; names are case-insensitive."""
     return name.lower() in TRACE_HEADERS
 
 
 class SparkJobs(Protocol):
-    """The process's one Spark session, healed when it dies."""
+    """The process's one Spark session, restarted when it dies."""
 
     def run(
         self, job: Callable[[Any], Result], *, group: str, deadline_seconds: float | None = None
     ) -> Result:
-        """Run `job(session)` under a job group and a deadline; what it raises is passed on.
-
-        The deadline is the driver's, unless one is given.
-        """
+        """Run `job(session)` under a job group and a deadline, by default the driver's."""
         ...
 
     def passage(self, step: "SparkStep", sink: "Sink[Any]", context: "SinkContext") -> "Passage":
-        """Have a Spark step work in front of a sink that is open. Raises SinkFailed."""
+        """Start a Spark step in front of an open sink. Raises SinkFailed."""
         ...
 
 
@@ -82,20 +79,20 @@ class SinkContext:
     pipeline: str
     sink: str
     kafka: Mapping[str, Scalar]  # librdkafka properties of a client
-    storage: "Storage"  # where tables lie, and how that store is reached
+    storage: "Storage"  # where tables lie, and how to reach it
     spark: SparkJobs | None
-    exactly_once: bool = False  # whether it will be asked for transactions
+    exactly_once: bool = False
 
 
 class Fence(NamedTuple):
-    """An owner of a line: whoever has a lower epoch may commit no more."""
+    """An owner of a line: owners with a lower epoch must not commit any more."""
 
     line: str  # "orders[3]"
     epoch: int
 
 
 class Committed(NamedTuple):
-    """The last transaction of a line that a sink has; 0, 0: it knows nothing of the line."""
+    """The last transaction of a line that a sink has committed; 0, 0: it has none."""
 
     line: str
     epoch: int
@@ -104,7 +101,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One line's transaction, as one sink gets it."""
+    """One line's transaction, for one sink."""
 
     line: str
     epoch: int
@@ -121,9 +118,9 @@ class Batch:
     """A micro-batch: rows that one commit makes durable.
 
     A row's index is its place in the concatenation of `pieces`. `sequence` counts 1, 2, 3, … per
-    sink and process; a batch tried again keeps its number. The rows of `shares` come one share's
-    after the other's, in their order; without shares the rows are of no transaction. `offsets`
-    tells of each row which record it came of, in its share's partition; None: it is not told.
+    sink and process; a retried batch keeps its number. The rows are sorted by share, in the order
+    of `shares`; without shares they are of no transaction. `offsets` has each row's record in its
+    share's partition, or is None if unknown.
     """
 
     sequence: int
@@ -136,37 +133,37 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A batch that is ready for its commit; `parts` are the sink's own (files, rows)."""
+    """A batch that is ready for its commit; `parts` (files, rows) are private to the sink."""
 
     shares: tuple[Share, ...]
     num_rows: int
     parts: tuple[Any, ...] = ()
-    rejected: Mapping[int, str] = field(default_factory=dict)  # row: why it does not fit
+    rejected: Mapping[int, str] = field(default_factory=dict)  # reasons by row
 
 
 class Stager(Protocol):
-    """Stages batches in another process, for a sink that then commits them here.
+    """Stages batches in another process, for a sink that commits them in this one.
 
-    It can be pickled, and asks nothing of the table's log. Any thread may call it, one at a time.
+    It can be pickled, and does not read the table's log. Any thread may call it, one at a time.
     """
 
     def stage(self, batch: Batch) -> Staged:
-        """See Sink; what `parts` hold can be pickled too."""
+        """See Sink; `parts` can be pickled."""
         ...
 
     def discard(self, staged: Staged) -> None: ...
 
 
 class Sink(ABC, Generic[Row]):
-    """A place for rows.
+    """A destination of rows.
 
     The owner thread calls `open`, `close` and `stager`, the sink's staging thread `stage`, its
     commit thread `fence`, `committed` and `commit`, either of the two `discard`. A batch may be
-    staged while the one before it is committed. `fence`, `stage` and `commit` may be repeated with
-    the same arguments: after SinkBusy when it says so, after any error but SinkFailed and
-    SinkFenced with growing pauses. At most once, a commit is repeated after SinkBusy only.
+    staged while the preceding one is committed. `fence`, `stage` and `commit` may be repeated
+    with the same arguments: after SinkBusy when it says so, after any error but SinkFailed and
+    SinkFenced with backoff. At most once, a commit is repeated after SinkBusy only.
 
-    A sink that stands in front of another one takes over its `batch_rows`.
+    A sink in front of another one takes over its `batch_rows`.
     """
 
     name: str
@@ -179,41 +176,40 @@ class Sink(ABC, Generic[Row]):
     """
 
     needs_spark: bool = False
-    """Whether `open` is to be given a SparkJobs."""
+    """Whether `open` needs a SparkJobs."""
 
     needs_jars: tuple[str, ...] = ()
-    """The sets of jars that Spark must have for it."""
+    """Sets of jars that Spark must load for it."""
 
     kinds: frozenset[Kind] = frozenset()
-    """Kinds of transactions it keeps; none: it cannot be exactly-once."""
+    """Kinds of transactions that it supports; none: it cannot be exactly-once."""
 
     row_schema: pa.Schema | None = None
-    """To which `stage` fits rows: dictionaries may come as columns of it. None: they never do."""
+    """Schema of the rows of `stage`: dictionaries may come as columns of it. None: never."""
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:
-        """Connect, and check that the place can be written. Raises SinkFailed if not."""
+        """Connect, and check that the place can be written. Raises SinkFailed."""
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs of lines durably, then return what is committed of each, in order.
+        """Raise the epochs of lines durably; return the last commit of each, in order.
 
         From then on no commit under a lower epoch has any effect. A run begins with a fence, of no
-        lines if it is not exactly-once; then the place is made ready for `stage`. Raises
-        SinkFenced when a line's epoch is higher already.
+        lines unless it is exactly-once, which prepares the place for `stage`. Raises SinkFenced
+        when a line's epoch is higher already.
         """
         if fences:
-            raise NotImplementedError(f"{self.name} keeps no transactions")
+            raise NotImplementedError(f"{self.name} has no transactions")
         return []
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Return what is committed of each line; change nothing. For operators, not for a run."""
-        raise NotImplementedError(f"{self.name} does not say it")
+        """Return the last commit of each line, without a change. For operators, not for a run."""
+        raise NotImplementedError(f"{self.name} does not read its commits")
 
     def stage(self, batch: Batch) -> Staged:
-        """Make the rows ready, not visible; those that do not fit are named and left out.
+        """Prepare the rows, invisibly; leave out and name those that do not fit.
 
-        What it made may be lost without harm. By default nothing is made, and the parts are the
-        batch's pieces.
+        The result may be lost without harm. The default keeps the pieces as parts.
         """
         return Staged(batch.shares, batch.num_rows, tuple(batch.pieces))
 
@@ -222,35 +218,32 @@ class Sink(ABC, Generic[Row]):
         """Make all rows and every share's txid durable at once, or nothing.
 
         Does nothing when every share is committed already. Raises SinkFenced when a line's epoch
-        is higher than its share's, SinkBusy when nothing was done, and SinkFailed when trying
-        again cannot help, or only some of the shares are committed; after anything else it is not
-        known whether it is committed. Without shares it may raise RowsRejected for rows of the
-        batch that only the place itself can judge: all others are durable then.
+        is higher than its share's, SinkBusy when nothing was done, and SinkFailed when a retry
+        cannot help, or only some of the shares are committed; after any other error the outcome
+        is unknown. Without shares it may raise RowsRejected for rows that only the place itself
+        can judge: all others are durable then.
         """
 
     def discard(self, staged: Staged) -> None:
-        """Called when this will not be committed: what was made for it may go."""
+        """Remove what `stage` prepared: it will not be committed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what `open` took. May be called twice."""
+        """Release all resources. May be called twice."""
 
     def stager(self) -> Stager | None:
-        """Return what stages in other processes for the place as it is now; None: only this can.
-
-        Asked after a fence.
-        """
+        """Return a stager for other processes, if the sink has one. Called after a fence."""
         return None
 
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
-        """Join what stagers made, in the order of the rows, for `commit` or `discard`.
+        """Join the results of stagers, in the order of the rows, for `commit` or `discard`.
 
-        Raises SinkFailed when this process does not find what they have made.
+        Raises SinkFailed when this process does not find them.
         """
         raise NotImplementedError(f"{self.name} has no stager")
 
     def write(self, batch: Batch) -> None:
-        """Fence no line, then stage and commit a batch: for trials. Raises RowsRejected."""
+        """Stage and commit a batch without a fence, in a test. Raises RowsRejected."""
         self.fence(())
         staged = self.stage(batch)
         rejected = dict(staged.rejected)
@@ -263,12 +256,12 @@ class Sink(ABC, Generic[Row]):
 
 
 def innermost(sink: Sink[Any]) -> Sink[Any]:
-    """Return the sink that others stand in front of, as their `sink`; else the sink itself."""
+    """Return the last sink of a chain."""
     return chain_of(sink)[-1]
 
 
 def chain_of(sink: Sink[Any]) -> list[Sink[Any]]:
-    """Return a sink, the one that it stands in front of, and so on."""
+    """Return a sink, the one behind it (its `sink`), and so on."""
     chain = [sink]
     while isinstance(inner := getattr(chain[-1], "sink", None), Sink):
         chain.append(inner)
@@ -283,19 +276,19 @@ class DeadLetter:
     error_class: str
     step: str
     failed_at_ms: int
-    by_reference: bool = False  # without its payload: that was too large to be wanted
-    trace: TraceHeaders = ()  # instead of those that the record came with
+    by_reference: bool = False  # without its payload, which was too large
+    trace: TraceHeaders = ()  # replaces the record's own
 
 
 @dataclass(frozen=True, slots=True)
 class RangeNotice:
-    """Offsets of a partition that were skipped, and why: sent to the dead letters."""
+    """Skipped offsets of a partition, sent to the dead letters."""
 
     topic: str
     partition: int
     first_offset: int
-    resume_offset: int  # where reading went on
-    lost: int  # records, as far as it is known
+    resume_offset: int
+    lost: int  # known number of records
     reason: str
     found: str
     noticed_at_ms: int
@@ -324,44 +317,44 @@ class DeadLetterSink(ABC):
 
     @abstractmethod
     def poll(self) -> list[Delivered]:
-        """Return the answers for letters sent, each once."""
+        """Return new answers, each once."""
 
     @property
     @abstractmethod
     def pending(self) -> int:
-        """Number of letters sent that `poll` has not returned yet."""
+        """Number of sent letters without an answer from `poll`."""
 
     @abstractmethod
     def flush(self, timeout_seconds: float) -> None:
-        """Wait for the letters on their way; `poll` then returns them."""
+        """Wait for the answers; `poll` then returns them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what `open` took. May be called twice."""
+        """Release all resources. May be called twice."""
 
 
 class Passage(Protocol):
-    """A Spark step at work, in front of a sink that is open. One thread calls it at a time."""
+    """A running Spark step in front of an open sink. One thread calls it at a time."""
 
     def stage(self, batch: Batch) -> Staged:
-        """Have the sink stage what the step makes of the rows.
+        """Have the sink stage the output of the step for these rows.
 
-        The rows that are named do not fit the step's columns. Raises SinkFailed when a row that
-        came out of the step does not fit the sink; anything else is transient.
+        Rejected rows are those that do not fit the step's columns. Raises SinkFailed when a row of
+        the output does not fit the sink; other errors are transient.
         """
         ...
 
     def close(self) -> None:
-        """Release what was taken; the sink stays open."""
+        """Release all resources; the sink stays open."""
         ...
 
 
 MIN_AGE_HOURS = 24
-"""Younger files are never removed as unnamed: a commit may be about to name them."""
+"""Younger files are never vacuumed: a commit may be about to name them."""
 
 
 class Compaction(NamedTuple):
-    """Files that a compaction replaced by fewer ones. 0, 0, 0: there was nothing to do."""
+    """Result of a compaction. 0, 0, 0: nothing to do."""
 
     files_replaced: int
     files_written: int
@@ -369,33 +362,30 @@ class Compaction(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Snapshots or entries of the log that were removed, and files."""
+    """Removed snapshots or log entries, and files."""
 
     versions_removed: int
     files_removed: int
 
 
 class Maintenance(Protocol):
-    """Maintenance of a table beside a running pipeline. None of it changes a row or a txid.
+    """Maintenance of a table beside a running pipeline. It changes no row and no txid.
 
-    With `dry_run` nothing is changed; the answer is what would be done, for a compaction about.
-    Raises SinkBusy when others kept committing first, SinkFailed when it cannot be done.
+    `dry_run` only returns what would be done, for a compaction roughly. Raises SinkBusy when
+    others kept committing first, and SinkFailed.
     """
 
     def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
-        """Join files that are smaller than `target_bytes` into ones of about that size."""
+        """Join files smaller than `target_bytes` into ones of about that size."""
 
     def vacuum(self, older_than_hours: int, *, dry_run: bool = False) -> Removal:
-        """Remove old files that the table does not name, whoever left them.
-
-        Raises ValueError below MIN_AGE_HOURS.
-        """
+        """Remove old files that the table does not name. Raises ValueError below MIN_AGE_HOURS."""
 
     def expire(self, *, dry_run: bool = False) -> Removal:
-        """Remove versions that are older than the table's own properties keep them."""
+        """Remove versions that the table's own retention properties do not keep."""
 
     def data_files(self) -> list[str]:
-        """Return the files that make up the table now, as absolute paths or URIs."""
+        """Return the table's current files, as absolute paths or URIs."""
 
 
 @runtime_checkable
@@ -403,4 +393,4 @@ class Maintained(Protocol):
     """A sink whose table is made of files."""
 
     def maintenance(self) -> Maintenance:
-        """Needs an open sink."""
+        """Return the maintenance of the table of an open sink."""

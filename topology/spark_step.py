@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from topology.errors import InvalidTopology, RowsRejected, SinkFailed
+from topology.errors import InvalidTopology, RowsRejected, SinkFailed, expect
 from topology.schema import schema_of
 from topology.sink import BATCH_ROWS, Batch, Committed, Fence, Passage, Sink, SinkContext, Staged
 from topology.steps import BATCH_BYTES, BATCH_SECONDS, SinkStep, Step
@@ -33,7 +33,7 @@ KAFKA_COLUMNS = pa.schema(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class SparkStep:
-    """A function of a DataFrame, and the columns that it is given."""
+    """A function of a DataFrame, and its input columns."""
 
     name: str
     function: Function
@@ -44,9 +44,8 @@ class SparkStep:
 def spark_step(
     function: Function, schema: type[Any] | pa.Schema | None, name: str | None
 ) -> SparkStep:
-    """Check what `Stream.spark` was given. Raises InvalidTopology."""
-    if not callable(function):
-        raise InvalidTopology(f"spark() got {function!r}; a function of a DataFrame is allowed")
+    """Check the arguments of `Stream.spark`. Raises InvalidTopology."""
+    expect(callable(function), "spark()", function, "a function of a DataFrame")
     found = str(getattr(function, "__name__", type(function).__name__))
     label = name or ("spark" if found == "<lambda>" else found)
     columns = KAFKA_COLUMNS if schema is None else schema_of(schema)
@@ -54,10 +53,7 @@ def spark_step(
 
 
 class ThroughSpark(Sink[Any]):
-    """A sink with a Spark step in front of it.
-
-    The sink's own commit makes durable what comes out, so it is as often there as the sink says.
-    """
+    """A sink with a Spark step in front of it: its guarantee is that of the sink's commit."""
 
     needs_spark = True
 
@@ -72,7 +68,8 @@ class ThroughSpark(Sink[Any]):
     def open(self, context: SinkContext) -> None:
         """Open the sink, then try the function with no rows. Raises SinkFailed."""
         if context.spark is None:
-            raise SinkFailed(f"Spark step '{self.step.name}' needs Spark; none was configured")
+            place = '[spark.conf] "spark.master"'
+            raise SinkFailed(f"Spark step '{self.step.name}' needs Spark: set {place}")
         self.sink.open(context)
         self._passage = context.spark.passage(self.step, self.sink, context)
 
@@ -86,7 +83,7 @@ class ThroughSpark(Sink[Any]):
         return self._opened().stage(batch)
 
     def commit(self, staged: Staged) -> None:
-        """Commit in the sink. Raises SinkFailed for rows that only then turn out not to fit."""
+        """Commit in the sink. Raises SinkFailed for rows that only the commit rejects."""
         try:
             self.sink.commit(staged)
         except RowsRejected as error:
@@ -108,16 +105,16 @@ class ThroughSpark(Sink[Any]):
 
 
 def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:
-    """Return the error of rows that came out of a Spark step and do not fit the sink."""
+    """Return the error of output rows of a Spark step that do not fit the sink."""
     found = list(reasons)
     return SinkFailed(
-        f"sink '{sink}' does not take {len(found)} rows of what Spark step '{step}' gives, and "
-        f"nobody knows which records they are of: {found[0]}"
+        f"sink '{sink}' rejected {len(found)} output rows of Spark step '{step}', whose records "
+        f"are unknown: {found[0]}"
     )
 
 
 class SparkRows:
-    """The rows that come out of a Spark step: only a sink can take them."""
+    """The output rows of a Spark step: only a sink may follow."""
 
     def __init__(self, step: SparkStep, into: Callable[..., None]) -> None:
         """`into` is the method of the stream in front of the step."""
@@ -133,13 +130,11 @@ class SparkRows:
         batch_bytes: int = BATCH_BYTES,
         batch_seconds: float = BATCH_SECONDS,
     ) -> None:
-        """Write every row to a sink; the micro-batches are those of the rows that go in.
+        """Write every row to a sink. The limits of micro-batches are of input rows.
 
-        They have 100,000 rows if it is not said, or as many as the sink likes, if that is more.
-        Raises InvalidTopology.
+        The default is 100,000 rows, or the sink's own, if that is more. Raises InvalidTopology.
         """
-        if not isinstance(sink, Sink):
-            raise InvalidTopology(f"into() got {sink!r}; an instance of Sink is allowed")
+        expect(isinstance(sink, Sink), "into()", sink, "an instance of Sink")
         self._into(
             ThroughSpark(self._step, sink),
             name=name,
@@ -150,16 +145,15 @@ class SparkRows:
 
 
 def check_place(place: str, child: Step, *, is_source: bool) -> None:
-    """Raise InvalidTopology when a Spark step gets other columns there than it was made for."""
+    """Raise InvalidTopology when a Spark step's schema does not fit its place."""
     if not isinstance(child, SinkStep) or not isinstance(child.sink, ThroughSpark):
         return
     step = child.sink.step
     if step.reads_source and not is_source:
-        message = f"Spark step '{step.name}' stands behind {place}; say its rows' schema="
-        raise InvalidTopology(message)
+        raise InvalidTopology(f"Spark step '{step.name}' after {place} needs schema=")
     if is_source and not step.reads_source:
         names = ", ".join(KAFKA_COLUMNS.names)
         raise InvalidTopology(
-            f"Spark step '{step.name}' stands directly behind {place}, so it gets the columns "
-            f"{names}; leave out schema=, or put a bolt between"
+            f"Spark step '{step.name}': found schema= directly after {place}, whose columns are "
+            f"{names}. Leave it out, or put a bolt between"
         )

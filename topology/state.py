@@ -1,4 +1,4 @@
-"""State: values by key that outlive the run, each record counted in them once.
+"""State: values by key that outlive the run, and count each record once.
 
 Trident's persistentAggregate is `Stream.aggregate`; its stateQuery is a look-up: a State is a
 Reference.
@@ -9,40 +9,48 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from topology.aggregates import Aggregate, Groups, Reducer
-from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFailed
-from topology.reference import MAX_ROWS, Column, KeyIndex, Loaded, Reference, key_column
+from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFailed, expect
+from topology.reference import (
+    KEY_TYPES,
+    MAX_ROWS,
+    Column,
+    KeyIndex,
+    LoadedTable,
+    Reference,
+    key_column,
+)
 from topology.schema import schema_of, schema_of_hints
 from topology.sink import Kind, Sink, SinkContext
 
 
 class StoredRows:
-    """The rows of one load, one per key and line, and what was committed since it began.
+    """The rows of one load, one per key and line, and those committed since it began (`news`).
 
-    `news` is filled by the thread that commits: rows as they stand now, in the commits' order.
-    The rest is for one thread at a time.
+    The committing thread fills `news`, in the order of commits; one other thread at a time uses
+    the rest.
     """
 
     def __init__(
         self, rows: pa.Table, news: deque[pa.Table], key: Sequence[str], row_key: Sequence[str]
     ) -> None:
-        """`key` tells a key, `row_key` a row: columns of all these tables."""
+        """`key` are the columns of a key, `row_key` those that identify a row."""
         self.news = news
         self._rows = rows
         self._key = key
         self._row_key = row_key
 
     def take_news(self) -> pa.Table | None:
-        """Apply the news; return all rows of the keys that they are of, None if there are none.
+        """Apply the news, if any; return all rows of their keys.
 
-        Costs about 0.1 µs for each row that is stored, twice that if a key has several columns,
-        and up to 1 µs for each that was changed, in however many commits.
+        Costs about 0.1 µs per stored row, twice that if a key has several columns, and up to
+        1 µs per changed row.
         """
         told: list[pa.Table] = []
         while self.news:
@@ -67,7 +75,7 @@ def _last(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
 
 
 def _key_index(rows: pa.Table, among: pa.Table, names: Sequence[str]) -> Column:
-    """Return the index of each row's key in the other table; null if it is missing there."""
+    """Return the index of each row's key in the other table, or null."""
     keys = among.select(list(names)).group_by(list(names), use_threads=False).aggregate([])
     return KeyIndex(_arrays(keys, names)).of(_arrays(rows, names))
 
@@ -86,8 +94,8 @@ _NAME = re.compile(r"[^/\\:\s]+")
 class Shape:
     """The stored form of a state: one row per key and line.
 
-    A row has the key's columns, its line, its values, under "opaque" the values before its last
-    transaction, and that transaction's txid (0: of none). Only values may be null, for nothing.
+    A row has the key's columns, its line, its values, with "opaque" also the values before its
+    last transaction, and that transaction's txid, or 0. Only values may be null.
     """
 
     state: str
@@ -105,7 +113,7 @@ class Shape:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """Columns that identify a stored row: the key's, and the line."""
+        """Columns that identify a stored row."""
         return (*self.key.names, LINE)
 
     @property
@@ -114,7 +122,7 @@ class Shape:
 
     @property
     def has_one_line(self) -> bool:
-        """Whether each key's rows must be of one line: its values cannot be merged over lines."""
+        """Whether each key's rows must be of one line, as its values cannot be merged."""
         return any(
             isinstance(each, Reducer) and each.merge is None for each in self.aggregates.values()
         )
@@ -145,18 +153,16 @@ class StatePlace(Protocol):
 
 
 class State(Reference):
-    """Values by key, kept by `Stream.aggregate`, and looked up as a Reference is.
+    """Values by key, written by `Stream.aggregate`, and read as a Reference.
 
-    `key` names the fields of a row that make up the key, with their types, or is a row type.
-    Under exactly-once each record counts once; `layout` says what a value is stored with, as in
-    Trident: "transactional", the last txid, for topologies with such transactions; "opaque", the
-    value before it as well, for both kinds.
+    `key` maps the key's fields to their types, or is a row type. Under exactly-once each record
+    counts once; `layout` is Trident's: "transactional" stores a value with its last txid, for
+    topologies with such transactions; "opaque" also with its previous value, for both kinds.
 
-    `topology.uses(state)` makes it a table to look things up in: from the key to the values, or
-    to the one named by `value`. A look-up tells what was committed when it was loaded, before
-    the first record and then every `refresh_seconds`. Where the local engine keeps the same State
-    and looks it up, it also tells what this process has committed, from the next turn of its
-    loop on.
+    After `topology.uses(state)` it maps each key to its values, or to the one named by `value`, as
+    committed when it was loaded: before the first record and then every `refresh_seconds`. If the
+    local engine both writes and reads the State, commits of this process show from the next turn
+    of its loop on.
     """
 
     def __init__(
@@ -173,10 +179,10 @@ class State(Reference):
         """Raises InvalidTopology."""
         place = f"state '{name}'"
         if not _NAME.fullmatch(name):
-            message = f"{place}: the name must not be empty, nor have spaces, '/', ':' or '\\'"
-            raise InvalidTopology(message)
-        if layout not in ("transactional", "opaque"):
-            raise InvalidTopology(f"{place}: layout={layout!r}; allowed: transactional, opaque")
+            expected = "a name without spaces, '/', ':' and '\\'"
+            raise InvalidTopology(f"state name: found {name!r}, expected {expected}")
+        is_layout = layout in get_args(Kind)
+        expect(is_layout, f"{place}, layout", layout, ", ".join(get_args(Kind)))
         fields = schema_of_hints(key, place) if isinstance(key, Mapping) else schema_of(key)
         fields = _checked_key(place, fields)
         super().__init__(
@@ -199,50 +205,47 @@ class State(Reference):
 
     @property
     def shape(self) -> Shape:
-        """Raises InvalidTopology before its aggregates are known."""
+        """Raises InvalidTopology before its aggregates are declared."""
         if not self._aggregates:
             raise InvalidTopology(
-                f"state '{self.name}' has no values; stream.aggregate(state, n=count()), or "
-                "state.holds(n=count()) where another pipeline keeps it, is allowed"
+                f"state '{self.name}' has no values. Use stream.aggregate(state, n=count()), or "
+                "state.holds(n=count()) if another pipeline writes it"
             )
         return Shape(self.name, self.fields, dict(self._aggregates), self.layout)
 
     def holds(self, **aggregates: Aggregate) -> "State":
-        """Declare its values without keeping them: for look-ups into what another pipeline keeps.
-
-        Returns itself. Raises InvalidTopology.
-        """
+        """Declare values that another pipeline writes; return itself. Raises InvalidTopology."""
         _check_aggregates(f"state '{self.name}'", self.fields, aggregates)
         if self._aggregates:
-            raise InvalidTopology(f"state '{self.name}' holds values already; once is allowed")
+            raise InvalidTopology(f"state '{self.name}' has values already, expected holds() once")
         self._aggregates = dict(aggregates)
         return self
 
     def sink(self, aggregates: Mapping[str, Aggregate]) -> Sink[Any]:
-        """Return what keeps these values; `Stream.aggregate` asks once. Raises InvalidTopology."""
+        """Return the sink for `Stream.aggregate`, once. Raises InvalidTopology."""
         if self._is_kept:
-            message = f"state '{self.name}' is aggregated twice; merge() the streams instead"
+            message = f"state '{self.name}' is aggregated twice. Use merge() on the streams"
             raise InvalidTopology(message)
         self.holds(**aggregates)
         self._is_kept = True
         return self.into.sink(self)
 
     def fetch(self, context: SinkContext) -> pa.Table:
-        """Return the stored rows, for `read`. One thread at a time."""
+        """Load the stored rows, for `read`. One thread at a time."""
         if not self._follows:
             return self.into.load(context, self.shape)
         news: deque[pa.Table] = deque()
         self._loading = news
         with self._telling:
-            self._told.append(news)  # what is committed from now on may be in the load, or not
+            self._told.append(news)  # the load may or may not have commits from now on
         try:
             return self.into.load(context, self.shape)
         except BaseException:
             self._forget(news)
             raise
 
-    def read(self, table: pa.Table) -> Loaded:
-        """See Reference; stored rows are merged over their lines. Raises ReferenceLoadFailed."""
+    def read(self, table: pa.Table) -> LoadedTable:
+        """Make a load of stored rows, merged over their lines. Raises ReferenceLoadFailed."""
         news, self._loading = self._loading, None
         try:
             loaded = self._merged(table)
@@ -256,58 +259,59 @@ class State(Reference):
         return loaded
 
     def follow(self) -> None:
-        """Have look-ups show what this process commits, from the next load on. The owner calls."""
+        """Show commits of this process, from the next load on. The owner thread calls."""
         self._follows = True
 
     def tell(self, rows: pa.Table) -> None:
-        """Note stored rows as a commit of this process has left them. Any thread may call."""
+        """Add the rows of a commit of this process. Any thread may call."""
         with self._telling:
             for news in self._told:
                 news.append(rows)
 
     @property
     def has_news(self) -> bool:
-        """Whether `catch_up` would change what is looked up."""
+        """Whether `catch_up` has anything to apply."""
         loaded = self.loaded
         return loaded is not None and loaded.stored is not None and bool(loaded.stored.news)
 
     def catch_up(self) -> None:
-        """Apply what was committed since the load; the owner thread calls it between chunks.
+        """Apply commits since the load; the owner thread calls it between chunks.
 
-        Raises ReferenceLoadFailed when there are more than `max_rows` keys by now: the rows stay
-        as they were, and nothing is followed before the next load.
+        Raises ReferenceLoadFailed when there are more than `max_rows` keys: the rows stay as they
+        were, and commits are ignored until the next load.
         """
         loaded = self.loaded
         rows = None if loaded is None or loaded.stored is None else loaded.stored.take_news()
         if loaded is None or rows is None:
             return
         whole = loaded.with_rows(self._merged(rows))
-        if whole.num_rows > self.max_rows:
+        try:
+            self._check_rows(whole.num_rows)
+        except ReferenceLoadFailed:
             loaded.stored = None
             with self._telling:
                 self._told = self._told[1:]
-            reason = f"more than {self.max_rows} rows; raise max_rows= if they fit into memory"
-            raise ReferenceLoadFailed(self.name, reason)
+            raise
         super().use(whole)
 
-    def use(self, loaded: Loaded) -> None:
-        """See Reference; what was committed since the load began is put in place with it."""
+    def use(self, loaded: LoadedTable) -> None:
+        """Replace the current load, with the commits since it began."""
         if loaded.stored is not None:
             news = loaded.stored.news
-            with self._telling:  # this load's, and those of later ones that are under way
+            with self._telling:  # of this load, and of later ones that still run
                 found = [index for index, each in enumerate(self._told) if each is news]
                 self._told = self._told[found[0] :] if found else [news]
         super().use(loaded)
         self.catch_up()
 
     def unload(self) -> None:
-        """See Reference; nothing is followed any more."""
+        """Unload, and ignore commits."""
         self._follows = False
         with self._telling:
             self._told = []
         super().unload()
 
-    def _merged(self, table: pa.Table) -> Loaded:
+    def _merged(self, table: pa.Table) -> LoadedTable:
         if LINE in table.column_names:
             try:
                 table = self.shape.over_lines(table)
@@ -328,7 +332,7 @@ def before_of(name: str) -> str:
 
 
 def grouped(keys: Sequence[Any]) -> tuple["pa.Array[Any]", Groups]:
-    """Return the index at which each key stands first, and each row's key number, in that order."""
+    """Return the first index of each key, and each row's key number, in that order."""
     names = [str(number) for number in range(len(keys))]
     numbers = pa.array(np.arange(len(keys[0])))
     table = pa.table([*keys, numbers], names=[*names, "row"])
@@ -341,42 +345,35 @@ def grouped(keys: Sequence[Any]) -> tuple["pa.Array[Any]", Groups]:
 
 
 def _checked_key(place: str, fields: pa.Schema) -> pa.Schema:
-    """Return the key's columns in the types in which they are stored. Raises InvalidTopology."""
-    if not fields.names:
-        raise InvalidTopology(f"{place}: key has no column; one or more are allowed")
+    """Return the key's columns in their stored types. Raises InvalidTopology."""
+    expect(fields.names, f"{place}, key", fields.names, "one or more columns")
     _check_names(place, fields.names)
     checked = []
     for field in fields:
         found = key_column(pa.array([], field.type))
         if found is None:
-            raise InvalidTopology(
-                f"{place}: key '{field.name}' is {field.type}; text, bytes, whole numbers, "
-                "booleans, decimals, dates and timestamps are allowed"
-            )
+            message = f"{place}, key '{field.name}': found {field.type}, expected {KEY_TYPES}"
+            raise InvalidTopology(message)
         kind = found.type
         if isinstance(kind, pa.TimestampType):
-            kind = pa.timestamp("us", kind.tz)  # the finest that all places have
+            kind = pa.timestamp("us", kind.tz)  # the finest that all stores have
         checked.append(pa.field(field.name, kind, nullable=False))
     return pa.schema(checked)
 
 
 def _check_aggregates(place: str, fields: pa.Schema, aggregates: Mapping[str, Any]) -> None:
-    if not aggregates:
-        raise InvalidTopology(f"{place}: no aggregate; one or more, such as n=count(), are allowed")
+    expect(aggregates, f"{place}, aggregates", dict(aggregates), "one or more, such as n=count()")
     _check_names(place, [*fields.names, *aggregates])
+    known = "count(), total(), least(), most(), combiner() or reducer()"
     for name, each in aggregates.items():
-        if not isinstance(each, Aggregate):
-            allowed = "count(), total(), least(), most(), combiner() and reducer() are allowed"
-            raise InvalidTopology(f"{place}: {name}={each!r}; {allowed}")
+        expect(isinstance(each, Aggregate), f"{place}, {name}", each, known)
 
 
 def _check_names(place: str, names: Iterable[str]) -> None:
-    """Raise InvalidTopology for names that a database may spell otherwise, or that come twice."""
+    """Raise InvalidTopology for reserved names, and for those that a database may take as equal."""
     seen: set[str] = set()
     for name in names:
-        if name.startswith("_") or name.lower() in seen:
-            raise InvalidTopology(
-                f"{place}: column '{name}'; each name is allowed once, in upper or lower case, "
-                "and none that begins with '_'"
-            )
+        is_new = not name.startswith("_") and name.lower() not in seen
+        expected = "each name once, in upper or lower case, and none that begins with '_'"
+        expect(is_new, f"{place}, column", name, expected)
         seen.add(name.lower())

@@ -17,7 +17,7 @@ from topology.sink import BATCH_ROWS, Sink
 class Order(Enum):
     """The order that the calls of a step keep."""
 
-    NONE = "none"  # whatever is ready first
+    NONE = "none"
     KEY = "key"  # one at a time per key, in the order of arrival
     PARTITION = "partition"  # one at a time per partition, in the order of arrival
 
@@ -29,8 +29,8 @@ Key: TypeAlias = Callable[[Any], Hashable]
 
 
 @runtime_checkable
-class Retries(Protocol):
-    """When a failed record is tried again, and how often (`headrace.RetryPolicy` has it all)."""
+class RetryRule(Protocol):
+    """Limit and delays of a record's retries (`headrace.RetryPolicy` is one)."""
 
     @property
     def limit(self) -> int:
@@ -38,14 +38,12 @@ class Retries(Protocol):
         ...
 
     def delay_seconds(self, failures: int, rng: random.Random) -> float:
-        """Return the pause after the record's n-th failure."""
+        """Return the delay after the record's n-th failure."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """Limits of a micro-batch: rows, bytes, age."""
-
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     batch_seconds: float = BATCH_SECONDS
@@ -62,14 +60,14 @@ class SinkStep:
 
 @dataclass(frozen=True, eq=False)
 class BoltStep:
-    """A bolt in a topology, and the steps behind it, by stream."""
+    """A bolt of a topology, and the steps behind it, by stream."""
 
     name: str
     bolts: tuple[Component, ...]  # one per task
     kind: Kind
     workers: int = 1
     timeout_seconds: float | None = None
-    retries: Retries | None = None
+    retries: RetryRule | None = None
     grouping: Grouping | None = None
     order: Order = Order.NONE
     key: Key | None = None  # of order KEY
@@ -81,19 +79,19 @@ class BoltStep:
 
     @cached_property
     def is_boundary(self) -> bool:
-        """Whether the executor stops here: results come later."""
+        """Whether the executor stops here, because results come later."""
         is_spread = len(self.bolts) > 1 or self.grouping is not None
         return self.kind in _LATER or self.order is not Order.NONE or is_spread
 
     @property
     def needs_whole_keys(self) -> bool:
-        """Whether it has to see all records of a key, from whichever source."""
+        """Whether it must get all records of a key, from all sources."""
         is_keyed = self.order is Order.KEY or isinstance(self.grouping, Fields | ByKey)
         return is_keyed or self.kind is Kind.ADVANCED
 
     @cached_property
     def is_concurrent(self) -> bool:
-        """Whether any thread may run it, over several chunks at once."""
+        """Whether any thread may run it, for several chunks at once."""
         return self.kind is Kind.VECTORISED and not self.is_boundary and self.bolt.concurrent
 
     @cached_property
@@ -107,7 +105,7 @@ class BoltStep:
         return list(dict.fromkeys(step for steps in self.streams.values() for step in steps))
 
     def is_direct(self, stream: str) -> bool:
-        """Whether the bolt itself chooses the tasks of what it sends into this stream."""
+        """Whether the bolt itself chooses the tasks of its values in this stream."""
         return any(
             isinstance(step, BoltStep) and isinstance(step.grouping, Direct)
             for step in self.streams[stream]

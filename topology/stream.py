@@ -22,7 +22,7 @@ from topology.bolt import (
     kind_of,
     name_of,
 )
-from topology.errors import InvalidTopology
+from topology.errors import InvalidTopology, expect
 from topology.grouping import ByKey, Grouping, Shuffle, key_of
 from topology.record import DEFAULT_STREAM
 from topology.sink import Sink
@@ -35,7 +35,7 @@ from topology.steps import (
     BoltStep,
     Key,
     Order,
-    Retries,
+    RetryRule,
     SinkStep,
     Step,
 )
@@ -55,126 +55,87 @@ def is_count(number: Any) -> bool:
     return isinstance(number, Integral) and int(number) > 0
 
 
-def refuse_unless(given: object, kind: type, where: str, allowed: str) -> None:
-    """Raise InvalidTopology for a value of another type: not everybody runs mypy."""
-    if not isinstance(given, kind):
-        raise InvalidTopology(f"{where} got {given!r}; {allowed} is allowed")
-
-
 def check_topic(topic: object) -> None:
-    if isinstance(topic, re.Pattern) and isinstance(topic.pattern, str):
-        return
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise InvalidTopology(
-            f"source() got {topic!r}; a topic's name is allowed (1 to 249 of a-z, A-Z, 0-9, "
-            "'.', '_' and '-'), or a compiled pattern of names"
-        )
+    is_pattern = isinstance(topic, re.Pattern) and isinstance(topic.pattern, str)
+    is_name = isinstance(topic, str) and _TOPIC.fullmatch(topic) and topic not in (".", "..")
+    expected = "a topic's name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-') or a compiled pattern"
+    expect(is_pattern or is_name, "source()", topic, expected)
 
 
 def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
-    """Return the bolt that `then` was given, or made, and what makes another."""
+    """Return the bolt that `then` was given, or made, and its factory."""
     if isinstance(bolt, Component):
         return bolt, None
     if inspect.isabstract(bolt):
         missing = ", ".join(sorted(bolt.__abstractmethods__))
-        raise InvalidTopology(f"then() got the class {bolt.__name__}, which lacks {missing}")
+        raise InvalidTopology(f"then(): class {bolt.__name__} is abstract: it lacks {missing}")
     made = bolt() if callable(bolt) and _takes_nothing(bolt) else None
     if isinstance(bolt, type) and issubclass(bolt, Component) and made is None:
         raise InvalidTopology(
-            f"then() got the class {bolt.__name__}, which needs arguments; an instance is allowed, "
-            "or a function without arguments that makes one"
+            f"then(): class {bolt.__name__} needs arguments. Pass an instance, or a function "
+            "without arguments that makes one"
         )
-    if not isinstance(made, Component):
-        message = f"then() got {bolt!r}; a @bolt function, a Bolt or its class is allowed"
-        raise InvalidTopology(message)
+    expect(isinstance(made, Component), "then()", bolt, "a @bolt function, a Bolt or its class")
     return made, bolt
 
 
 def _takes_nothing(make: Callable[..., Any]) -> bool:
-    """Whether it can be called without arguments; what cannot is perhaps a bolt without @bolt."""
+    """Whether it can be called without arguments. If not it may be a function without @bolt."""
     try:
         inspect.signature(make).bind()
     except TypeError:
         return False
-    except ValueError:  # it does not tell
+    except ValueError:  # it has no signature
         return True
     return True
 
 
-def check_calls(label: str, kind: Kind, workers: int, timeout_seconds: float | None) -> None:
+def check_bolt(
+    place: str, kind: Kind, bolt: Component, workers: int, timeout_seconds: float | None
+) -> None:
     waits = kind in (Kind.ASYNC, Kind.BLOCKING)
-    if waits and not is_count(workers):
-        message = f"bolt '{label}' has workers={workers!r}; a whole number from 1 on is allowed"
-        raise InvalidTopology(message)
-    if not is_count(workers) or (workers > 1 and not waits):
-        raise InvalidTopology(
-            f"bolt '{label}' has workers={workers!r}; a bolt that is neither a coroutine function "
-            "nor blocking runs with workers=1"
-        )
-    has_time = waits or kind is Kind.ADVANCED
-    if timeout_seconds is not None and not (is_positive(timeout_seconds) and has_time):
-        raise InvalidTopology(
-            f"bolt '{label}' has timeout_seconds={timeout_seconds!r}; a finite, positive number is "
-            "allowed for a bolt that is a coroutine function, blocking, or advanced"
-        )
-
-
-def check_bolt(label: str, kind: Kind, bolt: Component) -> None:
+    expected = "a whole number >= 1" if waits else "1: only async and blocking bolts have workers"
+    expect(is_count(workers) and (waits or workers == 1), f"{place}, workers", workers, expected)
+    may_time_out = is_positive(timeout_seconds) and (waits or kind is Kind.ADVANCED)
+    expected = "a finite number > 0, and an async, blocking or advanced bolt"
+    is_valid = timeout_seconds is None or may_time_out
+    expect(is_valid, f"{place}, timeout_seconds", timeout_seconds, expected)
     seconds = bolt.tick_seconds
-    if seconds is not None and not is_positive(seconds):
-        message = f"bolt '{label}' has tick_seconds={seconds!r}; a positive number is allowed"
-        raise InvalidTopology(message)
+    is_valid = seconds is None or is_positive(seconds)
+    expect(is_valid, f"{place}, tick_seconds", seconds, "a number > 0")
     if kind is Kind.ADVANCED and inspect.iscoroutinefunction(getattr(bolt, "process", None)):
         raise InvalidTopology(
-            f"bolt '{label}' is advanced and its process is a coroutine function, which nobody "
-            "would run; a plain one is allowed"
+            f"{place}: `process` of an advanced bolt is a coroutine function, which nothing awaits"
         )
     if kind is Kind.VECTORISED and isinstance(bolt, Bolt):
-        check_columns(label, bolt.columns)
+        check_columns(place, bolt.columns)
     methods = _NEVER_AWAITED if kind is Kind.ASYNC else (*_AWAITED, *_NEVER_AWAITED)
     if names := coroutines_of(bolt, methods):
         raise InvalidTopology(
-            f"bolt '{label}' is {kind.value} and has async def {', '.join(names)}, which nobody "
-            f"would await; allowed for bolts whose process is async: {', '.join(_AWAITED)}"
+            f"{place}: found async def {', '.join(names)} in a bolt that is {kind.value}, expected "
+            f"plain functions. Only async bolts may have async {', '.join(_AWAITED)}"
         )
 
 
-def check_batch(label: str, rows: Any, size: Any, seconds: Any, *, is_own: bool) -> None:
-    own = " of its own" if is_own else ""
-    for name, number, whose in (("batch_rows", rows, own), ("batch_bytes", size, "")):
-        if not is_count(number):
-            found = f"sink '{label}' has {name}={number!r}{whose}"
-            raise InvalidTopology(f"{found}; a whole number above 0 is allowed")
-    if not is_positive(seconds):
-        message = f"sink '{label}' has batch_seconds={seconds!r}; a positive number is allowed"
-        raise InvalidTopology(message)
+def check_batch(place: str, policy: BatchPolicy, *, is_own: bool) -> None:
+    own = " of its class" if is_own else ""
+    expect(is_count(policy.batch_rows), f"{place}, batch_rows{own}", policy.batch_rows, _COUNT)
+    expect(is_count(policy.batch_bytes), f"{place}, batch_bytes", policy.batch_bytes, _COUNT)
+    seconds = policy.batch_seconds
+    expect(is_positive(seconds), f"{place}, batch_seconds", seconds, "a number > 0")
 
 
-def check_retries(label: str, retries: Any) -> None:
-    if retries is not None and (isinstance(retries, type) or not isinstance(retries, Retries)):
-        raise InvalidTopology(f"bolt '{label}' has retries={retries!r}; a RetryPolicy is allowed")
+_COUNT = "a whole number >= 1"
 
 
-def check_tasks(label: str, kind: Kind, tasks: int, grouping: Any, *, made_here: bool) -> None:
-    if not is_count(tasks) or (tasks > 1 and (not made_here or kind is Kind.VECTORISED)):
-        raise InvalidTopology(
-            f"bolt '{label}' has tasks={tasks!r}; more than one is allowed for a class, which "
-            "then() makes once per task, and not for vectorised bolts"
-        )
-    if grouping is not None and not isinstance(grouping, Grouping):
-        message = f"bolt '{label}' has grouping={grouping!r}; shuffle(), fields() … are allowed"
-        raise InvalidTopology(message)
-    if grouping is not None and kind is Kind.VECTORISED:
-        message = f"bolt '{label}' is vectorised and takes whole chunks; it can have no grouping"
-        raise InvalidTopology(message)
-
-
-def check_order(label: str, kind: Kind, order: Order) -> None:
-    if order is not Order.NONE and kind in (Kind.VECTORISED, Kind.ADVANCED):
-        raise InvalidTopology(
-            f"bolt '{label}' is {kind.value} and cannot be called in order; a function, "
-            "a generator, an async or a blocking bolt is allowed after keyed_by() and ordered()"
-        )
+def check_tasks(place: str, kind: Kind, tasks: int, grouping: Any, *, is_made: bool) -> None:
+    may_be_many = is_made and kind is not Kind.VECTORISED
+    is_valid = is_count(tasks) and (tasks == 1 or may_be_many)
+    expected = "1, or more of a class that is not vectorised: then() makes an instance per task"
+    expect(is_valid, f"{place}, tasks", tasks, expected)
+    is_valid = grouping is None or (isinstance(grouping, Grouping) and kind is not Kind.VECTORISED)
+    expected = "shuffle(), fields() or another grouping, and a bolt that is not vectorised"
+    expect(is_valid, f"{place}, grouping", grouping, expected)
 
 
 T = TypeVar("T")
@@ -184,11 +145,11 @@ Other = TypeVar("Other")
 
 class Names(Protocol):
     def claim(self, name: str, *, is_given: bool) -> str:
-        """Reserve a name; the second and later get a number, or are refused if given by name=."""
+        """Reserve a name, numbered if it is taken. Raises InvalidTopology if the user gave it."""
         ...
 
     def put(self, bolt: Component, step: str) -> None:
-        """Note where a bolt stands; one that has state may stand in one place."""
+        """Register the step of a bolt. Raises InvalidTopology if steps would share its state."""
         ...
 
 
@@ -208,7 +169,7 @@ class Ends:
 
 
 class Stream(Generic[T]):
-    """The values that come out of one step, or of several. Use it twice to fan out."""
+    """The output of one step, or of several. Use it twice to fan out."""
 
     def __init__(self, names: Names, ends: Ends) -> None:
         self._names = names
@@ -220,7 +181,7 @@ class Stream(Generic[T]):
         bolt: VectorisedBolt,
         *,
         name: str | None = None,
-        retries: Retries | None = None,
+        retries: RetryRule | None = None,
         streams: Sequence[str] = (),
     ) -> "Stream[pa.RecordBatch]": ...
     @overload
@@ -233,7 +194,7 @@ class Stream(Generic[T]):
         tasks: int = 1,
         grouping: Grouping | None = None,
         timeout_seconds: float | None = None,
-        retries: Retries | None = None,
+        retries: RetryRule | None = None,
         streams: Sequence[str] = (),
     ) -> "Stream[Out]": ...
     @overload
@@ -244,7 +205,7 @@ class Stream(Generic[T]):
         name: str | None = None,
         workers: int = 1,
         timeout_seconds: float | None = None,
-        retries: Retries | None = None,
+        retries: RetryRule | None = None,
         streams: Sequence[str] = (),
     ) -> "Stream[Out]": ...
     @overload
@@ -256,7 +217,7 @@ class Stream(Generic[T]):
         tasks: int = 1,
         grouping: Grouping | None = None,
         timeout_seconds: float | None = None,
-        retries: Retries | None = None,
+        retries: RetryRule | None = None,
         streams: Sequence[str] = (),
     ) -> "Stream[Out]": ...
     def then(
@@ -268,7 +229,7 @@ class Stream(Generic[T]):
         tasks: int = 1,
         grouping: Grouping | None = None,
         timeout_seconds: float | None = None,
-        retries: Retries | None = None,
+        retries: RetryRule | None = None,
         streams: Sequence[str] = (),
     ) -> "Stream[Any]":
         """Pass every value through a bolt.
@@ -276,27 +237,30 @@ class Stream(Generic[T]):
         Steps behind one stream, and the tasks of one step, may get the same object: a bolt must
         not change a value in place.
 
-        `bolt` is a @bolt function, a Bolt, or something that makes one (its class).
-        `workers` is how many calls of an async or blocking bolt run at once,
-        `timeout_seconds` how long one may take, or how long an advanced bolt may keep a
-        tuple; other bolts have neither. With `tasks` the
-        bolt is made `tasks` times, and `grouping` says which of them gets a value (if it is
-        not given, each in turn, and after `keyed_by` the same one for the same key).
-        `retries` decides about records that fail in this bolt,
-        instead of the pipeline's. `streams` are the names that it may send `To`, besides
-        the default one, which then need not lead anywhere; the result's `[name]` is each of
+        `bolt` is a @bolt function, a Bolt, or a factory (its class). `workers` limits the
+        concurrent calls of an async or blocking bolt, `timeout_seconds` the duration of one, or
+        the time that an advanced bolt may keep a tuple; other bolts have neither. `tasks` is the
+        number of instances; `grouping` chooses among them (by default in turn, and after
+        `keyed_by` the same one for the same key). `retries` replaces the pipeline's policy for
+        records that fail in this bolt. `streams` names the streams that it may send `To`, besides
+        the default one, which then need not lead anywhere; `[name]` of the result is each of
         them. Raises InvalidTopology.
         """
         made, make = made_of(bolt)
-        label = name or name_of(made)
-        kind = kind_of(made)
-        check_calls(label, kind, workers, timeout_seconds)
-        check_bolt(label, kind, made)
-        check_tasks(label, kind, tasks, grouping, made_here=make is not None)
-        check_order(label, kind, self.ends.order)
-        check_retries(label, retries)
+        label, kind = name or name_of(made), kind_of(made)
+        place = f"bolt '{label}'"
+        check_bolt(place, kind, made, workers, timeout_seconds)
+        check_tasks(place, kind, tasks, grouping, is_made=make is not None)
+        order = self.ends.order
+        if order is not Order.NONE and kind in (Kind.VECTORISED, Kind.ADVANCED):
+            raise InvalidTopology(
+                f"{place}: found a bolt that is {kind.value} after keyed_by() or ordered(), "
+                "expected a function, a generator, an async or a blocking bolt"
+            )
+        is_policy = isinstance(retries, RetryRule) and not isinstance(retries, type)
+        expect(retries is None or is_policy, f"{place}, retries", retries, "a RetryPolicy")
         if tasks > 1:
-            grouping = _grouping(label, grouping, self.ends)
+            grouping = _grouping(place, grouping, self.ends)
         bolts = (made, *(make() for _ in range(tasks - 1) if make is not None))
         step = BoltStep(
             self._names.claim(label, is_given=bool(name)),
@@ -306,9 +270,9 @@ class Stream(Generic[T]):
             timeout_seconds,
             retries,
             grouping,
-            self.ends.order,
+            order,
             self.ends.key,
-            _streams(label, streams),
+            _streams(place, streams),
         )
         for number, each in enumerate(bolts):
             self._names.put(each, step.name if number == 0 else f"{step.name}, task {number}")
@@ -326,27 +290,25 @@ class Stream(Generic[T]):
     ) -> None:
         """Write every value to a sink, in micro-batches limited by rows, bytes and seconds.
 
-        Without `batch_rows` the sink decides (`Sink.batch_rows`). Raises
-        InvalidTopology.
+        The default of `batch_rows` is `Sink.batch_rows`. Raises InvalidTopology.
         """
         self._check_unordered("into()")
-        if not isinstance(sink, Sink):
-            raise InvalidTopology(f"into() got {sink!r}; an instance of Sink is allowed")
+        expect(isinstance(sink, Sink), "into()", sink, "an instance of Sink")
         label = name or sink.name
         rows = sink.batch_rows if batch_rows is None else batch_rows
-        check_batch(label, rows, batch_bytes, batch_seconds, is_own=batch_rows is None)
+        policy = BatchPolicy(rows, batch_bytes, batch_seconds)
+        check_batch(f"sink '{label}'", policy, is_own=batch_rows is None)
         unique = self._names.claim(label, is_given=bool(name))
-        self.ends.attach(SinkStep(unique, sink, BatchPolicy(rows, batch_bytes, batch_seconds)))
+        self.ends.attach(SinkStep(unique, sink, policy))
 
     def aggregate(self, state: State, /, **aggregates: Aggregate) -> None:
-        """Keep values by key of all rows that come here, beyond the run (persistentAggregate).
+        """Aggregate all rows by key into a state that outlives the run (persistentAggregate).
 
-        The rows are mappings, dataclasses or columns, as a sink takes them, and have the fields
-        of the state's key; each keyword names a value. Raises InvalidTopology.
+        The rows are mappings, dataclasses or columns with the fields of the state's key; each
+        keyword names a value. Raises InvalidTopology.
         """
         self._check_unordered("aggregate()")
-        if not isinstance(state, State):
-            raise InvalidTopology(f"aggregate() got {state!r}; a State is allowed")
+        expect(isinstance(state, State), "aggregate()", state, "a State")
         self.into(state.sink(aggregates), name=state.name)
 
     def spark(
@@ -356,30 +318,29 @@ class Stream(Generic[T]):
         schema: type[T] | pa.Schema | None = None,
         name: str | None = None,
     ) -> SparkRows:
-        """Have Spark run a function over each micro-batch, before a sink takes what comes out.
+        """Have Spark run a function over each micro-batch, in front of a sink.
 
-        `function` takes a pyspark DataFrame and returns one. It is called anew for each batch, by
-        any thread and also with no rows, so it keeps nothing and has no effects. `schema` is that
-        of the rows that go in, as sinks take it; those that do not fit go to the dead letters.
-        Directly behind a source it is left out: the rows are the records, in the columns that
-        Spark's own Kafka source has. Raises InvalidTopology.
+        `function` takes a pyspark DataFrame and returns one. It is called for each batch, by any
+        thread and also with no rows, so it must keep no state and have no effects. `schema` is
+        that of the input rows, as for a sink; rows that do not fit go to the dead letters.
+        Directly behind a source it is left out: the rows are the records, in the columns of
+        Spark's own Kafka source. Raises InvalidTopology.
 
-        What comes out belongs to the batch, and to no one record: an error of the function has
-        the whole batch tried again, a row that the sink does not take ends the run, and a record
-        whose row the function leaves out counts as written.
+        Output rows belong to the batch, and to no one record: an error of the function retries
+        the whole batch, a row that the sink rejects ends the run, and a record whose row the
+        function filters counts as written.
         """
         self._check_unordered("spark()")
         return SparkRows(spark_step(function, schema, name), self.into)
 
     def __getitem__(self, stream: str) -> "Stream[Any]":
-        """Return the named stream of the bolt that this one comes from. Raises InvalidTopology."""
+        """Return a named stream of the bolt that this one comes from. Raises InvalidTopology."""
         self._check_unordered(f"['{stream}']")
         step = self.ends.made_by
         if step is None:
-            raise InvalidTopology(f"{self.ends.place} has no named streams; those of a bolt do")
-        if stream not in step.streams:
-            known = ", ".join(step.streams)
-            raise InvalidTopology(f"{self.ends.place} has no stream '{stream}'; allowed: {known}")
+            raise InvalidTopology(f"{self.ends.place} has no named streams: only bolts do")
+        known = ", ".join(step.streams)
+        expect(stream in step.streams, f"{self.ends.place}, stream", stream, known)
         return self._of(step, stream)
 
     def _of(self, step: BoltStep, stream: str) -> "Stream[Any]":
@@ -394,45 +355,41 @@ class Stream(Generic[T]):
     def merge(self, *others: "Stream[Any]") -> "Stream[Any]":
         """Merge several streams into one; their order among each other is not kept."""
         for other in others:
-            refuse_unless(other, Stream, "merge()", "a stream")
+            expect(isinstance(other, Stream), "merge()", other, "a stream")
             if other._names is not self._names:  # noqa: SLF001 - one of us
-                raise InvalidTopology("merge() got a stream of another topology; make one of both")
+                raise InvalidTopology("merge(): found a stream of another topology")
         for stream in (self, *others):
             stream._check_unordered("merge()")  # noqa: SLF001 - one of us
         lists = [steps for stream in (self, *others) for steps in stream.ends.lists]
         if len({id(steps) for steps in lists}) < len(lists):
-            raise InvalidTopology("merge() got the same stream twice; each may stand there once")
+            raise InvalidTopology("merge(): found a stream twice, expected each once")
         return Stream(self._names, Ends(tuple(lists), "what merge() gives"))
 
     def keyed_by(self, key: str | Sequence[str] | Callable[[T], Hashable]) -> "Stream[T]":
-        """Have the next bolt called for one value per key at a time, in the order of arrival.
+        """Call the next bolt for one value per key at a time, in the order of arrival.
 
         `key` is a field's name, several, or a function of the value. Different keys run
-        concurrently. A call that is to be tried again holds its key until it was.
+        concurrently. A call that is retried holds its key until then.
         """
         self._check_unordered("keyed_by()")
         if callable(key):
             of: Key = key
         else:
-            names = (
-                (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Sequence) else ()
-            )
-            if not names or not all(isinstance(name, str) for name in names):
-                message = f"keyed_by() got {key!r}; names of fields or a function are allowed"
-                raise InvalidTopology(message)
-            of = _FieldsKey(names)
+            names = [key] if isinstance(key, str) else key
+            is_named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+            expect(names and is_named, "keyed_by()", key, "names of fields, or a function")
+            of = _FieldsKey(tuple(names))
         return Stream(self._names, replace(self.ends, order=Order.KEY, key=of))
 
     def ordered(self) -> "Stream[T]":
-        """Have the next bolt called for one value per partition at a time, in order."""
+        """Call the next bolt for one value per partition at a time, in order."""
         self._check_unordered("ordered()")
         return Stream(self._names, replace(self.ends, order=Order.PARTITION))
 
     def _check_unordered(self, what: str) -> None:
-        """Refuse what would silently lose the order that was asked for."""
+        """Refuse a method that would silently lose the order."""
         if self.ends.order is not Order.NONE:
-            message = f"{what} stands behind keyed_by() or ordered(); only then() is allowed there"
-            raise InvalidTopology(message)
+            raise InvalidTopology(f"found {what} after keyed_by() or ordered(), expected then()")
 
 
 @dataclass(frozen=True)
@@ -444,28 +401,25 @@ class _FieldsKey:
         return key
 
 
-def _grouping(label: str, grouping: Grouping | None, ends: Ends) -> Grouping:
-    """Return how values are spread over several tasks; the order has to survive it."""
+def _grouping(place: str, grouping: Grouping | None, ends: Ends) -> Grouping:
+    """Return the grouping of several tasks; it keeps the order that the stream has."""
     if ends.order is Order.NONE:
         return Shuffle() if grouping is None else grouping
     if grouping is None and ends.key is not None:
         return ByKey(ends.key)
     if grouping is None or isinstance(grouping, Shuffle):
         raise InvalidTopology(
-            f"bolt '{label}' has several tasks that get values in turn, which keeps no order; "
-            "fields() or another grouping is allowed after keyed_by() and ordered()"
+            f"{place}, grouping: found shuffle(), which keeps no order, after keyed_by() or "
+            "ordered(), expected fields() or another grouping"
         )
     return grouping
 
 
-def _streams(label: str, names: Any) -> dict[str, list[Step]]:
-    if isinstance(names, str):
-        message = f"bolt '{label}' has streams={names!r}; a list or tuple of names is allowed"
-        raise InvalidTopology(message)
+def _streams(place: str, names: Any) -> dict[str, list[Step]]:
+    expect(not isinstance(names, str), f"{place}, streams", names, "a list or tuple of names")
     streams: dict[str, list[Step]] = {DEFAULT_STREAM: []}
     for name in names:
-        if not isinstance(name, str) or not name or name in streams:
-            message = f"bolt '{label}' names its stream {name!r}; each name is allowed once"
-            raise InvalidTopology(message)
+        is_new = isinstance(name, str) and name and name not in streams
+        expect(is_new, f"{place}, streams", name, "each name once, and not 'default'")
         streams[name] = []
     return streams

@@ -6,14 +6,14 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from topology.bolt import Component, Hooks, coroutines_of, has_state
 from topology.bolt import Kind as BoltKind
-from topology.errors import InvalidTopology
+from topology.errors import InvalidTopology, expect
 from topology.grouping import Direct
 from topology.record import DEFAULT_STREAM, Record
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Kind, Sink, innermost
 from topology.spark_step import ThroughSpark, check_place
 from topology.steps import BoltStep, Order, SinkStep, Source, Step
-from topology.stream import Ends, Stream, check_topic, is_positive, refuse_unless
+from topology.stream import Ends, Stream, check_topic, is_positive
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
 
@@ -29,26 +29,29 @@ def can_name_offsets(name: str) -> bool:
 
 
 class DeadLetters:
+    """The destination of records that cannot be processed."""
+
     def __init__(self) -> None:
         self.sink: DeadLetterSink | None = None
 
     def into(self, sink: DeadLetterSink) -> None:
-        """Set the destination of records that cannot be processed. Raises InvalidTopology."""
+        """Set the destination. Raises InvalidTopology."""
         if self.sink is not None:
-            raise InvalidTopology("dead_letters.into() was called twice; one place is allowed")
-        refuse_unless(sink, DeadLetterSink, "dead_letters.into()", "a KafkaDeadLetters or its like")
+            raise InvalidTopology("dead_letters.into() was called twice, expected once")
+        is_sink = isinstance(sink, DeadLetterSink)
+        expect(is_sink, "dead_letters.into()", sink, "a KafkaDeadLetters or another DeadLetterSink")
         self.sink = sink
 
 
 class Topology:
-    """Sources, bolts and sinks, and where the dead letters go.
+    """Sources, bolts and sinks, and the destination of dead letters.
 
-    `reliability` is `at-least-once`: an offset is stored when its record is done;
-    `at-most-once`: an offset is stored before its record reaches a bolt, and nothing is tried
-    twice; or `exactly-once`: records are put into transactions, each of which every sink makes
-    durable once. `transactions` then says what a transaction is that is tried again after a
-    crash: `transactional`, of the same records, or the partition halts; or `opaque`, perhaps of
-    others where no sink has it yet.
+    `reliability` is `at-least-once`: an offset is stored when its record is complete;
+    `at-most-once`: an offset is stored before its record reaches a bolt, and nothing is retried;
+    or `exactly-once`: records are grouped into transactions, each of which every sink makes
+    durable once. `transactions` says which records a transaction has that is retried after a
+    crash: `transactional`, the same, or the partition halts; `opaque`, perhaps others if no sink
+    has committed it.
     """
 
     def __init__(
@@ -58,23 +61,17 @@ class Topology:
         reliability: Reliability = "at-least-once",
         transactions: Kind = "transactional",
     ) -> None:
-        if not can_name_offsets(name):
-            raise InvalidTopology(
-                f"topology name {name!r}: it must not be empty, '.' or '..', nor contain '/' or a "
-                "control character"
-            )
-        if reliability not in get_args(Reliability):
-            allowed = ", ".join(get_args(Reliability))
-            message = f"topology '{name}': reliability {reliability!r}; allowed: {allowed}"
-            raise InvalidTopology(message)
-        if transactions not in get_args(Kind):
-            allowed = ", ".join(get_args(Kind))
-            message = f"topology '{name}': transactions {transactions!r}; allowed: {allowed}"
-            raise InvalidTopology(message)
+        expected = "a name that is not empty, '.' or '..', without '/' and control characters"
+        expect(can_name_offsets(name), "topology name", name, expected)
+        place = f"topology '{name}'"
+        known = get_args(Reliability)
+        expect(reliability in known, f"{place}, reliability", reliability, ", ".join(known))
+        kinds = get_args(Kind)
+        expect(transactions in kinds, f"{place}, transactions", transactions, ", ".join(kinds))
         if transactions != "transactional" and reliability != "exactly-once":
             raise InvalidTopology(
-                f"topology '{name}': transactions {transactions!r} with reliability "
-                f"{reliability!r}, which has none; 'exactly-once' is allowed"
+                f"{place}: found transactions {transactions!r} with reliability "
+                f"{reliability!r}, expected 'exactly-once'"
             )
         self.name = name
         self.reliability = reliability
@@ -89,47 +86,42 @@ class Topology:
     def source(
         self, topic: str | re.Pattern[str], *, records_per_second: float | None = None
     ) -> Stream[Record]:
-        """Read a topic, or, given a compiled pattern, every topic whose whole name matches it.
+        """Read a topic, or every topic whose whole name matches a compiled pattern.
 
-        Topics that come later are read too, from their beginning. A topic that is named by
-        itself does not belong to a pattern as well. No more than `records_per_second` are
-        emitted of all its partitions together, retries aside. Raises InvalidTopology.
+        Matching topics that are created later are read from their beginning. A topic that has a
+        source by its name is no part of a pattern. `records_per_second` limits all partitions
+        together, retries aside. Raises InvalidTopology.
         """
         check_topic(topic)
         source = Source(topic, records_per_second)
         if any(other.label == source.label for other in self.sources):
-            message = f"topic '{source.label}' is read twice; use its stream twice instead"
-            raise InvalidTopology(message)
-        if records_per_second is not None and not is_positive(records_per_second):
             raise InvalidTopology(
-                f"topic '{source.label}' has records_per_second={records_per_second!r}; "
-                "a finite, positive number is allowed"
+                f"topic '{source.label}': found two sources. Use the stream of the first one twice"
             )
+        is_rate = records_per_second is None or is_positive(records_per_second)
+        place = f"topic '{source.label}', records_per_second"
+        expect(is_rate, place, records_per_second, "a finite number > 0")
         self.sources.append(source)
         return Stream(self, Ends((source.children,), f"topic '{source.label}'"))
 
     def uses(self, *references: Reference) -> None:
-        """Have these tables loaded before the first record, and refreshed, for the bolts.
-
-        Raises InvalidTopology for what is none.
-        """
-        if strangers := [each for each in references if not isinstance(each, Reference)]:
-            raise InvalidTopology(f"uses() got {strangers[0]!r}; what reference() gives is allowed")
+        """Load these tables before the first record, and refresh them. Raises InvalidTopology."""
+        for each in references:
+            expect(isinstance(each, Reference), "uses()", each, "a reference()")
         self.references += [each for each in references if each not in self.references]
 
     def hooks(self, *hooks: Hooks) -> None:
-        """Have these called when the service starts and stops, and partitions come and go.
+        """Call these when the service starts and stops, and partitions are assigned and revoked.
 
-        Raises InvalidTopology for what is no instance of Hooks, and for coroutine functions.
+        Raises InvalidTopology.
         """
-        if strangers := [each for each in hooks if not isinstance(each, Hooks)]:
-            raise InvalidTopology(f"hooks() got {strangers[0]!r}; instances of Hooks are allowed")
+        methods = [name for name in vars(Hooks) if not name.startswith("_")]
         for each in hooks:
-            names = [name for name in vars(Hooks) if not name.startswith("_")]
-            if names := coroutines_of(each, names):
+            expect(isinstance(each, Hooks), "hooks()", each, "an instance of Hooks")
+            if names := coroutines_of(each, methods):
                 raise InvalidTopology(
-                    f"hooks() got {type(each).__name__} with async def {', '.join(names)}; "
-                    "the owner thread calls hooks, which awaits nothing"
+                    f"hooks(): found async def {', '.join(names)} in {type(each).__name__}, "
+                    "expected plain functions: nothing awaits hooks"
                 )
         self.listeners += hooks
 
@@ -144,10 +136,10 @@ class Topology:
         raise KeyError(topic)
 
     def meetings(self) -> list[list[Source]]:
-        """Return groups of sources whose partitions of one number one process must read.
+        """Return groups of sources: one process must read their partitions of the same number.
 
-        They meet in a step that has to see all records of a key: an advanced bolt, one that is
-        `keyed_by` something, or one that is grouped by `fields`. A pattern is one source.
+        They meet in a step that needs all records of a key: an advanced bolt, one after
+        `keyed_by`, or one grouped by `fields`. A pattern is one source.
         """
         at: dict[Step, set[Source]] = {}
         for source in self.sources:
@@ -166,12 +158,12 @@ class Topology:
         return [[each for each in self.sources if each in group] for group in groups]
 
     def claim(self, name: str, *, is_given: bool) -> str:
-        """Reserve a step's name; the second and later of one name get a number.
+        """Reserve and return a step's name, numbered if it is taken.
 
-        One that is given by the user stays as it is: InvalidTopology if it is taken.
+        Raises InvalidTopology if the user gave it.
         """
         if is_given and name in self._names:
-            raise InvalidTopology(f"a second step is named '{name}'; each name= is allowed once")
+            raise InvalidTopology(f"found two steps with name={name!r}, expected each name once")
         unique, count = name, 1
         while unique in self._names:
             count += 1
@@ -180,14 +172,14 @@ class Topology:
         return unique
 
     def put(self, bolt: Component, step: str) -> None:
-        """Note where a bolt stands. Raises InvalidTopology if it would share its state."""
+        """Register the step of a bolt. Raises InvalidTopology if steps would share its state."""
         if not has_state(bolt):
             return
         other = self._places.setdefault(id(bolt), step)
         if other != step:
             raise InvalidTopology(
-                f"one bolt stands in '{other}' and in '{step}', which would share its state; "
-                "give each step its own, or the class"
+                f"found one bolt in steps '{other}' and '{step}', which would share its state. "
+                "Give each step an instance, or the class"
             )
 
     def steps(self) -> Iterator[Step]:
@@ -215,20 +207,25 @@ class Topology:
     def validate(self) -> None:
         """Raise InvalidTopology, naming the step, unless the topology can run."""
         if not self.sources:
-            raise InvalidTopology(f"topology '{self.name}' reads nothing; call source(topic)")
+            raise InvalidTopology(f"topology '{self.name}' has no source. Call source(topic)")
         for source in self.sources:
             if not source.children:
-                raise InvalidTopology(f"topic '{source.label}' leads nowhere; add a bolt or a sink")
+                raise InvalidTopology(f"topic '{source.label}' {_LEADS_NOWHERE}")
             for child in source.children:
                 _validate_input(f"topic '{source.label}'", child, direct=False)
                 check_place(f"topic '{source.label}'", child, is_source=True)
         if self.dead_letters.sink is None:
-            message = f"topology '{self.name}' has no dead letters; call dead_letters.into(sink)"
-            raise InvalidTopology(message)
+            raise InvalidTopology(
+                f"topology '{self.name}' has no destination of dead letters. "
+                "Call dead_letters.into(sink)"
+            )
         for step in self.bolts():
             _validate_bolt(step)
         if self.reliability == "exactly-once":
             check_exactly_once(self.steps(), self.transactions)
+
+
+_LEADS_NOWHERE = "leads nowhere. Add a bolt or a sink"
 
 
 def _children(step: Step) -> list[Step]:
@@ -239,11 +236,11 @@ def _validate_bolt(step: BoltStep) -> None:
     for stream, children in step.streams.items():
         if not children:
             if stream == DEFAULT_STREAM and len(step.streams) > 1:
-                continue  # it only sends by name; the executor refuses what does not
+                continue  # it only sends by name; the executor refuses other values
             place = f"stream '{stream}' of bolt '{step.name}'"
             if len(step.streams) == 1:
                 place = f"bolt '{step.name}'"
-            raise InvalidTopology(f"{place} leads nowhere; add a bolt or a sink")
+            raise InvalidTopology(f"{place} {_LEADS_NOWHERE}")
         for child in children:
             _validate_input(f"bolt '{step.name}'", child, direct=step.is_direct(stream))
             check_place(f"bolt '{step.name}'", child, is_source=False)
@@ -251,24 +248,25 @@ def _validate_bolt(step: BoltStep) -> None:
                 continue
             if child.kind is not BoltKind.VECTORISED:
                 raise InvalidTopology(
-                    f"bolt '{child.name}' takes single values but '{step.name}' gives columns; "
-                    "a vectorised bolt or a sink is allowed after it"
+                    f"bolt '{child.name}' takes single values, but '{step.name}' gives columns. "
+                    "Expected a vectorised bolt or a sink after it"
                 )
 
 
 def _validate_input(place: str, child: Step, *, direct: bool) -> None:
     is_direct = isinstance(child, BoltStep) and isinstance(child.grouping, Direct)
     if is_direct and not direct:
-        raise InvalidTopology(f"'{child.name}' is grouped direct(), but {place} can name no task")
+        message = f"'{child.name}' is grouped direct(), but {place} cannot name a task"
+        raise InvalidTopology(message)
     if direct and not is_direct:
         raise InvalidTopology(
-            f"'{child.name}' stands behind {place} beside a bolt that is grouped direct(); "
-            "all steps of such a stream must be"
+            f"'{child.name}' after {place} is not grouped direct(), but another step of the same "
+            "stream is. Expected all of them to be"
         )
 
 
 def guarantee_of(sink: Sink[Any]) -> str:
-    """Return the strongest guarantee that a sink gives, in words."""
+    """Return the strongest guarantee of a sink, in words."""
     kinds = [kind for kind in get_args(Kind) if kind in sink.kinds]
     return f"exactly-once ({' and '.join(kinds)})" if kinds else "at-least-once"
 
@@ -276,36 +274,26 @@ def guarantee_of(sink: Sink[Any]) -> str:
 def check_exactly_once(steps: Iterable[Step], kind: Kind) -> None:
     """Raise InvalidTopology, naming the step, unless all keep transactions of this kind."""
     for step in steps:
-        if isinstance(step, SinkStep):
-            _check_sink(step, kind)
-        else:
-            _check_bolt(step)
-
-
-def _check_bolt(step: BoltStep) -> None:
-    if step.kind is BoltKind.ADVANCED:
-        raise InvalidTopology(
-            f"bolt '{step.name}' is an AdvancedBolt, which exactly-once does not allow: a row of "
-            "several records belongs to no one transaction; any other bolt is allowed, or "
-            "reliability='at-least-once'"
-        )
-
-
-def _check_sink(step: SinkStep, kind: Kind) -> None:
-    if kind in step.sink.kinds:
-        return
-    # Only one that keeps some kind can keep another by being told to.
-    advice = getattr(innermost(step.sink), "advice", "") if step.sink.kinds else ""
-    obstacle = getattr(innermost(step.sink), "obstacle", "")
-    raise InvalidTopology(
-        f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}"
-        f"{f' ({obstacle})' if obstacle else ''}; "
-        f"exactly-once ({kind}) is kept by {f'it with {advice}' if advice else _KEEPING}"
-    )
+        if isinstance(step, BoltStep):
+            if step.kind is BoltKind.ADVANCED:
+                raise InvalidTopology(
+                    f"bolt '{step.name}' is an AdvancedBolt, which cannot be exactly-once: a row "
+                    "of several records belongs to no one transaction. Use another bolt, or "
+                    "reliability='at-least-once'"
+                )
+        elif kind not in step.sink.kinds:
+            # Only a sink that keeps one kind can be configured to keep the other.
+            advice = getattr(innermost(step.sink), "advice", "") if step.sink.kinds else ""
+            obstacle = getattr(innermost(step.sink), "obstacle", "")
+            raise InvalidTopology(
+                f"sink '{step.name}' ({_called(step.sink)}) gives {guarantee_of(step.sink)}"
+                f"{f' ({obstacle})' if obstacle else ''}, expected exactly-once ({kind}). "
+                f"Use {f'it with {advice}' if advice else _KEEPING}"
+            )
 
 
 def _called(sink: Sink[Any]) -> str:
-    """Return its class, what it was given (its `given`), and those of the sinks behind it."""
+    """Return a sink's class and `given`, and those of the sinks behind it."""
     inner = getattr(sink, "sink", None)
     behind = f" before {_called(inner)}" if isinstance(inner, Sink) else ""
     given = getattr(sink, "given", "")
@@ -313,7 +301,7 @@ def _called(sink: Sink[Any]) -> str:
 
 
 def as_text(topology: Topology) -> str:
-    """Draw the topology as an indented tree; what several streams lead to is drawn once."""
+    """Draw the topology as an indented tree; a step that several streams reach is drawn once."""
     kind = _kind(topology)
     lines = [f"topology {topology.name}  ({topology.reliability}{f', {kind}' if kind else ''})"]
     drawn: set[Step] = set()
@@ -409,10 +397,6 @@ def _sink_class(step: SinkStep) -> str:
     return type(sink.sink if isinstance(sink, ThroughSpark) else sink).__name__
 
 
-def _behind(step: SinkStep) -> str:
-    return f"Spark step {step.sink.step.name} -> " if isinstance(step.sink, ThroughSpark) else ""
-
-
 def _grouping(step: BoltStep) -> str | None:
     return type(step.grouping).__name__.lower() if step.grouping is not None else None
 
@@ -424,19 +408,13 @@ def _indent(step: Step, stream: str, depth: int, lines: list[str], drawn: set[St
         return
     drawn.add(step)
     if isinstance(step, SinkStep):
-        policy = step.policy
+        policy, sink = step.policy, step.sink
+        spark = f"Spark step {sink.step.name} -> " if isinstance(sink, ThroughSpark) else ""
         lines.append(
-            f"{pad}-> {step.name}  ({_behind(step)}{_sink_class(step)}, "
+            f"{pad}-> {step.name}  ({spark}{_sink_class(step)}, "
             f"every {policy.batch_rows} rows or {policy.batch_seconds:g} s)"
         )
         return
-    lines.append(f"{pad}-> {step.name}  ({', '.join(_traits(step))})")
-    for name, children in step.streams.items():
-        for child in children:
-            _indent(child, "" if name == DEFAULT_STREAM else name, depth + 1, lines, drawn)
-
-
-def _traits(step: BoltStep) -> list[str]:
     traits = [step.kind.value]
     if step.workers > 1:
         traits.append(f"{step.workers} at once")
@@ -444,7 +422,10 @@ def _traits(step: BoltStep) -> list[str]:
         traits.append(f"{len(step.bolts)} tasks by {_grouping(step)}")
     if step.order is not Order.NONE:
         traits.append(f"in order per {step.order.value}")
-    return traits
+    lines.append(f"{pad}-> {step.name}  ({', '.join(traits)})")
+    for name, children in step.streams.items():
+        for child in children:
+            _indent(child, "" if name == DEFAULT_STREAM else name, depth + 1, lines, drawn)
 
 
 def _quoted(text: str) -> str:

@@ -197,8 +197,9 @@ def _check_whole(values: _Values, array: Any) -> None:
             raise ValueError("a bool is no number")  # noqa: TRY004 - as all that do not fit
         if isinstance(value, float | np.floating) and abs(float(value)) >= NOT_WHOLE:
             raise ValueError("a float of this size may stand for several whole numbers")
-        if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
-            raise ValueError(f"{value!r} would be cut down to {int(value)}")  # type: ignore[call-overload]
+        number: Any = value
+        if isinstance(value, Number) and number != int(number):
+            raise ValueError(f"{value!r} would be cut down to {int(number)}")
 
 
 def _check_floats(values: _Values, array: Any) -> None:

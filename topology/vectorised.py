@@ -1,4 +1,4 @@
-"""Columns of messages and of values, and calls of vectorised bolts with their lineage."""
+"""Vectorised bolts: calls with lineage, and the conversion of messages and values to columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,14 @@ from topology.record import DEFAULT_STREAM, Message, Record, Reject, RejectRows
 
 PARENT = "__parent"  # the hidden column that carries the lineage through vectorised bolts
 
-_NAMINGS = 3  # of bad rows in one batch, before it is halved
+_NAMINGS = 3  # RejectRows for one batch, before it is halved
 
 _STRANGE = (
-    "bolt '{}' returned rows whose column '{}' it had changed, so their records "
-    "cannot be told; take it over as it is"
+    "bolt '{}' changed the column '{}' of its rows, so their records are unknown. Pass it through"
 )
 _DROPPED = (
-    "bolt '{}' returned rows without the column '{}', so their records cannot be told; "
-    "keep the columns it does not know, or say row_by_row=True if row i is always made from row i"
+    "bolt '{}' dropped the column '{}' of its rows, so their records are unknown. "
+    "Pass unknown columns through, or set row_by_row=True if row i is always made from row i"
 )
 _MOST_BYTES = 2**31 - 1  # of one binary column
 _BREAK = b"\n"
@@ -49,10 +48,10 @@ _AS_LINES = {"value": _FIELDS["value"].with_metadata(_MARK)}
 def columns_of(
     messages: Sequence[Message], wanted: Sequence[str], *, line_breaks: bool = False
 ) -> pa.RecordBatch:
-    """Convert messages to columns: those wanted of RECORD_COLUMNS.
+    """Convert messages to some of RECORD_COLUMNS.
 
     With `line_breaks` each value ends with a line break that is not the record's, and its field
-    says so (`has_line_breaks`): for a bolt that reads the values as lines, where they are.
+    is marked (`has_line_breaks`): for a bolt that parses the values as lines without a copy.
     """
     kind = type(messages[0]) if messages else Message
     count = len(messages)
@@ -76,23 +75,19 @@ def has_line_breaks(field: "pa.Field[Any]") -> bool:
 
 
 def _binary(values: list[bytes | None], ending: bytes = b"") -> "pa.Array[Any]":
-    """Bytes as a column; without nulls put together by hand, in half of the time."""
+    """Convert bytes to a column; without nulls from buffers, in half of the time."""
     try:
         data = ending.join(cast("list[bytes]", [*values, b""]))
     except TypeError:  # there is a null
-        return _one_by_one(values, ending)
-    if len(data) > _MOST_BYTES:
-        return _one_by_one(values, ending)
+        data = None
+    if data is None or len(data) > _MOST_BYTES:
+        ended = [None if value is None else value + ending for value in values]
+        return pa.array(ended, pa.binary())
     offsets = np.zeros(len(values) + 1, np.int32)
     sizes = np.fromiter(map(len, cast("list[bytes]", values)), np.int32, len(values))
     np.cumsum(sizes + len(ending), dtype=np.int32, out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
-
-
-def _one_by_one(values: list[bytes | None], ending: bytes) -> "pa.Array[Any]":
-    ended = [None if value is None else value + ending for value in values]
-    return pa.array(ended, pa.binary())
 
 
 def call_columns(
@@ -102,10 +97,10 @@ def call_columns(
     *,
     row_by_row: bool = False,
 ) -> Called:
-    """Call a vectorised bolt; when it raises, halve the batch until the bad rows stand alone.
+    """Call a vectorised bolt; when it raises, halve the batch until the bad rows are alone.
 
-    If it names them (RejectRows), it is called again without them instead. With `row_by_row`
-    it may return a batch without the lineage, whose i-th row is made from the i-th.
+    After RejectRows it is called again without the named rows instead. With `row_by_row` it may
+    return a batch without the lineage.
     """
     return _BatchCaller(step, function, row_by_row).call(batch, _NAMINGS)
 
@@ -117,7 +112,7 @@ class _BatchCaller:
     row_by_row: bool
 
     def call(self, batch: pa.RecordBatch, namings: int) -> Called:
-        """Call the bolt; after `namings` batches of bad rows, halve the batch for the next."""
+        """Call the bolt; accept RejectRows `namings` times, then halve the batch."""
         parent = PARENT
         while parent in batch.schema.names:  # a record may have a member of that name
             parent += "_"
@@ -125,9 +120,8 @@ class _BatchCaller:
         try:
             out = self.function(tagged)
         except RejectRows as rejected:
-            if (
-                not namings
-            ):  # a bolt that names the first bad row only must not cost a call for each
+            # A bolt that names only its first bad row must not be called once per row.
+            if not namings:
                 return self._halves(batch)
             return self._without(batch, rejected.reasons, namings - 1)
         except KeyboardInterrupt:
@@ -148,7 +142,7 @@ class _BatchCaller:
         return Called(plain.piece, plain.parents, {}, named)
 
     def _without(self, batch: pa.RecordBatch, reasons: Mapping[int, str], namings: int) -> Called:
-        """Call the bolt again without the rows that it has named."""
+        """Call the bolt again without the rejected rows."""
         count = batch.num_rows
         bad: dict[int, Exception] = {
             index: Reject(reason) for index, reason in reasons.items() if 0 <= index < count
@@ -183,7 +177,7 @@ class _BatchCaller:
                 for stream in {**lefts, **rights}
             }
         except pa.ArrowException as error:
-            broken = BoltError(f"bolt '{self.step}' gave other columns for other rows: {error}")
+            broken = BoltError(f"bolt '{self.step}' returned different columns per row: {error}")
             return _failed(batch, dict.fromkeys(range(batch.num_rows), broken))
         plain = named.pop(DEFAULT_STREAM)
         return Called(plain.piece, plain.parents, failures, named)
@@ -192,7 +186,7 @@ class _BatchCaller:
         step = self.step
         if not isinstance(out, pa.RecordBatch):
             kind = type(out).__name__
-            raise BoltError(f"bolt '{step}' returned {kind}; a pyarrow.RecordBatch is allowed")
+            raise BoltError(f"bolt '{step}' returned {kind}, expected a pyarrow.RecordBatch")
         index = out.schema.get_field_index(parent)
         if index >= 0:
             column = out.column(index)
@@ -206,8 +200,7 @@ class _BatchCaller:
             raise LineageLost(_DROPPED.format(step, parent))
         if out.num_rows != num_rows:
             raise LineageLost(
-                f"bolt '{step}' says row_by_row and returned {out.num_rows} rows for {num_rows}; "
-                "one for each is allowed"
+                f"bolt '{step}' has row_by_row=True: found {out.num_rows} rows, expected {num_rows}"
             )
         return Sent(out, None)
 
@@ -241,17 +234,14 @@ _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, Decimal,
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values as columns: batches, the indices of each one's values, and what gives none."""
+    """Values as columns."""
 
-    batches: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]
-    refused: dict[int, str]  # by index, with the reason
+    batches: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]  # and the indices of their values
+    refused: dict[int, str]  # reasons by index
 
 
 def as_row(value: Any) -> Row | None:
-    """Convert a mapping, dataclass or msgspec.Struct to a dictionary.
-
-    None for anything else; for a Record too, whose value is yet to be read.
-    """
+    """Convert a mapping, dataclass or msgspec.Struct (but no Record) to a dictionary."""
     if type(value) is dict:
         return value
     if isinstance(value, Record):
@@ -274,7 +264,7 @@ def values_of(rows: Sequence[Row], name: str) -> list[Any]:
 
 
 def cause_of(error: Exception) -> str:
-    """Return why a value fits no column, without what pyarrow says of itself."""
+    """Return why a value fits no column; empty for pyarrow's own errors."""
     if isinstance(error, OverflowError):
         return "a whole number is out of range"
     if isinstance(error, UnicodeError):
@@ -283,10 +273,10 @@ def cause_of(error: Exception) -> str:
 
 
 def columns_of_values(values: Sequence[Any]) -> Columns:
-    """Convert values to columns: every name that one of them has, null where another has none.
+    """Convert values to the columns of all their names, null where a value lacks one.
 
-    Values that fit into no columns with others stand in a batch of their own; a batch has at most
-    a million cells, unless one value alone has more.
+    Values of incompatible types get separate batches. A batch has at most a million cells, unless
+    one value alone has more.
     """
     columns = Columns([], {})
     rows, indices = list(values), np.arange(len(values))
@@ -296,7 +286,7 @@ def columns_of_values(values: Sequence[Any]) -> Columns:
         rows = [row for row in made if row is not None]
         for index, row in enumerate(made):
             if row is None:
-                columns.refused[index] = "a mapping, a dataclass or a msgspec.Struct is allowed"
+                columns.refused[index] = "expected a mapping, a dataclass or a msgspec.Struct"
     if rows:
         _add(columns, rows, indices)
     return columns
@@ -315,15 +305,15 @@ def _add(columns: Columns, rows: list[Row], indices: npt.NDArray[np.int64]) -> N
 
 
 class _TooWide(Exception):
-    """Rows that are better made columns in smaller batches."""
+    """Rows that need smaller batches."""
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     if not names:
-        raise ValueError("it is empty")  # a batch without columns would have no rows either
+        raise ValueError("it is empty")  # a batch without columns has no rows
     if len(rows) > 1 and len(rows) * len(names) > _MOST_CELLS:
-        raise _TooWide  # one row with thousands of members must not give them to all the others
+        raise _TooWide  # one row with thousands of members must not widen all others
     arrays = [_array(name, values_of(rows, name)) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names)
 

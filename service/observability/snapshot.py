@@ -12,8 +12,7 @@ from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.pipeline.reference_tables import ReferenceStatistics
 from service.pipeline.trees import OutcomeCounters
-from topology.complaints import Complaint
-from topology.histogram import Distribution
+from topology.monitoring import Complaint, Distribution
 from topology.workers.runners import RunnerStatistics
 
 if TYPE_CHECKING:

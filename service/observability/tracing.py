@@ -41,11 +41,11 @@ from partition.records import (
 from service.config.settings import TracingConfig
 from service.pipeline.context import Observer
 from topology.calls import Failure, Outcome, Took
-from topology.complaints import text_of
 from topology.masking import mask
+from topology.monitoring import text_of
 from topology.record import HeadersUnreadable, Message, Reject, headers_of
 from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders, is_of_trace
-from topology.workers.call import Call
+from topology.workers.key_queue import Call
 
 NO_CONTEXT = Context()
 

@@ -135,11 +135,11 @@ class Backpressure:
         Others go on: a join may wait for them. A tuple of several records, or of none, counts
         for every source that leads to the step.
         """
-        if self._advanced.held(step) <= _MAX_KEPT:
+        if len(self._advanced.kept[step.name]) <= _MAX_KEPT:
             return _NONE
         leading = self._leading_to({step.name})
         kept = dict.fromkeys(leading, 0)
-        for index, count in self._advanced.held_by_partition(step).items():
+        for index, count in self._advanced.kept[step.name].by_partition.items():
             topic = self._consumer.topic_at(index)
             for label in leading if topic is None else [self._label_of(topic)]:
                 kept[label] += count

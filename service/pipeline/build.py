@@ -30,8 +30,8 @@ from service.pipeline.trees import TreeTracker
 from sinks.writer import WriteRetries
 from topology.advanced import AdvancedRunner
 from topology.bolt import Hooks, Kind
-from topology.complaints import Complaints
 from topology.executor import Executor
+from topology.monitoring import Complaints
 from topology.sink import DeadLetterSink, Sink
 from topology.topology import Topology
 from topology.workers.lifecycle import Lifecycle

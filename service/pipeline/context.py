@@ -9,9 +9,9 @@ from typing import Any
 from acker.acker import Edges
 from partition.records import Chunk, RecordIds
 from topology.calls import Failure, Outcome
-from topology.complaints import Complaints
+from topology.monitoring import Complaints
 from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders
-from topology.workers.call import Call
+from topology.workers.key_queue import Call
 from topology.workers.lifecycle import Lifecycle
 
 

@@ -18,12 +18,12 @@ from service.errors import TooManyDeadLetters
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
 from topology.calls import Failure
-from topology.complaints import text_of
 from topology.errors import BoltError
 from topology.masking import mask
+from topology.monitoring import text_of
 from topology.record import Message, Record, Reject, Retry
 from topology.sink import DeadLetter
-from topology.steps import Retries
+from topology.steps import RetryRule
 
 if TYPE_CHECKING:  # the configuration imports this file, and is to be read fast
     from partition.consumer import Consumer
@@ -58,7 +58,7 @@ class ScreenPolicy:
 
 
 class FailureHandler:
-    """Retries records, sends dead letters, and skips records. The owner thread calls everything.
+    """RetryRule records, sends dead letters, and skips records. The owner thread calls everything.
 
     A step with its own retry policy overrides the pipeline's for the records that fail in it.
     """
@@ -69,7 +69,7 @@ class FailureHandler:
         reader: "Consumer",
         dead_letters: DeadLetterSender,
         committer: "SinkCommitter",
-        retries: Mapping[str, Retries],
+        retries: Mapping[str, RetryRule],
         screen_policy: ScreenPolicy,
         context: "RunContext",
     ) -> None:

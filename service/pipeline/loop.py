@@ -194,7 +194,7 @@ class Pipeline:
             acker=self.acker.statistics(),
             held_back=bool(self.backpressure.held_sources),
             held_back_seconds=dict(self.backpressure.seconds),
-            runners=self.runners.figures(),
+            runners=self.runners.statistics(),
             failed_ticks=dict(self.router.failed_ticks),
             call_times=distributions_of(self.router.executor.times) | self.runners.call_times(),
             recent_failures=self.context.complaints.recent(),

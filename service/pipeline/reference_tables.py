@@ -11,7 +11,7 @@ import pyarrow as pa
 import structlog
 
 from topology.errors import InvalidTopology, ReferenceLoadFailed
-from topology.reference import Loaded, Reference
+from topology.reference import LoadedTable, Reference
 from topology.state import State
 
 log = structlog.get_logger()
@@ -75,7 +75,7 @@ class References:
         self._read = read
         self._clock = clock
         self._before_change = before_change
-        self._ready: deque[tuple[_Watched, Loaded, float]] = deque()
+        self._ready: deque[tuple[_Watched, LoadedTable, float]] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -181,7 +181,7 @@ class References:
             retry_in_seconds=None if math.isinf(again) else round(again, 1),
         )
 
-    def _put_in_place(self, watched: _Watched, loaded: Loaded, read_at: float) -> None:
+    def _put_in_place(self, watched: _Watched, loaded: LoadedTable, read_at: float) -> None:
         try:
             watched.reference.use(loaded)
         except ReferenceLoadFailed as error:  # what was committed meanwhile is too much

@@ -23,7 +23,7 @@ from topology.executor import Executor
 from topology.record import Message
 from topology.steps import BoltStep, SinkStep
 from topology.topology import Topology
-from topology.workers.call import Answers, Call, Inputs, Many, TickFailed
+from topology.workers.key_queue import Answers, Call, Inputs, Many, TickFailed
 from topology.workers.pool import WorkerPool
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
@@ -295,7 +295,7 @@ class Router:
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:
         for tuple_, error in actions.failed:
             self._failures.fail_tuple(tuple_.tree, tuple_.edge, Failure(step.name, error))
-        for emission in actions.emissions() if actions.values else ():
+        for emission in actions.emissions():
             placed = self._trees.place(emission)
             outcome = self.executor.run_emitted(step, emission.stream, placed.values, placed.tasks)
             for place in outcome.failures:
@@ -306,13 +306,14 @@ class Router:
         if actions.acked:
             self._trees.ack(*actions.acks())
         if actions.reset:
-            self._trees.touch(actions.resets(), tree_seconds(step))
+            trees = np.fromiter((each.tree for each in actions.reset), np.int64)
+            self._trees.touch(trees, tree_seconds(step))
         for error in actions.errors:
             self._tick_failed(step.name, error)
 
     def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
         """Whether a bolt holds tuples that may come from these partitions."""
-        kept = self.advanced.held_by_partition(step)
+        kept = self.advanced.kept[step.name].by_partition
         return MAX_PARTITION_INDEX in kept or any(place in kept for place in places)
 
     def _tick_here(self, step: BoltStep) -> None:

@@ -22,7 +22,7 @@ from service.pipeline.context import Observer
 from service.pipeline.trees import TreeTracker
 from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
 from topology.errors import SinkFenced
-from topology.histogram import Histogram
+from topology.monitoring import Histogram
 from topology.sink import NO_TRACES, Batch, Piece, Share, Sink, Staged
 from topology.steps import SinkStep
 from transactions.groups import TransactionGroup

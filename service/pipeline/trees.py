@@ -18,9 +18,9 @@ import structlog
 
 from acker.acker import Acker, Edges, Flags, Trees
 from partition.records import MAX_PARTITION_INDEX, OFFSET_BITS, OFFSET_MASK, RecordIds
-from topology.advanced import Emission, late, moved
+from topology.advanced import Emission, late
 from topology.calls import Failure
-from topology.complaints import text_of
+from topology.monitoring import text_of
 
 log = structlog.get_logger()
 
@@ -193,7 +193,9 @@ class TreeTracker:
         kept = np.flatnonzero(live)
         places = kept.tolist()
         values = [emission.values[place] for place in places]
-        return Placed(values, trees[kept], edges[kept], moved(emission.tasks, places))
+        old = emission.tasks
+        tasks = {n: old[place] for n, place in enumerate(places) if place in old}
+        return Placed(values, trees[kept], edges[kept], tasks)
 
     def split(self, tree: int, edge: int, failure: Failure) -> list[tuple[int, int]]:
         """Return a tree and edge for the dead letter of each record that a tuple belongs to.

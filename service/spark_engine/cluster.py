@@ -28,7 +28,7 @@ from sinks.run_folder import RunFolder
 from sinks.spark.driver import SparkDriver
 from sinks.spark.tasks import run_tasks
 from topology.errors import SinkError, SinkFailed
-from topology.reference import Loaded, Reference
+from topology.reference import LoadedTable, Reference
 
 _AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again after this pause
 _LONGEST_AGAIN_SECONDS = 30.0
@@ -219,7 +219,7 @@ class SharedFolder:
         """`path` is the pipeline's folder; None if the warehouse is no folder."""
         self._folder = None if path is None else RunFolder(path, "run")
         self._references = list(references)
-        self._loads: dict[str, Loaded] = {}  # by reference: the one that its last file has
+        self._loads: dict[str, LoadedTable] = {}  # by reference: the one that its last file has
         self._files: dict[str, list[Path]] = {}  # by reference, the newest last
 
     @property

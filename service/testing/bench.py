@@ -1,4 +1,4 @@
-"""The pipeline under test: the real one, on a log in memory, with sinks that keep their rows."""
+"""The pipeline of the test kit, on a log in memory, with sinks that keep their rows."""
 
 import math
 import random
@@ -46,14 +46,11 @@ _EXPIRY_SECONDS = 1.0
 
 
 class NotSettled(AssertionError):
-    """Records were still on their way when the test kit's patience ended."""
+    """Records were still in flight when the test kit's patience ended."""
 
 
 class Bench:
-    """A pipeline wired as a run's is, but for its servers and sinks; turns its loop.
-
-    The thread that makes it owns all of it. `advance` alone lets time pass.
-    """
+    """A pipeline wired as in a run, except for servers and sinks. One thread owns all of it."""
 
     def __init__(
         self,
@@ -169,10 +166,10 @@ class Bench:
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int,
     ) -> None:
-        """Append records to a partition, which is made if it is missing. Raises ValueError."""
+        """Append records to a partition, which is added if missing. Raises ValueError."""
         topic, number = partition.topic, partition.number
         if number < 0:
-            raise ValueError(f"partition={number}; 0 or more is allowed")
+            raise ValueError(f"partition: found {number}, expected a whole number >= 0")
         if topic not in self._partitions:
             self._partitions[topic] = 1
             self.log.create_topic(topic)
@@ -186,7 +183,7 @@ class Bench:
             )
 
     def advance(self, seconds: float, patience_seconds: float) -> None:
-        """Let time pass, and settle whenever something falls due. Raises NotSettled."""
+        """Let time pass, and settle at each due time. Raises NotSettled."""
         self.open()
         end = self.now + seconds
         while (due := self._next_due()) is not None and self.now < due <= end:
@@ -196,7 +193,7 @@ class Bench:
         self.settle(patience_seconds)
 
     def settle(self, patience_seconds: float, *, drain: bool = False) -> None:
-        """Turn the loop until no record is on its way. Raises NotSettled."""
+        """Turn the loop until no record is in flight. Raises NotSettled."""
         self.open()
         patience_ends = time.monotonic() + patience_seconds
         # Transactions are staged by other threads before they are committed.
@@ -209,7 +206,7 @@ class Bench:
             if resting and self._is_all_taken() and (self.pipeline.is_idle or resting >= enough):
                 return
             if time.monotonic() > patience_ends:
-                raise NotSettled(f"records are still on their way after {patience_seconds} s")
+                raise NotSettled(f"records are still in flight after {patience_seconds} s")
             if not moved:
                 self.pipeline.results.wait(_TURN_SECONDS)
 
@@ -219,7 +216,7 @@ class Bench:
         pipeline, steps = self.pipeline, self._called_later
         return (
             not any(map(pipeline.runners.backlog, steps))
-            and not any(pipeline.runners.statistics(step).in_flight for step in steps)
+            and not (steps and any(r.in_flight for r in pipeline.runners.statistics().values()))
             and pipeline.committer.is_idle
             # Rows of a transaction may wait for a record that is retried, and are at rest.
             and (
@@ -231,7 +228,7 @@ class Bench:
         )
 
     def _next_due(self) -> float | None:
-        """When a retry, a tick or an expiry is due next, or None."""
+        """Return the time of the next retry, tick or expiry."""
         dues = [manager.retries.due for _, manager in self.reader.assignment.owned()]
         dues += [self.reader.flow.wake, self.pipeline.router.next_tick]
         if self.unresolved > self.retrying:
@@ -240,7 +237,7 @@ class Bench:
         return due if due < math.inf else None
 
     def _is_all_taken(self) -> bool:
-        """Whether every record that was sent is done or on its way, or may not set out yet."""
+        """Whether every record is done, in flight, or held up by a rate limit."""
         parts = list(self.reader.statistics(self.now))
         return (
             self.reader.assignment.is_settled
@@ -260,14 +257,14 @@ def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> N
     for reference in filled:
         if reference not in topology.references:
             raise InvalidTopology(
-                f"reference '{reference.name}' has rows in the test, but a run would not load it; "
-                "name it in topology.uses(...)"
+                f"reference '{reference.name}' has rows in the test, but a run would not load it. "
+                "Name it in topology.uses(...)"
             )
     for reference in topology.references:
         if reference not in filled and not reference.is_loaded:
             raise InvalidTopology(
                 f"reference '{reference.name}' of topology '{topology.name}' has no rows in the "
-                "test; give them in references={...}"
+                "test. Set references={...}"
             )
 
 

@@ -1,7 +1,6 @@
 """The test kit: a topology on payloads, without Kafka, ZooKeeper or Spark.
 
-It is the real pipeline, with its reader on a log in memory and its sinks replaced by
-ones that keep their rows, so what it shows is what a run would do.
+It is the real pipeline, on a log in memory, with sinks that keep their rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +21,10 @@ from topology.topology import Topology
 
 
 class TopologyTest:
-    """Sends payloads through a topology and shows what became of them.
+    """Sends payloads through a topology and shows the outcome of each record.
 
     Time stands still until `advance`, so retries wait for it. Use it in a `with`, or call
-    `close`, to have the bolts closed.
+    `close`, to close the bolts.
     """
 
     def __init__(
@@ -41,8 +40,8 @@ class TopologyTest:
     ) -> None:
         """Nothing is opened yet. Raises InvalidTopology.
 
-        `references` has the rows of the topology's reference tables: they are loaded at the
-        start and unloaded by `close`. Limits of records per second are kept by the test's time.
+        `references` has the rows of the topology's reference tables, from the start to `close`.
+        Limits of records per second follow the test's time.
         """
         self._bench = Bench(
             topology,
@@ -64,12 +63,11 @@ class TopologyTest:
         topic: str | None = None,
         partition: int = 0,
     ) -> Self:
-        """Append records to a topic (the first source's) and run until all have settled.
+        """Append records to a topic (by default the first source's) and run until all settle.
 
-        A partition that the topic has not yet is added to it. A record has settled when it is
-        acked, rejected, waits for its retry, for another record of its key or for its source's
-        rate limit, or is kept by an advanced bolt. Raises NotSettled when that takes longer than
-        the patience.
+        A missing partition is added. A record has settled when it is acked, rejected, waits for
+        its retry, for another record of its key or for its source's rate limit, or is kept by an
+        advanced bolt. Raises NotSettled after `patience_seconds`.
         """
         place = Partition(self._topic(topic), partition)
         self._bench.append(place, payloads, key=key, headers=headers, timestamp_ms=timestamp_ms)
@@ -79,21 +77,19 @@ class TopologyTest:
     def advance(self, seconds: float) -> Self:
         """Let time pass, and run until all records have settled.
 
-        Retries and ticks that fall due on the way happen at their time, one after the other, and
-        so do records that a rate limit lets pass. A record that a bolt keeps too long expires as
-        it does in a run.
+        Retries, ticks, rate limits and timeouts take effect at their time, one after the other.
         """
         self._bench.advance(seconds, self._patience)
         return self
 
     def drain(self) -> Self:
-        """Ask advanced bolts for what they keep, as a run does that ends."""
+        """Drain advanced bolts, as at the end of a run."""
         self._bench.settle(self._patience, drain=True)
         return self
 
     @property
     def now(self) -> float:
-        """How many seconds have passed since the start."""
+        """Seconds since the start."""
         return self._bench.now
 
     @property
@@ -116,7 +112,7 @@ class TopologyTest:
     def rows_of(self, sink: str) -> list[Any]:
         """The rows that reached the sink of this name. Raises ValueError if there is none."""
         if sink not in self._bench.tables:
-            raise ValueError(f"sink '{sink}'; allowed are {', '.join(self._bench.tables)}")
+            raise ValueError(f"found sink '{sink}', expected {', '.join(self._bench.tables)}")
         return list(self._bench.tables[sink].rows)
 
     @property
@@ -131,11 +127,11 @@ class TopologyTest:
 
     @property
     def timeline(self) -> list[Event]:
-        """What happened to all records, in order."""
+        """The events of all records, in order."""
         return list(self._bench.recording.events)
 
     def history(self, offset: int, *, partition: int = 0, topic: str | None = None) -> list[Event]:
-        """What happened to one record of a topic (the first source's), in order."""
+        """Return the events of one record of a topic (by default the first source's)."""
         wanted = self._topic(topic), partition, offset
         return [e for e in self.timeline if (e.topic, e.partition, e.offset) == wanted]
 
@@ -156,13 +152,13 @@ class TopologyTest:
         sources = self._bench.topology.sources
         topic = name or sources[0].topic
         if not isinstance(topic, str):
-            message = "the first source is a pattern; say which topic is meant with topic="
+            message = "the first source is a pattern. Name a topic with topic="
             raise ValueError(message)  # noqa: TRY004 - the value of `topic` is missing
         try:
             self._source_of(topic)
         except KeyError:
             labels = ", ".join(source.label for source in sources)
-            raise ValueError(f"topic '{topic}' is not read; allowed are {labels}") from None
+            raise ValueError(f"found topic '{topic}', expected {labels}") from None
         return topic
 
     def close(self) -> None:

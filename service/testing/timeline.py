@@ -1,4 +1,4 @@
-"""The timeline of the test kit: what happened to each record, and when."""
+"""The timeline of the test kit: the events of each record."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from partition.records import Chunk, RecordIds, offset_of, partition_index_of
 from service.pipeline.context import Observer
 from topology.calls import Failure
-from topology.complaints import text_of
+from topology.monitoring import text_of
 from topology.record import Record
 from topology.sink import DeadLetter
 
@@ -18,15 +18,15 @@ What: TypeAlias = Literal["read", "failed", "retried", "written", "rejected", "r
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to one record.
+    """An event of one record.
 
     `what` is one of
-    read: it was given to the bolts for the first time;
-    failed: a try failed in `step` for `reason`, and a retry or a dead letter follows;
-    retried: it was given to the bolts again, for the `attempt`-th time;
+    read: the bolts got it for the first time;
+    failed: an attempt failed in `step` for `reason`, and a retry or a dead letter follows;
+    retried: the bolts got it again, for the `attempt`-th time;
     written: rows of it alone, no joined ones, became durable in the sink `step`;
     rejected: its dead letter was sent, because of `step` and `reason`;
-    resolved: its offset may pass.
+    resolved: its offset may be committed.
     """
 
     seconds: float  # of the test kit's time
@@ -46,7 +46,7 @@ class Event:
 
 
 class RecordingObserver(Observer):
-    """Keeps the events of all records, and the records that are complete."""
+    """Records the events of all records, and the complete records."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.events: list[Event] = []
@@ -64,7 +64,8 @@ class RecordingObserver(Observer):
     def record_failed(self, record_id: int, failure: Failure) -> None:
         self._note("failed", record_id, failure.step, text_of(failure.error))
 
-    def dead_letter_sent(self, record_id: int, letter: DeadLetter, sink: str) -> None:  # noqa: ARG002 - as Observer
+    def dead_letter_sent(self, record_id: int, letter: DeadLetter, sink: str) -> None:
+        del sink
         self._note("rejected", record_id, letter.step, letter.reason)
 
     def rows_written(self, sink: str, record_ids: RecordIds) -> None:

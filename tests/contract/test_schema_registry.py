@@ -29,9 +29,8 @@ from tests.support.patience import seconds
 from tests.support.registry import HttpWorld, MockWorld, RegistryWorld
 from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
-from topology.payloads.limits import Limits
-from topology.payloads.registry.formats import avro, json_schema, protobuf
-from topology.payloads.registry.place import Registry
+from topology.payloads.documents import Limits
+from topology.payloads.schema_registry import Registry, avro, json_schema, protobuf
 from topology.record import Record, Reject, Retry
 
 SECONDS = seconds(30.0)

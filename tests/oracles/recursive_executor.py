@@ -6,10 +6,10 @@ from topology.bolt import Kind
 from topology.calls import (
     Delivery,
     Failure,
-    Origin,
     Outcome,
     Sent,
     Took,
+    Upstream,
     call_each,
     call_fan_out,
     sort_out,
@@ -33,7 +33,7 @@ class RecursiveExecutor(Executor):
     """Runs each step with all that is behind it before the next."""
 
     def run_source(self, source, messages):
-        outcome, origin = Outcome([], {}), Origin(source.label)
+        outcome, origin = Outcome([], {}), Upstream(source.label)
         for step in source.children:
             if step.kind is Kind.VECTORISED:
                 self._run_columns(step, _columns_for(step, messages), None, outcome)
@@ -91,7 +91,7 @@ class RecursiveExecutor(Executor):
         error = None
         if not children:
             allowed = ", ".join(name for name, read in step.streams.items() if read)
-            error = f"bolt '{step.name}' sent to stream '{stream}'; allowed: {allowed}"
+            error = f"bolt '{step.name}' sent to stream '{stream}', expected {allowed}"
         elif step.is_direct(stream) and (sent.tasks is None or None in sent.tasks):
             error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
         if error is not None:
@@ -99,7 +99,7 @@ class RecursiveExecutor(Executor):
                 failure = Failure(step.name, BoltError(error))
                 outcome.failures[_origin(came_from, place)] = failure
             return
-        origin = Origin(step.name, stream)
+        origin = Upstream(step.name, stream)
         for child in children:
             if step.is_direct(stream):
                 _check_tasks(child, sent.tasks, came_from, outcome)

@@ -29,7 +29,7 @@ from tests.simulation.kafka import SimCatalogue, SimFetcher
 from tests.simulation.settings import HANDOVER_SECONDS, TIMEOUT_SECONDS, TOPICS
 from tests.simulation.transacting import SimTransacting
 from tests.simulation.zookeeper import SimStore
-from topology.workers.call import Call
+from topology.workers.key_queue import Call
 
 EVERY_PARTITION = [Partition(topic, number) for topic in TOPICS for number in range(16)]
 """All that there can be: topics grow."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from topology.payloads.registry.place import Registry
+from topology.payloads.schema_registry import Registry
 
 
 class RegistryWorld(Protocol):

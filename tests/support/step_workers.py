@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.support.patience import seconds, until
 from topology.steps import BoltStep
-from topology.workers.call import Inputs, TickFailed
+from topology.workers.key_queue import Inputs, TickFailed
 from topology.workers.pool import WorkerPool
 
 SECONDS = 10.0  # nothing here takes so long
@@ -63,7 +63,7 @@ class Bench:
         return ended
 
     def figures(self):
-        return self.runners.statistics(self.step)
+        return self.runners.statistics()[self.step.name]
 
     def pass_seconds(self, seconds):
         self.now += seconds

@@ -1,26 +1,177 @@
-"""JSON documents, one per record: typed by msgspec, or plain by orjson.
+"""Bolts for values that are one document each: bytes, text, JSON; and the limits of a document.
 
-Both take the same texts, and so does `json_columns`: docs/reference/values.md has the table. What
-a parser refuses is looked at again (`decoded`), for the reason in our own words.
+JSON is typed by msgspec, or plain by orjson. Both accept the same texts, and so does
+`json_columns`: docs/reference/values.md has the table. A text that a parser refuses is read again
+(`decoded`), for the reason in our own words.
+
+Limits are checked in two steps. The screen is a handful of calls into C that lets nearly every
+record pass, and none that breaks a limit. The others are checked exactly, and only that rejects.
+The screen counts brackets wherever they stand, and finds long numbers in every k-th byte: a run of
+digits that is too long covers so many neighbouring samples that all of them are digits.
 """
 
+import codecs
 import json as strict
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import orjson
 from msgspec.inspect import DecimalType, RawType, type_info
 
 from topology.bolt import FunctionBolt
 from topology.errors import InvalidTopology
-from topology.payloads.limits import Limits, Refused
-from topology.payloads.plain import DEFAULT, NO_VALUE
 from topology.record import Record, Reject
 from topology.values import NOT_WHOLE
+
+Refused: TypeAlias = Callable[[bytes], str | None]  # why a payload is refused, or None
+
+_ARRAY = ord("[")  # `int in bytes` is memchr; `bytes in bytes` is not
+_SAMPLES = 32  # neighbours that a too long number covers; so many seldom are digits by chance
+_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
+# It ends at the text's end, too: a search for a quote that never comes must not be repeated.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_EXPONENT = re.compile(rb"[0-9][eE][+-]?0*([0-9]+)")
+_STEP = np.zeros(256, np.int8)
+_STEP[list(b"{[")] = 1
+_STEP[list(b"}]")] = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a payload. A record above a limit is rejected before it is parsed.
+
+    `max_bytes` is the size of the value. `max_depth` counts arrays and objects within each
+    other, the outermost included. `max_number_digits` is the longest run of digits outside of
+    strings. `max_exponent` is the greatest power of ten, either way, of a number that becomes
+    a `Decimal`: others are bounded by their own range. Raises InvalidTopology.
+    """
+
+    max_bytes: int = 1_048_576
+    max_depth: int = 64
+    max_number_digits: int = 1_000
+    max_exponent: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidTopology(f"Limits({name}={value!r}): expected a whole number >= 1")
+
+    def too_large(self, value: bytes) -> str | None:
+        """Return why a payload of any format is refused, or None."""
+        if len(value) <= self.max_bytes:
+            return None
+        return f"{len(value)} bytes; at most {self.max_bytes} are allowed"
+
+    def json_screen(self) -> Refused:
+        """Return a function that returns why a JSON text is refused, or None; fast for most."""
+        max_bytes, max_depth, max_digits = self.max_bytes, self.max_depth, self.max_number_digits
+        (stride, run), to_zero = self.samples(), _TO_ZERO
+
+        def refused(value: bytes) -> str | None:
+            size = len(value)
+            if size > max_bytes:
+                return self.too_large(value)
+            arrays = value.count(b"[") if _ARRAY in value else 0  # to count is ten times as dear
+            shallow = (not arrays and value.rfind(b"{") <= 0) or (
+                arrays + value.count(b"{") <= max_depth
+            )
+            short = size <= max_digits or run not in value[::stride].translate(to_zero)
+            return None if shallow and short else self.too_deep_or_long(value)
+
+        return refused
+
+    def decimal_screen(self) -> Refused:
+        """Return `json_screen` with an exact check of every text's exponents."""
+        refused = self.json_screen()
+        return lambda value: refused(value) or self.too_great(value)
+
+    def samples(self) -> tuple[int, bytes]:
+        """Return the stride of the screen for numbers, and what a too long one leaves there.
+
+        That is a run of zeros, when every digit of the samples is made a zero.
+        """
+        stride = max(1, (self.max_number_digits + 1) // _SAMPLES)
+        return stride, b"0" * ((self.max_number_digits + 1) // stride)
+
+    def may_hide_a_long_number(self, codes: "npt.NDArray[np.uint8]") -> bool:
+        """Whether a text's bytes must be checked exactly. O(bytes / stride)."""
+        stride, run = self.samples()
+        return run in codes[::stride].tobytes().translate(_TO_ZERO)
+
+    def too_deep_or_long(self, value: bytes) -> str | None:
+        """Return why a JSON text's depth or numbers are refused, or None. Exact."""
+        bare = _STRING.sub(b'""', value)
+        steps = _STEP[np.frombuffer(bare, np.uint8)]
+        depth = int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+        if depth > self.max_depth:
+            return f"nested {depth} deep; at most {self.max_depth} is allowed"
+        longest = re.search(rb"(?<![0-9])[0-9]{%d,}+" % (self.max_number_digits + 1), bare)
+        if longest is None:
+            return None
+        digits = len(longest.group())
+        return f"a number of {digits} digits; at most {self.max_number_digits} are allowed"
+
+    def too_great(self, value: bytes) -> str | None:
+        """Return why a JSON text's exponents are refused, or None. Exact."""
+        for found in _EXPONENT.finditer(_STRING.sub(b'""', value)):
+            digits = found.group(1)
+            if len(digits) > len(str(self.max_exponent)) or int(digits) > self.max_exponent:
+                shown = digits[:20].decode()
+                return f"an exponent of {shown}; at most {self.max_exponent} is allowed"
+        return None
+
+
+DEFAULT = Limits()
+NO_VALUE = "the record has no value"
+
+
+def raw(*, limits: Limits = DEFAULT) -> FunctionBolt[Record, bytes]:
+    """Make a bolt that gives a record's value; of the limits only `max_bytes` applies."""
+
+    def raw(record: Record) -> bytes:
+        return value_of(record, limits)
+
+    return FunctionBolt(raw)
+
+
+def text(encoding: str = "utf-8", *, limits: Limits = DEFAULT) -> FunctionBolt[Record, str]:
+    """Make a bolt that decodes a record's value; of the limits only `max_bytes` applies.
+
+    A value that does not decode is rejected. Raises InvalidTopology for an unknown encoding.
+    """
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise InvalidTopology(f"text({encoding!r}): Python does not know this encoding") from None
+
+    def text(record: Record) -> str:
+        value = value_of(record, limits)
+        try:
+            return value.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise Reject(f"not {encoding} text: {error.reason} at byte {error.start}") from error
+
+    return FunctionBolt(text)
+
+
+def value_of(record: Record, limits: Limits) -> bytes:
+    """Return a record's value. Raises Reject if it is missing or too large."""
+    value = record.value
+    if value is None:
+        raise Reject(NO_VALUE)
+    reason = limits.too_large(value)
+    if reason is not None:
+        raise Reject(reason)
+    return value
+
 
 T = TypeVar("T")
 _SHOWN = 300  # characters of a reason
@@ -41,17 +192,19 @@ def json(
 ) -> FunctionBolt[Record, Any]:
     """Make a bolt that reads each record's value as JSON.
 
-    With a type (a `msgspec.Struct`, dataclass, TypedDict, NamedTuple, or what else msgspec
-    decodes) it gives values of that type: a field that is missing, null or of another type is
-    a Reject that names its path; fields the type does not have are passed over. Without one it
-    gives dictionaries, in which a number that no float holds is a `Decimal`, and whatever is no
-    object is rejected. `limits=None` parses without looking first. Raises InvalidTopology if
-    msgspec cannot decode the type.
+    With a type that msgspec decodes (a `msgspec.Struct`, dataclass, TypedDict, NamedTuple) it
+    gives values of that type: a field that is missing, null or of another type is a Reject that
+    names its path; unknown fields are ignored. Without a type it gives dictionaries, in which a
+    number that no float holds is a `Decimal`, and rejects any other document. `limits=None`
+    parses without a check. Raises InvalidTopology if msgspec cannot decode the type.
     """
-    refused = _no_limit if limits is None else limits.json_screen()
+    refused: Refused = (lambda _value: None) if limits is None else limits.json_screen()
     if kind is None:
         return FunctionBolt(_objects(refused))
-    decode = _decoder_of(kind).decode
+    try:
+        decode = msgspec.json.Decoder(kind).decode
+    except (TypeError, NameError) as error:
+        raise InvalidTopology(f"json({kind!r}): msgspec cannot decode it: {error}") from error
     if limits is not None and _holds(kind, DecimalType):
         refused = limits.decimal_screen()
     exact = _holds(kind, DecimalType, RawType)
@@ -194,24 +347,12 @@ def _mismatch(error: Exception, value: bytes) -> str:
     return f"wrong value at {path or '`$`'}: {what[:1].lower()}{what[1:]}"[:_SHOWN]
 
 
-def _no_limit(_value: bytes) -> None:
-    return None
-
-
-def _decoder_of(kind: Any) -> "msgspec.json.Decoder[Any]":
-    try:
-        return msgspec.json.Decoder(kind)
-    except (TypeError, NameError) as error:
-        raise InvalidTopology(f"json({kind!r}): no type that msgspec decodes: {error}") from error
-
-
 def _holds(kind: Any, *wanted: type) -> bool:
-    """Whether one of those msgspec types is within a type."""
     return any(isinstance(found, wanted) for found in _types_within(type_info(kind), set()))
 
 
 def _types_within(info: Any, seen: set[Any]) -> Iterator[Any]:
-    """Every type within a msgspec type, each class once: types may contain themselves."""
+    """Iterate over the types within a msgspec type, each class once: types may be recursive."""
     yield info
     cls = getattr(info, "cls", None)
     if cls is not None:

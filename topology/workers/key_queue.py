@@ -1,11 +1,153 @@
-"""Queues of calls: which calls of a bolt may start, and in which order. Pure; not thread-safe."""
+"""Calls of bolts, and the queues that say which of them may start, and in which order.
 
-from collections import Counter, deque
+The queues are pure and not thread-safe.
+"""
+
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
+from types import CoroutineType, GeneratorType, NoneType
+from typing import Any
 
-from topology.workers.call import Call
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from acker.acker import Edges, Trees
+from topology.bolt import Bolt, yields_later, yields_many
+from topology.calls import misreturned, no_value
+from topology.errors import BoltError, NothingReturned
+from topology.record import SIGNALS, SKIP, Reject
+from topology.steps import BoltStep
+
+_NO_VALUES = frozenset({NoneType, GeneratorType, CoroutineType, *SIGNALS})
+
+
+@dataclass(slots=True)
+class Inputs:
+    """Values for one step, as columns. A record keeps its id when it is retried."""
+
+    values: list[Any]
+    trees: Trees
+    edges: Edges
+    record_ids: npt.NDArray[np.int64]
+    partitions: npt.NDArray[np.int64]
+    tasks: list[int] | None = None  # of a step with several
+
+    def take(self, indices: list[int]) -> "Inputs":
+        return Inputs(
+            [self.values[index] for index in indices],
+            self.trees[indices],
+            self.edges[indices],
+            self.record_ids[indices],
+            self.partitions[indices],
+            None if self.tasks is None else [self.tasks[index] for index in indices],
+        )
+
+
+class Call(msgspec.Struct, eq=False):
+    """One value on its way through a bolt.
+
+    `value` is the input, and once the call has ended without an `error` its result: a Many for a
+    generator.
+    """
+
+    value: Any
+    tree: int
+    edge: int
+    record_id: int
+    partition: int
+    key: Hashable = None
+    error: Exception | None = None
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether the record is retried: it failed, and not permanently."""
+        return self.error is not None and not isinstance(self.error, (Reject, BoltError))
+
+
+class Many(list[Any]):
+    """The values of one call of a generator: they leave together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickFailed:
+    """A tick raised, or took too long. The next one is not affected."""
+
+    step: str
+    error: BaseException
+
+
+class Answers:
+    """Ended calls of one step, until the owner thread takes them. Any thread adds.
+
+    It announces itself once until it is taken: a busy owner gets many calls at once.
+    """
+
+    def __init__(self, step: BoltStep, announce: "Callable[[Answers], object]") -> None:
+        self.step = step
+        self._announce = announce
+        self._ended: list[Call] = []
+        self._announced = False
+
+    def add(self, call: Call) -> None:
+        if self.add_quietly(call):
+            self._announce(self)
+
+    def add_quietly(self, call: Call) -> bool:
+        """Add a call; return whether `announce` must follow."""
+        self._ended.append(call)
+        if self._announced:
+            return False
+        self._announced = True
+        return True
+
+    def announce(self) -> None:
+        self._announce(self)
+
+    def take(self) -> list[Call]:
+        self._announced = False  # first, so that a call added from now on is announced again
+        count = len(self._ended)
+        ended = self._ended[:count]
+        del self._ended[:count]
+        return ended
+
+
+def process_of(step: str, bolt: Bolt[Any, Any]) -> Callable[[Any], Any]:
+    """Return the function to call, or to await, per value: it gives a value, SKIP or a Many."""
+    function: Callable[[Any], Any] = bolt.process
+    if yields_many(bolt):
+        return lambda value: _many(step, list(function(value)))
+    if not yields_later(bolt):
+        return function
+
+    async def gather(value: Any) -> Many:
+        return _many(step, [out async for out in function(value)])
+
+    return gather
+
+
+def _many(step: str, values: list[Any]) -> Many:
+    for value in values:
+        if value is None:
+            raise NothingReturned(step)
+        if type(value) in SIGNALS:
+            raise no_value(step, value)
+    return Many(value for value in values if value is not SKIP)
+
+
+def finish(step: str, call: Call, value: Any) -> None:
+    """End a call with the result of its bolt, or with the error of a result that is no value."""
+    if type(value) not in _NO_VALUES:
+        call.value = value
+    elif value is None:
+        call.error = NothingReturned(step)
+    elif type(value) in SIGNALS:
+        call.error = no_value(step, value)
+    else:
+        call.error = misreturned(step, value)
 
 
 class CallQueue:
@@ -15,16 +157,16 @@ class CallQueue:
         self.ready: deque[Call] = deque()  # may start now
         self.suspended: dict[int, list[Call]] = {}  # by partition: what else might start
         self.held: dict[int, set[Hashable]] = {}
-        """The keys that wait for a record to come again, by its id. Any thread may read it."""
+        """The keys that wait for the retry of a record, by its id. Any thread may read it."""
 
     @property
     def num_waiting(self) -> int:
         """Number of calls that have not started. Any thread."""
-        suspended = list(self.suspended.values())  # empty, but for moments
+        suspended = list(self.suspended.values())
         return len(self.ready) + sum(map(len, suspended))
 
     def waiting(self) -> list[int]:
-        """Trees of the calls that have not started."""
+        """Return the trees of the calls that have not started."""
         suspended = chain.from_iterable(self.suspended.values())
         return [call.tree for call in [*self.ready, *suspended]]
 
@@ -37,11 +179,10 @@ class CallQueue:
             self.ready.extend(calls)
 
     def _make_ready(self, call: Call) -> None:
-        """Let a call start, if those of its partition may."""
         self.suspended.get(call.partition, self.ready).append(call)
 
     def take(self) -> Call | None:
-        """Remove and return the next call to start, or None."""
+        """Remove and return the next call to start, if any."""
         try:  # without an order another thread may suspend a partition meanwhile
             return self.ready.popleft()
         except IndexError:
@@ -70,13 +211,10 @@ class CallQueue:
         return found
 
     def release(self, record_ids: Iterable[int]) -> None:
-        """Free the keys that these records hold, because they will not come again."""
+        """Free the keys that these records hold: they are not retried."""
 
     def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
-        """Drop the calls that are gone and have not started, and free the keys such ones hold.
-
-        Return the dropped calls.
-        """
+        """Drop and return calls that have not started, and free the keys that such calls hold."""
         ready = self._take_ready()
         self.ready.extend(call for call in ready if not is_gone(call))
         dropped = [call for call in ready if is_gone(call)]
@@ -86,42 +224,36 @@ class CallQueue:
         return dropped
 
     def holds(self, partition: int) -> bool:
-        """Whether a key is held, or may come to be, by a record of a partition."""
+        """Whether a record of a partition holds a key, or may come to hold one."""
         del partition
-        return False  # without an order nothing does, but calls, which name their trees, too
+        return False
 
     def blocked(self) -> "list[WaitingCalls]":
-        """The calls that cannot start before a record comes again, by key."""
+        """Return the calls that cannot start before a record is retried, by key."""
         return []
 
 
 class WaitingCalls:
     """The calls that wait for one key, in the order in which they start.
 
-    That is the order of their arrival, but the values of the record that `lead` named go before
-    all others. A record that comes again while it waits keeps its position: all its values start
-    there, and what waits of its earlier attempt is dropped. At most one attempt of a record is
-    alive.
+    That is the order of arrival of their records: the values of one record stay together. Those of
+    the tree that `lead` named go first. A record that is retried while it waits keeps its position,
+    and the calls of its earlier attempt are dropped: at most one attempt of a record is alive.
     """
 
-    __slots__ = ("_again", "_calls", "_count", "_first", "_leading", "_positions", "_void")
+    __slots__ = ("_again", "_calls", "_count", "_first", "_leading")
 
     def __init__(self) -> None:
         self._first: int | None = None  # the tree of the record that leads
         self._leading: deque[Call] = deque()  # its calls
-        # All others: by record, in order, and a position for each. If a record came again, the
-        # first position is for all of it, and the others are void.
-        self._calls: dict[int, Call | deque[Call]] = {}
-        self._positions: deque[int] = deque()
-        self._again: dict[int, int] = {}  # number of positions left, by record
-        self._void: dict[int, int] = {}  # number of positions to skip, by record
+        self._calls: OrderedDict[int, Call | deque[Call]] = OrderedDict()  # all others, by record
+        self._again: set[int] = set()  # of these records, those that lead when it is their turn
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Call]:
-        """Iterate over the calls, in any order."""
         yield from self._leading
         for calls in self._calls.values():
             if isinstance(calls, Call):
@@ -139,58 +271,47 @@ class WaitingCalls:
             self._lead(deque((call,)))
         elif record_id not in self._calls:
             self._calls[record_id] = call
-            self._positions.append(record_id)
         else:
-            self._add_to(record_id, call)
-
-    def _add_to(self, record_id: int, call: Call) -> None:
-        """Add another call of a record, or the first of a later attempt."""
-        calls = self._of(record_id)
-        if calls[0].tree != call.tree:
-            self._count -= len(calls)
-            self._again.setdefault(record_id, len(calls))
-            self._calls[record_id] = call
-            return
-        calls.append(call)
-        self._calls[record_id] = calls
-        if record_id not in self._again:
-            self._positions.append(record_id)
+            calls = self._of(record_id)
+            if calls[0].tree != call.tree:  # a later attempt
+                self._count -= len(calls)
+                calls.clear()
+                self._again.add(record_id)
+            calls.append(call)
+            self._calls[record_id] = calls
 
     def take(self) -> Call | None:
-        """Remove and return the next call, or None."""
-        if self._leading:
-            self._count -= 1
-            return self._leading.popleft()
-        while self._positions:
-            record_id = self._positions.popleft()
-            if self._void and self._is_void(record_id):
-                continue
-            self._count -= 1
-            if record_id in self._again:
-                self._again[record_id] -= 1
-                self._lead(self._remove(record_id))
-                return self._leading.popleft()
-            calls = self._calls[record_id]
-            if isinstance(calls, Call):
-                del self._calls[record_id]
-                return calls
-            call = calls.popleft()
-            if not calls:
-                del self._calls[record_id]
-            return call
-        return None
+        """Remove and return the next call, if any."""
+        if not self._leading and self._calls:
+            record_id = next(iter(self._calls))
+            if record_id not in self._again:
+                self._count -= 1
+                calls = self._of(record_id)
+                call = calls.popleft()
+                if not calls:
+                    del self._calls[record_id]
+                return call
+            self._lead(self._remove(record_id))
+        if not self._leading:
+            return None
+        self._count -= 1
+        return self._leading.popleft()
 
     def lead(self, tree: int) -> None:
-        """Let the calls of this tree go before all others."""
+        """Start the calls of this tree before all others."""
         self._first = tree
 
     def fail(self, failed: Call) -> bool:
-        """Drop what failed along with a call; return whether its record already waits again.
+        """Drop the calls that failed along with a call; return whether its retry waits already.
 
-        Then that leads: it was retried because of what failed elsewhere.
+        Then the retry leads: it was caused by a failure elsewhere.
         """
         if self._leading and self._leading[0].record_id != failed.record_id:
-            self._step_back()
+            leading = self._leading[0].record_id  # leads again after the one that failed
+            self._calls[leading] = self._leading
+            self._calls.move_to_end(leading, last=False)
+            self._again.add(leading)
+            self._leading = deque()
         calls = self._leading or self._remove(failed.record_id)
         if calls and calls[0].tree != failed.tree:
             self._lead(calls)
@@ -201,7 +322,7 @@ class WaitingCalls:
         return False
 
     def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
-        """Drop the calls that are gone, as all of their records' are; return them."""
+        """Drop and return calls; of a record all or none."""
         dropped = [call for call in self if is_gone(call)]
         if self._leading and is_gone(self._leading[0]):
             self._leading = deque()
@@ -214,14 +335,6 @@ class WaitingCalls:
         self._leading = calls
         self._first = calls[0].tree
 
-    def _step_back(self) -> None:
-        """Let the record that leads go first again once the one that failed is done."""
-        record_id = self._leading[0].record_id
-        self._calls[record_id] = self._leading
-        self._again[record_id] = 1
-        self._positions.appendleft(record_id)
-        self._leading = deque()
-
     def _of(self, record_id: int) -> deque[Call]:
         calls = self._calls.get(record_id)
         if calls is None:
@@ -231,16 +344,8 @@ class WaitingCalls:
     def _remove(self, record_id: int) -> deque[Call]:
         calls = self._of(record_id)
         self._calls.pop(record_id, None)
-        left = self._again.pop(record_id, len(calls))
-        if left:
-            self._void[record_id] = self._void.get(record_id, 0) + left
+        self._again.discard(record_id)
         return calls
-
-    def _is_void(self, record_id: int) -> bool:
-        left = self._void.pop(record_id, 0)
-        if left > 1:
-            self._void[record_id] = left - 1
-        return left > 0
 
 
 class _Key:
@@ -256,29 +361,25 @@ class _Key:
 class KeyQueue(CallQueue):
     """One call at a time per key, in the order of arrival; keys do not wait for each other.
 
-    A call that fails and will be retried holds its key: nothing of the key starts until its
-    record comes again, which then goes first, or is released because it never will. What waits
-    behind it and belongs to the same tree is dropped, since the tree has failed.
+    A call that fails and is retried holds its key until its record comes again, which then goes
+    first, or until the record is released. Waiting calls of the failed tree are dropped.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Each key with a call that is ready or runs, or that is held. Most have nothing else.
+        # Each key with a call that is ready or runs, or with a hold. Most have nothing else.
         self._keys: dict[Hashable, _Key | None] = {}
         self._running: Counter[int] = Counter()  # calls, by partition
         self._behind = 0  # calls that wait for their keys
 
     @property
     def num_waiting(self) -> int:
-        """See CallQueue."""
         return super().num_waiting + self._behind
 
     def waiting(self) -> list[int]:
-        """See CallQueue."""
         return super().waiting() + [call.tree for key in self._states() for call in key.waiting]
 
     def add(self, calls: Iterable[Call]) -> None:
-        """See CallQueue."""
         keys = self._keys
         for call in calls:
             if call.key not in keys:
@@ -302,14 +403,12 @@ class KeyQueue(CallQueue):
             self._make_ready(call)
 
     def take(self) -> Call | None:
-        """See CallQueue."""
         call = super().take()
         if call is not None:
             self._running[call.partition] += 1
         return call
 
     def end(self, call: Call) -> None:
-        """See CallQueue."""
         self._running[call.partition] -= 1
         key = self._keys[call.key]
         if call.error is not None and call.comes_again:
@@ -325,13 +424,11 @@ class KeyQueue(CallQueue):
         self._start_next(call.key, key)
 
     def release(self, record_ids: Iterable[int]) -> None:
-        """See CallQueue."""
         for record_id in record_ids:
             for key in tuple(self.held.get(record_id, ())):
                 self._release_key(key)
 
     def drop(self, is_gone: Callable[[Call], bool]) -> list[Call]:
-        """See CallQueue."""
         dropped = [call for key in self._states() for call in key.waiting.drop(is_gone)]
         self._behind -= len(dropped)
         for name in [name for names in self.held.values() for name in names]:
@@ -345,7 +442,6 @@ class KeyQueue(CallQueue):
         return gone + dropped
 
     def holds(self, partition: int) -> bool:
-        """See CallQueue."""
         if self._running[partition] or any(c.partition == partition for c in self.ready):
             return True
         keys = self._states()
@@ -353,7 +449,6 @@ class KeyQueue(CallQueue):
         return any(c.partition == partition for c in chain(holders, *(k.waiting for k in keys)))
 
     def blocked(self) -> list[WaitingCalls]:
-        """See CallQueue."""
         names = [name for names in self.held.values() for name in names]
         return [key.waiting for name in names if (key := self._keys[name]) is not None]
 
@@ -376,7 +471,6 @@ class KeyQueue(CallQueue):
         key.holder = None
 
     def _start_next(self, name: Hashable, key: _Key | None) -> None:
-        """Let the next call of a key start, or forget the key."""
         call = None if key is None else key.waiting.take()
         if call is None:
             del self._keys[name]

@@ -39,7 +39,7 @@ class EventLoop:
         return self._loop is not None
 
     def open(self) -> None:
-        """Start the thread. Raises OSError when there are no file descriptors for it."""
+        """Start the thread. Raises OSError when file descriptors are exhausted."""
         _check_descriptors()
         self._loop = _new_loop()
         self._thread = threading.Thread(
@@ -53,9 +53,9 @@ class EventLoop:
             self._loop.call_soon_threadsafe(function, *args)
 
     def run(self, work: Coroutine[Any, Any, object], deadline: float | None = None) -> None:
-        """Await something on the loop's thread, and wait for it until the deadline.
+        """Await `work` on the loop's thread, and wait for it; cancel it at the deadline.
 
-        Raises what it raises, and TimeoutError after the deadline; it is then cancelled.
+        Raises what it raises, and TimeoutError.
         """
         if self._loop is None:
             work.close()
@@ -63,12 +63,12 @@ class EventLoop:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             future.result(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        except BaseException:  # also a Ctrl-C while it waits
+        except BaseException:  # also a Ctrl-C
             future.cancel()
             raise
 
     def close(self, deadline: float) -> None:
-        """Cancel what still runs and end the thread, by that time of the monotonic clock."""
+        """Cancel all tasks and end the thread, by this monotonic time."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -81,7 +81,7 @@ class EventLoop:
 
 
 def _check_descriptors() -> None:
-    """Raise OSError where libuv, without descriptors, would silently end the process."""
+    """Raise OSError if descriptors are exhausted: libuv would silently end the process."""
     taken: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):
@@ -108,8 +108,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 class Lifecycle:
     """Opens, notifies and closes every task of every bolt. The owner thread calls it.
 
-    What an async bolt has to be awaited for runs on the event loop, which is open from before
-    `open` until after `close`.
+    Coroutines of async bolts run on the event loop, which the caller opens and closes.
     """
 
     def __init__(self, bolts: Iterable[BoltStep], hooks: Iterable[Hooks], loop: EventLoop) -> None:
@@ -120,7 +119,7 @@ class Lifecycle:
         self._opened: list[tuple[BoltStep, Component]] = []
 
     def open(self) -> None:
-        """Start the hooks, open the bolts. If one fails, close what is open, and re-raise."""
+        """Start the hooks, open the bolts. If one fails, close the open ones, and re-raise."""
         try:
             for hooks in self._hooks:
                 self._started.append(hooks)
@@ -136,8 +135,8 @@ class Lifecycle:
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Close every opened bolt, last first, then stop the hooks.
 
-        One that raises keeps no other open; what a bolt raised is raised when all are closed.
-        Those that are awaited have the timeout together; then they are cancelled.
+        All are closed before an error of a bolt is raised. Coroutines share the timeout, and are
+        then cancelled.
         """
         deadline = time.monotonic() + timeout_seconds
         with ExitStack() as closing:  # last in, first out
@@ -168,7 +167,8 @@ class Lifecycle:
                 return
             if step.kind is not Kind.ASYNC:  # a bolt in a bolt: the topology could not see it
                 result.close()
-                raise InvalidTopology("only bolts whose process is async are awaited")  # noqa: TRY301
+                message = "it is a coroutine function, but `process` is not"
+                raise InvalidTopology(message)  # noqa: TRY301
             self._loop.run(result, deadline)
         except Exception as error:
             error.add_note(f"{call.__name__}() of bolt '{step.name}'")

@@ -18,29 +18,29 @@ import structlog
 
 from topology.bolt import Bolt
 from topology.calls import failure_of
+from topology.monitoring import CallTimes
 from topology.record import SKIP
 from topology.steps import BoltStep, Order
-from topology.workers.call import (
+from topology.workers.key_queue import (
     Answers,
     Call,
+    CallQueue,
+    KeyQueue,
     TickFailed,
-    async_process_of,
     finish,
-    overdue,
     process_of,
 )
-from topology.workers.key_queue import CallQueue, KeyQueue
 from topology.workers.lifecycle import EventLoop
 
 log = structlog.get_logger()
 
-_TIMED = 16  # jobs whose calls are timed: to time one costs a fiftieth of a call
+_TIMED = 16  # jobs whose calls are timed: timing costs a fiftieth of a call
 _STUCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerStatistics:
-    """Figures of a step's calls at one moment; `timeouts` and `late` only grow."""
+    """Snapshot of a step's calls; `timeouts` and `late` are counters."""
 
     in_flight: int = 0  # calls that run
     waiting: int = 0  # values whose call has not started
@@ -48,7 +48,7 @@ class RunnerStatistics:
     abandoned: int = 0  # calls past their timeout that have not returned yet
     timeouts: int = 0
     late: int = 0  # calls that returned after their timeout, to no effect
-    ended_since: float | None = None  # when a task's last job was abandoned; none may be begun
+    ended_since: float | None = None  # when a task lost its last job and could start no other
 
     def __add__(self, other: "RunnerStatistics") -> "RunnerStatistics":
         ended = [each.ended_since for each in (self, other) if each.ended_since is not None]
@@ -65,10 +65,9 @@ class RunnerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class BoltTask:
-    """One instance of a step's bolt, and where its results go.
+    """One instance of a step's bolt. Calls end in `answers`, failed ticks in `put` (any thread).
 
-    `put` takes failed ticks, on any thread. A call that takes longer than `timeout_seconds` by
-    `clock` fails, if its runner can leave it alone.
+    A call that takes longer than `timeout_seconds` by `clock` fails, if its runner can abandon it.
     """
 
     step: BoltStep
@@ -80,7 +79,7 @@ class BoltTask:
 
 
 class Runner(ABC):
-    """Calls one task as its queue allows. The owner thread calls what is public."""
+    """Calls one task as its queue allows. The owner thread calls the public methods."""
 
     def __init__(self, task: BoltTask) -> None:
         self.queue = CallQueue() if task.step.order is Order.NONE else KeyQueue()
@@ -91,33 +90,32 @@ class Runner(ABC):
         self._put = task.put
         self._clock = task.clock
         self._is_closing = False
-        self._took: list[float] = []  # seconds of calls that have ended, until they are taken
-        self._untimed = 0  # calls that have ended and were not timed; it only grows
-        self._untimed_taken = 0
+        self._took: list[float] = []  # seconds of ended calls, until they are counted
+        self._untimed = 0  # ended calls that were not timed; it only grows
+        self._untimed_counted = 0
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[CallQueue]:
-        """Hold the lock while the queue changes, then start what has become ready."""
+        """Hold the lock while the queue changes, then start the calls that became ready."""
         with self.lock:
             yield self.queue
             self._start_ready()
 
     def submit(self, calls: list[Call]) -> None:
-        """Have the bolt called for each; the answers come as they end."""
         with self.lock:
             self.queue.add(calls)
             self._start_ready()
 
     @abstractmethod
     def _start_ready(self) -> None:
-        """See to what has become ready. The lock is held."""
+        """Start the calls that became ready. The lock is held."""
 
     def poll(self, now: float) -> None:  # noqa: B027 - inline, a call cannot be cut short
         """Fail the calls that take too long."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Have the bolt's `tick` called where its `process` is; not again while one is due."""
+        """Have the bolt's `tick` called where its `process` is, unless one is due already."""
 
     def _tick_failed(self, error: BaseException) -> None:
         self._put(TickFailed(self._step, failure_of(self._step, error)))
@@ -125,32 +123,25 @@ class Runner(ABC):
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(waiting=self.queue.num_waiting, held=len(self.queue.held))
 
-    @property
-    def num_timed(self) -> int:
-        """Number of times that `take_seconds` would return."""
-        return len(self._took)
-
-    def take_seconds(self) -> tuple[list[float], int]:
-        """Return the seconds of calls that have ended since the last time, and how many others.
-
-        Of many jobs only some are timed, of which at least one call must have ended.
-        """
+    def count_times(self, times: CallTimes, at_least: int) -> None:
+        """Count the calls that ended since the last time, if so many of them were timed."""
         count = len(self._took)  # other threads add to it
-        taken = self._took[:count]
-        del self._took[:count]
-        untimed = self._untimed
-        others, self._untimed_taken = untimed - self._untimed_taken, untimed
-        return taken, others
+        if count >= at_least:
+            taken = self._took[:count]
+            del self._took[:count]
+            untimed = self._untimed
+            times[self._step].add_each(taken, untimed - self._untimed_counted)
+            self._untimed_counted = untimed
 
     @abstractmethod
     def close(self, deadline: float) -> None:
-        """Take no more calls and end what can be ended, by that time of the monotonic clock."""
+        """Start no more calls, and end those that can be ended, by this monotonic time."""
 
 
 class InlineRunner(Runner):
     """Calls a plain bolt on the owner thread as soon as a value comes, unless its key is held.
 
-    Nothing runs beside it, so an order keeps itself; only what waits for a retry needs the queue.
+    Calls run one at a time, so only those that wait for a retry need the queue.
     """
 
     def __init__(self, task: BoltTask) -> None:
@@ -158,7 +149,6 @@ class InlineRunner(Runner):
         self._process = process_of(self._step, task.bolt)
 
     def submit(self, calls: list[Call]) -> None:
-        """Call the bolt for each whose key is free."""
         queue, started = self.queue, self._clock()
         for index, call in enumerate(calls):
             if queue.held or queue.suspended or self._is_closing:
@@ -173,12 +163,11 @@ class InlineRunner(Runner):
         self._note(started, len(calls))
 
     def _note(self, started: float, count: int) -> None:
-        """Note the seconds of calls: one look at the clock for all, each had the mean."""
+        """Note the seconds of calls; each counts with their mean."""
         if count:
             self._took += [(self._clock() - started) / count] * count
 
     def tick(self) -> None:
-        """See Runner."""
         try:
             self._bolt.tick()
         except KeyboardInterrupt:
@@ -187,7 +176,6 @@ class InlineRunner(Runner):
             self._tick_failed(error)
 
     def close(self, deadline: float) -> None:  # noqa: ARG002
-        """Take no more calls: what waits comes again after the next start."""
         self._is_closing = True
 
     def _start_ready(self) -> None:
@@ -212,8 +200,7 @@ class InlineRunner(Runner):
 class _Job:
     """A thread, or a task of the event loop, that makes one call after the other.
 
-    Its own thread writes `started` and then `call`; whoever reads `call` first and then
-    `started` never thinks a call older than it is.
+    It writes `started` and then `call`; others must read `call` first.
     """
 
     __slots__ = ("call", "started")
@@ -224,11 +211,11 @@ class _Job:
 
 
 class _PoolRunner(Runner):
-    """Runs at most `workers` jobs at once, beside as many that are stuck in their calls.
+    """Runs at most `workers` jobs at once, and abandons at most as many.
 
-    Jobs are begun as they are needed, and stay: to begin one costs more than many a call. A call
-    that outlives `timeout_seconds` has failed. What runs it cannot be ended for sure: its job is
-    abandoned until it returns, and another job takes its slot.
+    Jobs start on demand and stay: starting one costs more than many a call. A call that exceeds
+    `timeout_seconds` fails. Its job cannot be stopped reliably, so it is abandoned until the
+    call returns, and another job takes its slot.
     """
 
     def __init__(self, task: BoltTask, workers: int) -> None:
@@ -236,7 +223,7 @@ class _PoolRunner(Runner):
         self._workers = workers
         self._timeout_seconds = task.timeout_seconds
         self._jobs: set[_Job] = set()
-        self._look_at = -math.inf  # nothing can be overdue before
+        self._look_at = -math.inf  # no call can be overdue before
         self._stuck_since: float | None = None
         self._ended_since: float | None = None
         self._abandoned = 0
@@ -249,7 +236,6 @@ class _PoolRunner(Runner):
         return active < self._workers and active + self._abandoned < 2 * self._workers
 
     def poll(self, now: float) -> None:
-        """Fail the calls that take too long, and abandon their jobs."""
         timeout = self._timeout_seconds
         if timeout is not None and now >= self._look_at:
             oldest = now
@@ -270,14 +256,15 @@ class _PoolRunner(Runner):
 
     def _abandon(self, job: _Job, call: Call) -> None:
         self._took.append(self._clock() - job.started)
-        call.error = overdue(self._step, self._timeout_seconds or 0.0)
+        seconds = self._timeout_seconds or 0.0
+        call.error = TimeoutError(f"bolt '{self._step}' took longer than its {seconds:g} seconds")
         job.call = None
         self._jobs.remove(job)
         self._abandoned += 1
         self._timeouts += 1
 
     def _watch(self, now: float) -> None:
-        """Note since when no job is left; log it, once, if that lasts for a second."""
+        """Note since when no job is left; log it once after a second."""
         if self._jobs or self._can_grow:
             self._ended_since = None
         elif self._ended_since is None:
@@ -291,7 +278,6 @@ class _PoolRunner(Runner):
             log.warning("bolt_calls_never_end", step=self._step, abandoned=self._abandoned)
 
     def statistics(self) -> RunnerStatistics:
-        """See Runner."""
         return RunnerStatistics(
             in_flight=sum(job.call is not None for job in list(self._jobs)),
             waiting=self.queue.num_waiting,
@@ -308,16 +294,16 @@ class _Tick(Call):
 
 
 class ThreadRunner(_PoolRunner):
-    """Calls a blocking bolt in threads.
+    """Calls a blocking bolt in threads. The result of an abandoned call is dropped.
 
-    No thread can be ended from outside: the result of an abandoned call is dropped.
+    Own threads, as a stuck call in a ThreadPoolExecutor would delay the interpreter's exit.
     """
 
     def __init__(self, task: BoltTask) -> None:
         # An instance with state is called by one thread at a time.
         super().__init__(task, task.step.workers if len(task.step.bolts) == 1 else 1)
         self._process = process_of(self._step, task.bolt)
-        # What follows, and what _PoolRunner has, is guarded by the lock.
+        # The lock guards the following attributes, and those of _PoolRunner.
         self._begun = 0
         self._idle = 0
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -326,7 +312,6 @@ class ThreadRunner(_PoolRunner):
         self._tick_is_due = False
 
     def tick(self) -> None:
-        """Have a thread call the bolt's `tick`, before what waits; not while one is due."""
         with self.lock:
             if self._tick is None:
                 self._tick = _Tick(None, -1, 0, -1, -1)
@@ -334,7 +319,6 @@ class ThreadRunner(_PoolRunner):
                 self._start_ready()
 
     def close(self, deadline: float) -> None:
-        """Take no more calls, and wait for those that run, but not for abandoned ones."""
         with self.lock:
             self._is_closing = True
             for _ in range(self._idle):
@@ -352,7 +336,7 @@ class ThreadRunner(_PoolRunner):
                 self._end(call)
                 self._start_ready()
 
-    # The lock is held around these.
+    # The lock is held around the next methods.
 
     def _start_ready(self) -> None:
         wanted = len(self.queue.ready) + self._tick_is_due
@@ -383,7 +367,7 @@ class ThreadRunner(_PoolRunner):
         if call.error is not None:
             self._tick_failed(call.error)
 
-    # What follows runs on the threads.
+    # The next methods run on the threads.
 
     def _work(self, job: _Job) -> None:
         while True:
@@ -403,7 +387,7 @@ class ThreadRunner(_PoolRunner):
                 continue
             value, error = self._call(call)
             with self.lock:
-                if job.call is not call:  # it has failed already
+                if job.call is not call:  # timed out
                     self._abandoned -= 1
                     self._late += 1
                     self._start_ready()
@@ -430,17 +414,17 @@ class ThreadRunner(_PoolRunner):
 class AsyncRunner(_PoolRunner):
     """Awaits an async bolt on the event loop.
 
-    A call past its timeout fails at once and is cancelled. A bolt may cancel all tasks of the
-    loop: then other jobs are begun.
+    A call past its timeout fails at once and is cancelled. If a bolt cancels all tasks of the
+    loop, new jobs are started.
     """
 
     def __init__(self, task: BoltTask, loop: EventLoop) -> None:
         super().__init__(task, task.step.workers)
         self._loop = loop
-        self._process = async_process_of(self._step, task.bolt)
-        # From here on everything belongs to the event loop's thread, also what _PoolRunner has.
+        self._process = process_of(self._step, task.bolt)
+        # The following attributes, and those of _PoolRunner, belong to the event loop's thread.
         is_ordered = task.step.order is not Order.NONE
-        # Without an order the queue needs no lock: this thread takes, and nothing waits for an end.
+        # An unordered queue needs no lock: only this thread takes, and no call waits for another.
         self._take = self._take_in_order if is_ordered else self.queue.take
         self._end = self._end_in_order if is_ordered else self._answers.add_quietly
         self._tasks: dict[_Job, asyncio.Task[None]] = {}
@@ -448,14 +432,12 @@ class AsyncRunner(_PoolRunner):
         self._ticking: set[asyncio.Task[None]] = set()
 
     def tick(self) -> None:
-        """Have the bolt's `tick` called on the event loop's thread; not while one still runs."""
         self._loop.call(self._start_tick)
 
     def close(self, deadline: float) -> None:
-        """Take no more calls, and cancel those that run: the bolt is closed next."""
         self._is_closing = True
         if self._loop.is_open:
-            # The loop tells of it when it is closed; a bolt may cancel what waits for it.
+            # A call that does not end is logged when the loop is closed.
             with contextlib.suppress(TimeoutError, CancelledError):
                 self._loop.run(self._cancel_all(), deadline)
 
@@ -465,7 +447,7 @@ class AsyncRunner(_PoolRunner):
     def _expire(self, job: _Job, call: Call) -> None:
         self._loop.call(self._cut_short, job, call)
 
-    # What follows runs on the event loop's thread.
+    # The next methods run on the event loop's thread.
 
     async def _cancel_all(self) -> None:
         tasks = [*self._tasks.values(), *self._ticking]
@@ -490,7 +472,7 @@ class AsyncRunner(_PoolRunner):
             wanted -= 1
 
     def _job_ended(self, job: _Job, _task: "asyncio.Task[None]") -> None:
-        """Free the slot of a job that was abandoned, or cancelled while it had no call."""
+        """Free the slot of a job that was abandoned, or cancelled between two calls."""
         del self._tasks[job]
         if job in self._jobs:
             self._jobs.remove(job)
@@ -499,7 +481,7 @@ class AsyncRunner(_PoolRunner):
         self._start_jobs()
 
     async def _work(self, job: _Job, *, is_timed: bool) -> None:
-        # What each call needs is looked up once: that is a sixth of what a call costs here.
+        # Local names: attribute look-ups would be a sixth of what a call costs here.
         process, clock, step = self._process, self._clock, self._step
         take, end, announce = self._take, self._end, self._answers.announce
         loop = asyncio.get_running_loop()
@@ -517,7 +499,7 @@ class AsyncRunner(_PoolRunner):
                 value = await process(call.value)
             except BaseException as raised:  # noqa: BLE001  # else a job or the loop would end
                 error = raised
-            if job.call is not call:  # it has failed already
+            if job.call is not call:  # timed out
                 self._late += not isinstance(error, asyncio.CancelledError)
                 return
             job.call = None
@@ -529,7 +511,7 @@ class AsyncRunner(_PoolRunner):
                 finish(step, call, value)
             else:
                 call.error = self._failure_of(job, error)
-            if end(call):  # it is handed over with others of this turn
+            if end(call):  # announced together with other calls of this turn
                 loop.call_soon(announce)
 
     def _take_in_order(self) -> Call | None:
@@ -537,14 +519,13 @@ class AsyncRunner(_PoolRunner):
             return self.queue.take()
 
     def _end_in_order(self, call: Call) -> bool:
-        """Let what waited for the call go on; return whether `announce` must follow."""
         with self.lock:
             self.queue.end(call)
         return self._answers.add_quietly(call)
 
     def _cut_short(self, job: _Job, call: Call) -> None:
         if job.call is not call:
-            return  # it has ended in the meantime
+            return  # it has ended meanwhile
         self._abandon(job, call)
         self._tasks[job].cancel()
         if self._end(call):
@@ -552,7 +533,7 @@ class AsyncRunner(_PoolRunner):
         self._start_jobs()
 
     def _failure_of(self, job: _Job, error: BaseException) -> Exception:
-        """Return why a call failed; raise what ends the job when the bolt is being closed."""
+        """Return the failure of a call. Raises `error` when the bolt is being closed."""
         if not isinstance(error, asyncio.CancelledError):
             return failure_of(self._step, error)
         if self._is_closing:

@@ -152,7 +152,7 @@ def test_double_ack_sends_a_dead_letter():
         kit.send(b"a")
         (letter,) = kit.rejected
         assert letter.error_class == "BoltError"
-        assert "emit first, then ack or fail each tuple once" in letter.reason
+        assert "Emit first, then ack or fail each tuple once" in letter.reason
 
 
 def test_acked_tuple_without_output_is_filtered():

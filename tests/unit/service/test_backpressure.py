@@ -23,8 +23,7 @@ class Filled:
         self.full = set()  # sinks
         self.waiting = {}  # values that could start, by bolt
         self.behind = {}  # values behind their key, by bolt
-        self.kept = {}  # tuples, by advanced bolt
-        self.kept_of = {}  # and by the place of a partition
+        self.kept = {"Kept": KeptOf({})}  # by advanced bolt
 
     def is_full(self, name, now):
         return name in self.full
@@ -35,11 +34,15 @@ class Filled:
     def num_waiting(self, step):
         return self.waiting.get(step.name, 0) + self.behind.get(step.name, 0)
 
-    def held(self, step):
-        return self.kept.get(step.name, 0) or sum(self.held_by_partition(step).values())
 
-    def held_by_partition(self, step):
-        return self.kept_of.get(step.name, {0: self.kept.get(step.name, 0)})
+class KeptOf:
+    """The tuples that an advanced bolt keeps, by partition index."""
+
+    def __init__(self, by_partition):
+        self.by_partition = by_partition
+
+    def __len__(self):
+        return sum(self.by_partition.values())
 
 
 @bolt
@@ -126,9 +129,9 @@ def test_full_dead_letters_or_trees_hold_back_all_sources(letters, trees):
 def test_tuples_that_wait_for_a_key_let_retries_through(what):
     """They may be what it waits for."""
     made, filled = pressure(lambda t: t.source("a").then(Kept).then(ask).into(MemorySink("out")))
-    setattr(filled, what, {"Kept": 200_000, "ask": 200_000})
+    setattr(filled, what, {"Kept": KeptOf({0: 200_000}), "ask": 200_000})
     assert look(made) == []
-    setattr(filled, what, {"Kept": 200_001, "ask": 200_001})
+    setattr(filled, what, {"Kept": KeptOf({0: 200_001}), "ask": 200_001})
     assert look(made) == ["a"]
     assert (sorted(made.silent_sources), silences_all(made)) == ([], False)
     filled.waiting = {"ask": 5}
@@ -144,14 +147,14 @@ def test_join_holds_back_only_the_source_it_holds():
         streams[0].merge(*streams[1:]).then(Kept).into(MemorySink("out"))
 
     made, filled = pressure(draw)
-    filled.kept_of = {"Kept": {0: 150_000, 1: 190_000, 3: 50_000}}
+    filled.kept = {"Kept": KeptOf({0: 150_000, 1: 190_000, 3: 50_000})}
     assert look(made) == []
-    filled.kept_of = {"Kept": {0: 150_000, 1: 190_000, 3: 50_001}}
+    filled.kept = {"Kept": KeptOf({0: 150_000, 1: 190_000, 3: 50_001})}
     assert look(made) == ["a"]
     of_several = (1 << 15) - 1  # records, as a compound tree has them; or of none
-    filled.kept_of = {"Kept": {1: 190_000, of_several: 10_001}}
+    filled.kept = {"Kept": KeptOf({1: 190_000, of_several: 10_001})}
     assert look(made) == ["b"]
-    filled.kept_of = {"Kept": {of_several: 200_001}}
+    filled.kept = {"Kept": KeptOf({of_several: 200_001})}
     assert look(made) == ["a", "b", "c1"]
 
 

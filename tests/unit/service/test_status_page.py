@@ -12,7 +12,7 @@ from service.observability.snapshot import Snapshot
 from service.observability.status_page import MOST_PARTITIONS, StatusPage
 from tests.support.service import snapshot, topology
 from topology import masking
-from topology.complaints import Complaint
+from topology.monitoring import Complaint
 
 
 class World:

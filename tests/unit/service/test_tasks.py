@@ -78,7 +78,7 @@ def test_direct_stream_reaches_the_named_task(kind):
         kit.send(payload(n=1, to=1), payload(n=2, to=0), payload(n=3, to=5))
         assert seen.calls == {1: [1], 0: [2]}
         (letter,) = kit.rejected
-        assert letter.reason == "bolt 't' has no task 5; 0 to 1 are allowed"
+        assert letter.reason == "task of bolt 't': found 5, expected 0 to 1"
         assert len(kit.acked) == 2
 
 
@@ -94,7 +94,5 @@ def test_value_sent_to_no_task_is_rejected():
         kit.send(payload(n=1))
         (letter,) = kit.rejected
         assert letter.step == "t"
-        assert letter.reason == (
-            "the grouping chose the tasks []; one or more of 0 to 1 are allowed"
-        )
+        assert letter.reason == "tasks of the grouping: found [], expected some of 0 to 1"
         assert dict(seen.calls) == {}

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import TypedDict
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from headrace import SKIP, Bolt, Record, Reject, Retry, Skip, Topology, bolt
@@ -64,14 +62,6 @@ def payload(n) -> bytes:
     return json.dumps({"n": n}).encode()
 
 
-def test_a_record_that_passes_is_acked_and_its_row_is_in_the_sink():
-    with topology_test(topology(parse)) as kit:
-        kit.send(payload(3))
-        assert kit.rows == [{"n": 3}]
-        assert [record.value for record in kit.acked] == [payload(3)]
-        assert kit.rejected == []
-
-
 def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
     """Promise 3: complete because its dead letter is durable."""
     with topology_test(topology(parse)) as kit:
@@ -84,24 +74,6 @@ def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
         assert (letter.record.value, letter.record.key, letter.record.offset) == (b"{", b"k", 0)
         assert kit.acked == []
         assert kit.rows == []
-
-
-def test_a_skipped_record_is_acked_without_a_row():
-    with topology_test(topology(parse)) as kit:
-        kit.send(payload(0))
-        assert len(kit.acked) == 1
-        assert kit.rows == []
-
-
-def test_a_retry_waits_for_its_time_and_then_passes():
-    with topology_test(topology(parse, Flaky(1))) as kit:
-        kit.send(payload(3))
-        assert (kit.rows, kit.acked, kit.retrying) == ([], [], 1)
-        kit.advance(4.9)
-        assert kit.retrying == 1
-        kit.advance(0.2)
-        assert kit.rows == [{"n": 3}]
-        assert (len(kit.acked), kit.retrying) == (1, 0)
 
 
 def test_a_record_out_of_retries_is_dead_lettered_with_its_attempts():
@@ -143,44 +115,6 @@ def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
         assert len(kit.acked) == 2
 
 
-def test_forgetting_to_return_is_a_dead_letter_that_says_so():
-    @bolt
-    def forgetful(number: Number) -> Number:
-        number["n"] += 1  # and no return
-        return None  # type: ignore[return-value]
-
-    with topology_test(topology(parse, forgetful)) as kit:
-        kit.send(payload(1))
-        assert "returned None" in kit.rejected[0].reason
-
-
-def test_an_async_bolt_runs_as_many_calls_at_once_as_it_has_workers():
-    running, most = 0, 0
-
-    @bolt
-    async def look_up(number: Number) -> Number | Skip:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-        if number["n"] == 13:
-            raise Reject("thirteen")
-        return SKIP if number["n"] == 14 else number
-
-    made = Topology("numbers")
-    made.source("numbers").then(parse).then(look_up, workers=8).into(MemorySink("out"))
-    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
-    with topology_test(made) as kit:
-        kit.send(*[payload(n) for n in range(1, 41)])
-        assert most == 8
-        assert sorted(row["n"] for row in kit.rows) == [
-            n for n in range(1, 41) if n not in (13, 14)
-        ]
-        assert [letter.reason for letter in kit.rejected] == ["thirteen"]
-        assert len(kit.acked) == 39
-
-
 def test_an_async_call_that_outlives_its_timeout_fails_and_is_retried():
     calls = 0
 
@@ -202,55 +136,6 @@ def test_an_async_call_that_outlives_its_timeout_fails_and_is_retried():
         assert kit.rows == [{"n": 1}]
 
 
-def test_a_vectorised_bolt_isolates_bad_records_and_keeps_lineage():
-    @bolt(vectorised=True)
-    def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-        try:
-            numbers = [json.loads(value)["n"] for value in batch["value"].to_pylist()]
-        except ValueError as error:
-            raise Reject("not JSON") from error
-        wide = batch.append_column("n", pa.array(numbers, pa.int64()))
-        wide = wide.filter(pc.greater(wide["n"], 0))
-        return wide.drop_columns(["key", "value", "partition", "offset", "timestamp_ms"])
-
-    with topology_test(topology(columns)) as kit:
-        kit.send(*[payload(n) for n in (1, 0, 2)], b"{", payload(3))
-        assert kit.rows == [{"n": 1}, {"n": 2}, {"n": 3}]
-        assert [letter.record.offset for letter in kit.rejected] == [3]
-        assert len(kit.acked) == 4
-
-
-def test_several_sinks_get_the_rows_and_a_record_waits_for_all_of_them():
-    made = Topology("numbers")
-    numbers = made.source("numbers").then(parse)
-    numbers.into(MemorySink("all"))
-    numbers.then(count_down).into(MemorySink("down"))
-    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
-    with topology_test(made, retries=RetryPolicy(limit=0)) as kit:
-        kit.send(payload(2), payload(9))
-        assert kit.rows_of("all") == [{"n": 2}], "no part of a failed record is written"
-        assert kit.rows_of("down") == [{"n": 0}, {"n": 1}]
-
-
-def test_bolts_are_opened_once_and_closed_once():
-    events = []
-
-    class Watched(Bolt[Number, Number]):
-        def open(self) -> None:
-            events.append("open")
-
-        def process(self, number: Number, /) -> Number:
-            return number
-
-        def close(self) -> None:
-            events.append("close")
-
-    with topology_test(topology(parse, Watched)) as kit:
-        kit.send(payload(1))
-        kit.send(payload(2))
-    assert events == ["open", "close"]
-
-
 def test_a_record_gives_all_that_kafka_knows_of_it():
     seen = []
 
@@ -268,14 +153,6 @@ def test_a_record_gives_all_that_kafka_knows_of_it():
     assert (record.value, record.key, record.topic) == (None, b"k", "numbers")
     assert (record.partition, record.offset, record.timestamp_ms) == (0, 0, 77)
     assert record.headers == (("a", b"1"), ("a", None))
-
-
-@pytest.mark.parametrize("count", [1, 2, 10_001])
-def test_any_number_of_records_closes_the_account(count):
-    with topology_test(topology(parse)) as kit:
-        kit.send(*[payload(n % 3) for n in range(count)])
-        assert len(kit.acked) == count
-        assert len(kit.rows) == sum(n % 3 > 0 for n in range(count))
 
 
 def test_siblings_that_all_fail_fail_their_record_once():
@@ -306,7 +183,7 @@ def test_a_topic_that_matches_a_pattern_is_made_when_it_is_sent_to():
             b"3", topic="orders-eu"
         )
         assert [row["topic"] for row in kit.rows] == ["orders-eu", "orders-us", "orders-eu"]
-        with pytest.raises(ValueError, match="topic 'flights' is not read; allowed are /orders-"):
+        with pytest.raises(ValueError, match="found topic 'flights', expected /orders-"):
             kit.send(b"1", topic="flights")
         with pytest.raises(ValueError, match="pattern"):
             kit.send(b"1")
@@ -343,15 +220,8 @@ def test_a_partition_is_made_when_it_is_sent_to_and_has_offsets_of_its_own():
         assert sorted(row["n"] for row in kit.rows) == [1, 2, 3, 4]
         places = {(record.partition, record.offset) for record in kit.acked}
         assert places == {(0, 0), (0, 1), (2, 0), (2, 1)}
-        with pytest.raises(ValueError, match="partition=-1"):
+        with pytest.raises(ValueError, match="partition: found -1"):
             kit.send(payload(1), partition=-1)
-
-
-def test_a_dead_letter_of_one_partition_hides_no_record_of_another():
-    with topology_test(topology(parse)) as kit:
-        kit.send(b"{").send(payload(1), partition=1)
-        assert [(r.partition, r.offset) for r in kit.acked] == [(1, 0)]
-        assert [(d.record.partition, d.record.offset) for d in kit.rejected] == [(0, 0)]
 
 
 def test_what_falls_due_while_time_passes_happens_at_its_time():
@@ -381,21 +251,6 @@ def test_the_history_of_a_record_tells_its_whole_life():
         assert [e.what for e in kit.history(0, partition=1)][-1] == "resolved"
         assert kit.history(99) == []
         assert [e for e in kit.timeline if (e.partition, e.offset) == (0, 0)] == kit.history(0)
-
-
-def test_a_record_out_of_retries_fails_each_time_and_is_then_rejected():
-    with topology_test(topology(parse, Flaky(99)), retries=RetryPolicy(limit=1)) as kit:
-        kit.send(payload(3)).advance(60)
-        assert [e.what for e in kit.history(0)] == [
-            "read", "failed", "retried", "failed", "rejected", "resolved",
-        ]  # fmt: skip
-
-
-def test_a_row_that_the_sink_rejects_is_in_the_history_with_the_sinks_name():
-    with topology_test(topology(parse)) as kit:
-        kit.send(payload("x"))
-        (event,) = [e for e in kit.history(0) if e.what == "rejected"]
-        assert event.step == "numbers"
 
 
 def test_the_figures_are_those_of_the_metrics_endpoint():

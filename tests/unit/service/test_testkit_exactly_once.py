@@ -112,16 +112,6 @@ def test_rejected_records_and_rows_become_letters_and_the_others_rows() -> None:
         assert test.unresolved == 0
 
 
-def test_what_is_filtered_resolves_with_its_transaction() -> None:
-    @bolt
-    def away(row: dict[str, int]) -> Iterator[dict[str, int]]:
-        yield from ()
-
-    with topology_test(topology_of(number, away)) as test:
-        test.send(*payloads(1, 2))
-        assert (test.rows, len(test.acked), test.unresolved) == ([], 2, 0)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_chaos_doubles_no_row_and_loses_none(seed: int) -> None:
     """Promises 3 and 4."""

@@ -1,6 +1,5 @@
 """What a state keeps of a key's rows: merging, and what is refused."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -9,8 +8,6 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from topology.aggregates import (
     Aggregate,
@@ -75,38 +72,15 @@ def test_values_of_a_group_are_merged(aggregate: Aggregate, values: Any, found: 
     assert merged(aggregate, []) == []
 
 
-@pytest.mark.parametrize(
-    ("aggregate", "plain"),
-    [
-        (total("x"), sum),
-        (least("x"), min),
-        (most("x"), max),
-        (combiner(0, lambda row: row["x"], lambda a, b: a + b, type=int), sum),
-        (reducer(0, lambda a, row: a + row["x"], type=int, merge=lambda a, b: a + b), sum),
-    ],
-)
-@settings(max_examples=50)
-@given(rows=st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**50), 2**50)), min_size=1))
-def test_merging_is_what_plain_python_does(
-    aggregate: Aggregate, plain: Callable[[list[int]], int], rows: list[tuple[int, int]]
-) -> None:
-    by_group: dict[int, list[int]] = defaultdict(list)
-    for group, value in rows:
-        by_group[group].append(value)
-    numbers = {group: number for number, group in enumerate(by_group)}
-    found = merged(aggregate, [value for _, value in rows], [numbers[group] for group, _ in rows])
-    assert found == [plain(values) for values in by_group.values()]
-
-
 def test_a_sum_that_passes_its_type_is_refused_and_one_that_comes_back_is_not() -> None:
     largest = 2**63 - 1
     assert merged(total("x"), [largest, 1, -1]) == [largest]
     assert merged(total("x"), [-largest - 1, largest]) == [-1]
-    with pytest.raises(AggregateFailed, match="no room in int64"):
+    with pytest.raises(AggregateFailed, match="overflows int64"):
         merged(total("x"), [largest, 1])
     digits = Decimal("99999999.99")
     assert merged(total("x", type=MONEY), [digits, digits, -digits]) == [digits]
-    with pytest.raises(AggregateFailed, match="no room in decimal128"):
+    with pytest.raises(AggregateFailed, match="overflows decimal128"):
         merged(total("x", type=MONEY), [digits, Decimal("0.01")])
 
 
@@ -125,7 +99,7 @@ def test_a_reducer_changes_a_value_row_by_row_and_never_its_zero() -> None:
 def test_a_reducer_merges_no_two_values_unless_it_is_told_how() -> None:
     aggregate = reducer("", lambda a, row: a, type=str)
     assert merged(aggregate, ["a", "b", None], [0, 1, 1]) == ["a", "b"]
-    with pytest.raises(AggregateFailed, match="give it merge="):
+    with pytest.raises(AggregateFailed, match="has no merge="):
         merged(aggregate, ["a", "b"])
 
 
@@ -166,15 +140,8 @@ def test_a_value_that_would_be_cut_down_is_refused(hint: Any, zero: Any, made: A
         merged(stepping, [zero, zero])
     with pytest.raises(AggregateFailed, match="does not fit"):
         merged(combiner(zero, lambda row: row, lambda *_: made, type=hint), [zero])
-    with pytest.raises(InvalidTopology, match="which is none of type"):
+    with pytest.raises(InvalidTopology, match="expected a value of type"):
         reducer(made, lambda *_: made, type=hint)
-
-
-def test_a_whole_number_of_another_class_is_the_number_that_it_is() -> None:
-    halves = combiner(0, lambda row: row, lambda a, b: (a + b) / 2, type=int)
-    assert merged(halves, [4, 6]) == [4]
-    with pytest.raises(AggregateFailed, match="does not fit int64"):
-        merged(halves, [4, 5])
 
 
 def test_parts_of_a_value_may_be_null_in_every_place() -> None:
@@ -189,17 +156,16 @@ def test_parts_of_a_value_may_be_null_in_every_place() -> None:
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (lambda: total("x", type=str), r"total\('x'\) has type=<class 'str'>"),
-        (lambda: least("x", type=bool), r"least\('x'\) has type=<class 'bool'>"),
-        (lambda: most("x", type=list[int]), r"most\('x'\) has type"),
-        (lambda: most("x", type=pa.duration("s")), r"most\('x'\) has type=DurationType"),
-        (lambda: least("x", type=pa.float16()), r"least\('x'\) has type"),
-        (lambda: least("x", type=pa.string_view()), r"least\('x'\) has type"),
-        (lambda: most("x", type=pa.decimal32(5, 2)), r"most\('x'\) has type"),
-        (lambda: combiner("a", len, max, type=int), "zero='a', which is none of type"),
-        (lambda: combiner(None, len, max, type=int), "zero=None, which is none of type"),
-        (lambda: combiner(0, "one", max, type=int), "got 'one'; a function is allowed"),  # type: ignore[arg-type]
-        (lambda: reducer(0, max, type=int, merge=3), "got 3; a function is allowed"),  # type: ignore[arg-type]
+        (lambda: total("x", type=str), r"total\('x'\), type: found <class 'str'>"),
+        (lambda: least("x", type=bool), r"least\('x'\), type: found <class 'bool'>"),
+        *(
+            (lambda hint=hint: most("x", type=hint), r"most\('x'\), type: found")
+            for hint in [list[int], pa.duration("s"), pa.string_view(), pa.decimal32(5, 2)]
+        ),
+        (lambda: combiner("a", len, max, type=int), "zero: found 'a', expected a value of type"),
+        (lambda: combiner(None, len, max, type=int), "zero: found None"),
+        (lambda: combiner(0, "one", max, type=int), "found 'one', expected a function"),  # type: ignore[arg-type]
+        (lambda: reducer(0, max, type=int, merge=3), "found 3, expected a function"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_aggregated_is_refused(make: Callable[[], Aggregate], found: str) -> None:

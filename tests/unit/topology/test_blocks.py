@@ -1,4 +1,4 @@
-"""A chunk in small blocks comes to what it comes to as a whole."""
+"""Chunks that run in blocks: the result is that of the whole chunk."""
 
 import numpy as np
 import pytest
@@ -69,10 +69,6 @@ def source_of(draw):
     return topology.sources[0]
 
 
-def messages(values):
-    return [MemoryMessage(PLACE, place, b"%d" % value) for place, value in enumerate(values)]
-
-
 def found(outcome):
     """(boundary, origin, input, value, task) of all that is delivered, in order; what failed."""
     delivered = [
@@ -93,71 +89,39 @@ def ran(source, values, *, size=None):
     """What comes of the values, in blocks of `size`, or as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executing, "BLOCK_RECORDS", size or len(values) + 1)
-        return Executor().run_source(source, messages(values))
+        messages = [MemoryMessage(PLACE, n, b"%d" % value) for n, value in enumerate(values)]
+        return Executor().run_source(source, messages)
 
 
 @given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 9))
-def test_in_blocks_of_any_size_each_record_comes_to_the_same(values, size):
+def test_blocks_of_any_size_give_the_same(values, size):
     source = source_of(draw_all)
     assert found(ran(source, values, size=size)) == found(ran(source, values))
 
 
-def test_a_chunk_that_nothing_drops_needs_no_parents():
+def test_blocks_without_drops_need_no_parents():
     source = source_of(lambda stream: stream.then(number).into(MemorySink()))
     (delivery,) = ran(source, range(10), size=3).deliveries
-    assert delivery.parents is None
-    assert delivery.piece == list(range(10))
+    assert (delivery.parents, delivery.piece) == (None, list(range(10)))
 
 
-def test_each_block_goes_through_all_steps_before_the_next():
+@pytest.mark.parametrize(
+    ("behind", "is_whole"),
+    [
+        (lambda stream: stream, False),
+        (lambda stream: stream.then(columns), True),
+        (lambda stream: stream.then(Own, tasks=2).then(columns), False),
+    ],
+)
+def test_chunk_runs_whole_before_a_vectorised_bolt(behind, is_whole):
     seen = []
 
     def noting(name):
-        @bolt
-        def note(value):
-            seen.append(name)
-            return value
+        return bolt(lambda value: (seen.append(name), {"n": 1})[1])
 
-        return note
+    def draw(stream):
+        read = stream.then(noting("a"), name="a").then(noting("b"), name="b")
+        behind(read).into(MemorySink())
 
-    source = source_of(
-        lambda stream: (
-            stream.then(noting("a"), name="a").then(noting("b"), name="b").into(MemorySink())
-        )
-    )
-    ran(source, range(4), size=2)
-    assert seen == ["a", "a", "b", "b"] * 2
-
-
-def test_a_chunk_is_whole_if_a_vectorised_bolt_is_reached_before_a_boundary():
-    seen = []
-
-    @bolt
-    def reading(record):
-        seen.append("read")
-        return int(record.value)
-
-    @bolt
-    def noting(value):
-        seen.append("noted")
-        return value
-
-    def is_whole(draw):
-        seen.clear()
-        ran(source_of(draw), range(4), size=2)
-        return "".join(each[0] for each in seen) == "rrrrnnnn"
-
-    def read(stream):
-        return stream.then(reading).then(noting)
-
-    assert not is_whole(lambda stream: read(stream).into(MemorySink()))
-    assert is_whole(lambda stream: read(stream).then(columns).into(MemorySink()))
-    assert is_whole(
-        lambda stream: (
-            read(stream).into(MemorySink()),
-            stream.then(columns).into(MemorySink()),
-        )
-    )
-    assert not is_whole(
-        lambda stream: read(stream).then(Own, tasks=2).then(columns).into(MemorySink())
-    )
+    ran(source_of(draw), range(4), size=2)
+    assert "".join(seen) == ("aaaabbbb" if is_whole else "aabbaabb")

@@ -43,19 +43,6 @@ def upper(key: str) -> str:
     return key.upper()
 
 
-def test_a_result_is_looked_up_once_and_then_kept():
-    asked: list[str] = []
-
-    def look_up(key: str) -> str:
-        asked.append(key)
-        return key.upper()
-
-    cache: Cache[str, str] = Cache(10)
-    assert [cache.get_blocking(key, look_up) for key in "aabab"] == ["A", "A", "B", "A", "B"]
-    assert asked == ["a", "b"]
-    assert cache.statistics == CacheStatistics(entries=2, hits=3, misses=2, evictions=0)
-
-
 def test_the_least_used_entry_leaves_when_there_is_no_room():
     cache: Cache[str, str] = Cache(2)
     for key in "abac":
@@ -76,17 +63,6 @@ def test_an_entry_is_kept_no_longer_than_it_may_be():
     assert cache.statistics.entries == 0
     cache.get_blocking("a", upper)
     assert cache.statistics == CacheStatistics(entries=1, hits=1, misses=2, evictions=0)
-
-
-def test_that_there_is_nothing_is_kept_only_if_asked_for_and_for_its_own_time():
-    clock = Clock()
-    forgets: Cache[str, str | None] = Cache(10, seconds=30, clock=clock)
-    keeps: Cache[str, str | None] = Cache(10, seconds=30, missing_seconds=5, clock=clock)
-    for cache in (forgets, keeps):
-        assert [cache.get_blocking("a", lambda _key: None) for _ in range(2)] == [None, None]
-    assert (forgets.statistics.misses, keeps.statistics.misses) == (2, 1)
-    clock.now = 5.0
-    assert keeps.get_blocking("a", upper) == "A"
 
 
 def test_an_exception_is_passed_on_and_not_kept():
@@ -125,23 +101,6 @@ def test_coroutines_that_ask_for_one_key_share_one_look_up():
     asyncio.run(run())
 
 
-def test_coroutines_that_share_a_look_up_share_its_exception_and_none_is_kept():
-    async def run() -> None:
-        cache: Cache[str, str | None] = Cache(10)
-        service = Service()
-        service.error = Retry("busy", after_seconds=2.0)
-        calls = [asyncio.create_task(cache.get("a", service)) for _ in range(3)]
-        await settle()
-        service.go.set()
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            assert outcome is service.error
-        service.error = None
-        assert await cache.get("a", service) == "A"
-        assert service.asked == ["a", "a"]
-
-    asyncio.run(run())
-
-
 def test_when_the_call_that_looks_up_is_cancelled_another_makes_it():
     async def run() -> None:
         cache: Cache[str, str | None] = Cache(10)
@@ -155,22 +114,6 @@ def test_when_the_call_that_looks_up_is_cancelled_another_makes_it():
         assert await asyncio.gather(second, third) == ["A", "A"]
         assert first.cancelled()
         assert cache.statistics.entries == 1
-
-    asyncio.run(run())
-
-
-def test_a_call_that_waits_for_another_s_look_up_can_be_cancelled_alone():
-    async def run() -> None:
-        cache: Cache[str, str | None] = Cache(10)
-        service = Service()
-        first, second, third = (asyncio.create_task(cache.get("a", service)) for _ in range(3))
-        await settle()
-        second.cancel()
-        await settle()
-        service.go.set()
-        assert await asyncio.gather(first, third) == ["A", "A"]
-        assert second.cancelled()
-        assert service.asked == ["a"]
 
     asyncio.run(run())
 

@@ -1,83 +1,58 @@
-"""What fails again and again is logged now and then."""
+"""The rate-limited log of repeated failures."""
 
+import pytest
 from structlog.testing import capture_logs
 
-from topology.complaints import Complaints, line_of
+from topology.monitoring import Complaints, line_of
 
 
-class Heard:
-    """Complaints with a clock that stands still until it is told."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.complaints = Complaints(lambda: self.now)
-
-    def hear(self, error, step="parse", event="step_failing"):
-        with capture_logs() as logs:
-            self.complaints.hear(event, step, error)
-        return told(logs)
-
-    def tell(self, **options):
-        with capture_logs() as logs:
-            self.complaints.tell(**options)
-        return told(logs)
+@pytest.fixture
+def clock():
+    return [0.0]
 
 
-def told(logs):
+@pytest.fixture
+def complaints(clock):
+    return Complaints(lambda: clock[0])
+
+
+def logged(call, *args, **options):
+    with capture_logs() as logs:
+        call(*args, **options)
     return [(line["step"], line["error_class"], line["error"], line["count"]) for line in logs]
 
 
-def test_the_first_failure_is_told_at_once_and_others_of_its_kind_with_the_next_line():
-    heard = Heard()
-    assert heard.hear(ValueError("a")) == [("parse", "ValueError", "a", 1)]
-    heard.now = 9.9
-    assert heard.hear(ValueError("b")) == heard.hear(ValueError("c")) == []
-    heard.now = 10.0
-    assert heard.hear(ValueError("d")) == [("parse", "ValueError", "d", 3)]
+def hear(complaints, text):
+    return logged(complaints.hear, "step_failing", "parse", ValueError(text))
 
 
-def test_each_step_class_of_error_and_event_has_its_own_lines():
-    heard = Heard()
-    for error, step, event in [
-        (ValueError("a"), "parse", "step_failing"),
-        (KeyError("a"), "parse", "step_failing"),
-        (ValueError("a"), "enrich", "step_failing"),
-        (ValueError("a"), "parse", "tick_failed"),
+def test_further_failures_wait_for_the_next_line(complaints, clock):
+    assert hear(complaints, "a") == [("parse", "ValueError", "a", 1)]
+    clock[0] = 9.9
+    assert hear(complaints, "b") == hear(complaints, "c") == logged(complaints.tell) == []
+    clock[0] = 10.0
+    assert hear(complaints, "d") == [("parse", "ValueError", "d", 3)]
+    assert hear(complaints, "e") == []
+    clock[0] = 20.0
+    assert logged(complaints.tell) == [("parse", "ValueError", "e", 1)]
+    assert hear(complaints, "f") == []  # 10 s after that line
+    assert logged(complaints.tell, all_of_it=True) == [("parse", "ValueError", "f", 1)]
+    clock[0] = 40.0
+    assert logged(complaints.tell) == []
+    assert complaints._told == {}, "kinds that do not fail any more are forgotten"
+
+
+def test_each_event_step_and_class_has_its_own_lines(complaints):
+    for event, step, error in [
+        ("step_failing", "parse", ValueError("a")),
+        ("step_failing", "parse", KeyError("a")),
+        ("step_failing", "enrich", ValueError("a")),
+        ("tick_failed", "parse", ValueError("a")),
     ]:
-        assert len(heard.hear(error, step, event)) == 1
+        assert len(logged(complaints.hear, event, step, error)) == 1
 
 
-def test_what_was_held_back_is_told_when_it_is_time_though_nothing_more_fails():
-    heard = Heard()
-    heard.hear(ValueError("a"))
-    heard.hear(ValueError("b"))
-    heard.hear(ValueError("c"))
-    assert heard.tell() == []
-    heard.now = 10.0
-    assert heard.tell() == [("parse", "ValueError", "b", 2)]
-    assert heard.tell() == []
-    assert heard.hear(ValueError("c")) == []  # 10 seconds after that line
-    heard.now = 20.0
-    assert heard.tell() == [("parse", "ValueError", "c", 1)]
-
-
-def test_at_the_end_all_of_it_is_told():
-    heard = Heard()
-    heard.hear(ValueError("a"))
-    heard.hear(ValueError("b"))
-    assert heard.tell(all_of_it=True) == [("parse", "ValueError", "b", 1)]
-    assert heard.tell(all_of_it=True) == []
-
-
-def test_what_fails_no_more_is_forgotten():
-    heard = Heard()
-    heard.hear(ValueError("a"))
-    heard.now = 10.0
-    heard.tell()
-    assert heard.complaints._told == {}
-
-
-def test_an_error_is_told_in_one_line_that_is_not_long():
+def test_an_error_is_one_short_line():
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError

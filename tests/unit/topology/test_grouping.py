@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace import InvalidTopology, all_tasks, custom, direct, fields, global_, shuffle
+from headrace import custom, fields, global_
 from headrace import stable_hash as hash_of
 from tests.support.patience import seconds
 from topology.errors import BoltError
-from topology.grouping import ByKey, Grouping, key_of
+from topology.grouping import Grouping, key_of
 
 VECTORS = {
     b"": 0,
@@ -31,9 +29,6 @@ VECTORS = {
     None: 634125391,
     ("a", 1): 3127077433,
 }
-KEYS = st.one_of(
-    st.text(), st.binary(), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none()
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,31 +40,6 @@ class Order:
 def routed(grouping: Grouping, values, count: int, turn: int = 0):
     found = grouping.route(values, count, turn)
     return list(zip(found.indices.tolist(), found.tasks, strict=True)), found.failures
-
-
-def test_shuffle_goes_round_and_goes_on_where_the_last_chunk_ended():
-    assert routed(shuffle(), "abcd", 3) == ([(0, 0), (1, 1), (2, 2), (3, 0)], {})
-    assert routed(shuffle(), "ab", 3, turn=4) == ([(0, 1), (1, 2)], {})
-
-
-@given(st.lists(st.builds(Order, st.text(max_size=3), st.integers(0, 5)), max_size=50))
-def test_equal_fields_have_the_same_task_however_the_values_are_cut_into_chunks(values):
-    whole, _ = routed(fields("user", "item"), values, 5)
-    single = [routed(fields("user", "item"), [value], 5, turn)[0] for turn, value in
-              enumerate(values)]  # fmt: skip
-    assert [task for _place, task in whole] == [task for ((_place, task),) in single]
-    tasks = dict(zip(values, [task for _place, task in whole], strict=True))
-    assert all(tasks[value] == task for value, (_place, task) in zip(values, whole, strict=True))
-
-
-def test_fields_are_those_of_a_mapping_or_attributes():
-    of_mapping, _ = routed(fields("user"), [{"user": "ann", "item": 3}], 7)
-    of_object, _ = routed(fields("user"), [Order("ann", 8)], 7)
-    assert of_mapping == of_object
-
-
-def test_all_sends_a_copy_to_every_task():
-    assert routed(all_tasks(), "ab", 2) == ([(0, 0), (0, 1), (1, 0), (1, 1)], {})
 
 
 def test_global_sends_everything_to_the_first_task():
@@ -91,13 +61,7 @@ def test_a_task_that_is_not_there_fails_its_value_alone_and_says_which_are(choic
     found, failures = routed(custom(lambda value, count: choice if value else 1), [0, 1, 0], 3)
     assert found == [(0, 1), (2, 1)]
     assert isinstance(failures[1], BoltError)
-    assert "one or more of 0 to 2 are allowed" in str(failures[1])
-
-
-def test_a_function_that_raises_fails_its_value_alone():
-    found, failures = routed(custom(lambda value, count: 1 // value), [1, 0, 1], 2)
-    assert found == [(0, 1), (2, 1)]
-    assert isinstance(failures[1], ZeroDivisionError)
+    assert "expected some of 0 to 2" in str(failures[1])
 
 
 @pytest.mark.parametrize("value", [{"item": 1}, Order, 7, None])
@@ -105,31 +69,16 @@ def test_a_value_without_the_field_fails_alone_and_is_told(value):
     found, failures = routed(fields("user"), [{"user": 1}, value], 1)
     assert found == [(0, 0)]
     kind = type(value).__name__
-    assert str(failures[1]) == f"{kind} has no field 'user'; it is needed to group or to order"
+    assert str(failures[1]) == f"{kind} lacks the field 'user', which groups or orders values"
 
 
 @pytest.mark.parametrize("key", [object(), {1, 2}, 2**64, {3: 4}])
 def test_a_key_that_json_does_not_have_is_told(key):
     found, failures = routed(fields("k"), [{"k": key}], 2)
     assert found == []
-    assert "cannot be grouped by" in str(failures[0])
-    with pytest.raises(BoltError, match="bytes and what JSON has are allowed"):
+    assert "expected bytes or JSON values" in str(failures[0])
+    with pytest.raises(BoltError, match="expected bytes or JSON values"):
         hash_of(key)
-
-
-def test_a_key_chooses_as_a_field_of_the_same_value_does():
-    values = [{"user": f"user-{n}"} for n in range(20)]
-    assert routed(ByKey(lambda v: v["user"]), values, 5) == routed(fields("user"), values, 5)
-
-
-def test_names_are_needed_to_group_by_fields():
-    with pytest.raises(InvalidTopology, match=r"fields\(\) got \(\); the names"):
-        fields()
-
-
-def test_direct_asks_nobody():
-    with pytest.raises(NotImplementedError):
-        direct().tasks_of(1, 2, 3)
 
 
 def test_a_key_of_several_fields_is_the_tuple():
@@ -146,10 +95,6 @@ def test_the_hash_of_a_value_is_for_ever(value, number):
     assert hash_of(value) == number
 
 
-def test_a_mapping_hashes_alike_in_every_order():
-    assert hash_of({"a": 1, "b": [2]}) == hash_of({"b": [2], "a": 1})
-
-
 def test_text_and_the_same_bytes_are_two_keys_and_so_are_whole_and_broken_numbers():
     assert hash_of("1") != hash_of(b"1") == hash_of(1)
     assert hash_of(1) != hash_of(1.0)
@@ -164,13 +109,6 @@ def test_the_hash_is_the_same_in_another_process_with_another_seed():
             env=os.environ | {"PYTHONHASHSEED": seed},
         )  # fmt: skip
         assert done.stdout.strip() == str(list(VECTORS.values()))
-
-
-@given(KEYS, st.integers(1, 64))
-def test_every_key_has_a_task(key, count):
-    ((_place, task),), failures = routed(fields("k"), [{"k": key}], count)
-    assert 0 <= task < count
-    assert failures == {}
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 4, 8, 16])

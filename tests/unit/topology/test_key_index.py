@@ -69,10 +69,6 @@ def test_whole_numbers_without_great_gaps_are_found_without_hashing(keys):
     assert found.of([column.slice(1, 2)]).to_pylist() == [expected.get(n) for n in asked[1:3]]
 
 
-def test_numbers_far_apart_do_not_take_memory_for_what_lies_between():
-    assert KeyIndex([pa.array([1, 2**40], pa.int64())])._by_number is None
-
-
 @pytest.mark.parametrize(
     ("column", "kind", "values"),
     [

@@ -1,4 +1,4 @@
-"""Concurrent bolts run ahead: what they give is what the executor would have got, or nothing."""
+"""Prefetch of concurrent bolts: the same results, before their turn."""
 
 import threading
 
@@ -79,7 +79,7 @@ def draw_branches(stream):
     stream.then(text).into(MemorySink("texts"))
 
 
-def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itself(monkeypatch):
+def test_prefetched_chunk_gives_the_same(monkeypatch):
     monkeypatch.setattr(executing, "_LEAST_RECORDS", 1)
     source = source_of(draw_branches)
     records = messages(1, 2, 13, 4)
@@ -100,7 +100,7 @@ def test_the_executor_goes_on_from_what_was_run_ahead_as_if_it_had_run_all_itsel
     )
 
 
-def test_ahead_of_its_turn_nothing_runs_but_concurrent_bolts():
+def test_prefetch_stops_before_other_bolts():
     source = source_of(draw_branches)
     reached = [
         d.boundary.name for d in Executor().run_concurrent(source, messages(1, 2)).deliveries
@@ -142,111 +142,80 @@ def prefetcher(source, gate):
     assert prefetcher.close(WAIT_SECONDS)
 
 
-def test_chunks_are_run_on_threads_of_their_own_two_at_once(prefetcher, source, gate):
-    chunks = [messages(*[size] * MANY) for size in (1, 2)]
-    prefetcher.prefetch([(source, chunk) for chunk in chunks])
+def long_chunks(count):
+    return [messages(*[1 + n] * MANY) for n in range(count)]
+
+
+def test_two_chunks_run_at_once_and_once_each(prefetcher, source, gate):
+    chunks = long_chunks(2)
+    for _ in range(3):
+        prefetcher.prefetch([(source, chunk) for chunk in chunks])
     for _ in chunks:
         assert gate.begun.acquire(timeout=WAIT_SECONDS)  # the first has not ended
     gate.opened.set()
-    for size, chunk in zip((1, 2), chunks, strict=True):
+    for size, chunk in enumerate(chunks, start=1):
         piece = prefetcher.take(chunk).deliveries[0].piece
         assert piece["length"].to_pylist() == [size] * MANY
+        assert prefetcher.take(chunk) is None  # the caller may change an outcome
+    assert not gate.begun.acquire(blocking=False)
     assert all(name.startswith("prefetch") for name in gate.threads)
 
 
-def test_a_chunk_is_begun_once_however_often_it_is_seen(prefetcher, source, gate):
-    gate.opened.set()
-    chunk, other = messages(*[1] * MANY), messages(1)
-    for _ in range(3):
-        prefetcher.prefetch([(source, chunk), (source, other)])
-    prefetcher.prefetch([(source, chunk)])
-    assert prefetcher.take(chunk) is not None
-    assert gate.begun.acquire(blocking=False)
-    assert not gate.begun.acquire(blocking=False)
-    assert prefetcher.take(chunk) is None  # an outcome is changed by whoever takes it
+def test_chunks_that_are_missing_next_time_are_forgotten(prefetcher, source, gate):
+    """A list is kept while it is begun, so that its id stays its own."""
+    chunks = long_chunks(4)
+    ids = {id(chunk) for chunk in chunks}
+    prefetcher.prefetch([(source, chunk) for chunk in chunks])
+    del chunks
+    assert ids.isdisjoint({id(chunk) for chunk in long_chunks(20)})
+    for _ in range(2):
+        assert gate.begun.acquire(timeout=WAIT_SECONDS)
+    prefetcher.prefetch([])
+    opener = threading.Timer(0.05, gate.opened.set)
+    opener.start()
+    prefetcher.wait_idle()
+    assert len(gate.threads) == 2, "no bolt runs any more"
+    assert not gate.begun.acquire(blocking=False), "and the other chunks never did"
+    opener.join()
 
 
-def test_what_does_not_come_any_more_is_forgotten(prefetcher, source, gate):
-    gate.opened.set()
-    gone, stays = messages(*[1] * MANY), messages(*[2] * MANY)
-    prefetcher.prefetch([(source, gone), (source, stays)])
-    prefetcher.prefetch([(source, stays), (source, messages(1))])
-    assert prefetcher.take(gone) is None
-    assert prefetcher.take(stays) is not None
-
-
-def test_a_chunk_that_is_short_or_comes_alone_is_left_to_the_owner(prefetcher, source):
-    short, long = messages(1, 2), messages(*[1] * MANY)
+def test_short_and_single_chunks_are_left_to_the_owner(prefetcher, source):
+    short, (long,) = messages(1, 2), long_chunks(1)
     prefetcher.prefetch([(source, short), (source, short)])
     assert prefetcher.take(short) is None
     prefetcher.prefetch([(source, long)])
     assert prefetcher.take(long) is None
 
 
-def test_a_chunk_that_was_begun_is_not_taken_for_a_later_one_at_its_place(prefetcher, source, gate):
-    """What tells chunks apart is where their lists lie, so a list is kept while it is begun."""
-    chunk = messages(*[1] * MANY)
-    place = id(chunk)
-    prefetcher.prefetch([(source, chunk), (source, messages(1))])
-    del chunk
-    others = [messages(*[2] * MANY) for _ in range(20)]
-    assert place not in {id(other) for other in others}
-    gate.opened.set()
-
-
-def test_what_is_forgotten_before_its_turn_is_never_run(prefetcher, source, gate):
-    chunks = [messages(*[1] * MANY) for _ in range(4)]
-    prefetcher.prefetch([(source, chunk) for chunk in chunks])
-    for _ in range(2):
-        assert gate.begun.acquire(timeout=WAIT_SECONDS)
-    prefetcher.prefetch([])
-    gate.opened.set()
-    prefetcher.wait_idle()
-    assert not gate.begun.acquire(blocking=False)
-
-
-def test_when_it_has_settled_no_bolt_is_at_work(prefetcher, source, gate):
-    chunks = [messages(*[1] * MANY) for _ in range(2)]
-    prefetcher.prefetch([(source, chunk) for chunk in chunks])
-    for _ in chunks:
-        assert gate.begun.acquire(timeout=WAIT_SECONDS)
-    opener = threading.Timer(0.05, gate.opened.set)
-    opener.start()
-    prefetcher.wait_idle()
-    assert len(gate.threads) == 2
-    opener.join()
-
-
 def test_a_bolt_that_does_not_return_holds_up_no_end(source, gate):
     """Promise 16: the exit has a deadline, and the threads are daemons."""
     prefetcher = Prefetcher([source], gate.run)
     prefetcher.open()
-    prefetcher.prefetch([(source, messages(*[1] * MANY)) for _ in range(2)])
+    prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
     assert gate.begun.acquire(timeout=WAIT_SECONDS)
     assert not prefetcher.close(0.0)
     gate.opened.set()
     assert prefetcher.close(WAIT_SECONDS)
 
 
-def test_a_source_that_no_concurrent_bolt_reads_needs_no_threads():
+def test_source_without_concurrent_bolts_needs_no_threads():
     source = source_of(lambda stream: stream.then(plain).into(MemorySink()))
     before = threading.active_count()
     executor = Executor([source])
     executor.prefetcher.open()
-    executor.prefetcher.prefetch([(source, messages(*[1] * MANY)) for _ in range(2)])
-    assert not executor.prefetcher.is_used
-    assert threading.active_count() == before
+    executor.prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
+    assert (executor.prefetcher.is_used, threading.active_count()) == (False, before)
     assert executor.prefetcher.close(WAIT_SECONDS)
 
 
-def test_what_breaks_a_run_is_raised_where_its_outcome_is_taken(source):
+def test_error_of_a_run_is_raised_by_take(source):
     def broken(_source, _records):
         raise MemoryError("no more")
 
     prefetcher = Prefetcher([source], broken)
     prefetcher.open()
-    chunk = messages(*[1] * MANY)
-    prefetcher.prefetch([(source, chunk), (source, messages(1))])
+    chunks = long_chunks(2)
+    prefetcher.prefetch([(source, chunk) for chunk in chunks])
     with pytest.raises(MemoryError, match="no more"):
-        prefetcher.take(chunk)
+        prefetcher.take(chunks[0])
     assert prefetcher.close(WAIT_SECONDS)

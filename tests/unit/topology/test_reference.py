@@ -1,17 +1,14 @@
 """A reference table: a plain mapping, an Arrow join, and one load at a time."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
 from tests.support.patience import seconds
 from topology.errors import BoltError, InvalidReference, ReferenceLoadFailed
-from topology.vectorised import PARENT, call_columns
 
 AIRPORTS = [
     {"faa": "EWR", "name": "Newark", "alt": 18},
@@ -53,14 +50,6 @@ def test_a_reference_is_a_mapping_from_its_key_to_the_other_columns(airports):
         airports["LHR"]
 
 
-def test_a_row_cannot_be_changed_because_all_records_share_it(airports):
-    with pytest.raises(TypeError):
-        airports["EWR"]["name"] = "New York"
-    with pytest.raises(TypeError):
-        airports["LHR"] = {}
-    assert {"code": "EWR", **airports["EWR"]} == {"code": "EWR", "name": "Newark", "alt": 18}
-
-
 def test_a_key_of_several_columns_is_a_tuple_and_value_gives_one_column(weather):
     assert weather["EWR", 5] == 39.0
     assert weather.get(("EWR", 6), "not there") is None
@@ -76,17 +65,8 @@ def test_columns_say_what_is_wanted_beside_the_key():
     assert reference("airports.csv", key="faa", value="alt").wanted_of(there) == ["faa", "alt"]
     assert reference("airports.csv", key="faa", value="faa").wanted_of(there) == ["faa"]
     assert reference("airports.csv", key="faa").wanted_of(there) == there
-    with pytest.raises(ReferenceLoadFailed, match="no column 'faa'; there are alt, name"):
+    with pytest.raises(ReferenceLoadFailed, match="no column 'faa', expected it among alt"):
         made.wanted_of(there[:2])
-
-
-def test_a_table_of_keys_only_is_a_set():
-    made = reference("blocked.csv", key="faa", columns=[])
-    made.load(AIRPORTS)
-    assert made["EWR"] == {}
-    assert "LHR" not in made
-    batch = pa.record_batch({"faa": ["LHR"]})
-    assert made.join(batch, on="faa") == batch
 
 
 def test_a_join_keeps_every_row_in_order_and_is_null_where_the_key_is_unknown(airports):
@@ -109,23 +89,12 @@ def test_a_join_on_several_columns_and_on_a_sliced_batch(weather):
     assert joined["w_temp"].to_pylist() == [39.0, None, None]
 
 
-def test_a_join_keeps_the_lineage_of_a_vectorised_bolt(airports):
-    def enrich(batch: pa.RecordBatch) -> pa.RecordBatch:
-        joined = airports.join(batch, on="faa", prefix="at_")
-        return joined.filter(pc.is_valid(joined["at_name"]))
-
-    called = call_columns("enrich", enrich, pa.record_batch({"faa": ["LHR", "EWR", "IAH"]}))
-    assert called.failures == {}
-    assert called.parents.tolist() == [1, 2]
-    assert PARENT not in called.piece.schema.names
-
-
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"a": ["EWR"]}, {"on": "dest"}, "cannot be joined on 'dest': the batch has the columns a"),
-        ({"a": [5]}, {"on": "a"}, "it is int64, the key 'faa' is string; cast it first"),
-        ({"a": ["EWR"]}, {"on": ["a", "a"]}, r"has the key \['faa'\]"),
+        ({"a": ["EWR"]}, {"on": "dest"}, "join: found no column 'dest', expected one of a"),
+        ({"a": [5]}, {"on": "a"}, "found int64, expected string of the key 'faa'"),
+        ({"a": ["EWR"]}, {"on": ["a", "a"]}, r"expected 1 columns for the key \['faa'\]"),
         ({"name": ["EWR"]}, {"on": "name"}, "a second column 'name' to the batch"),
     ],
 )
@@ -147,7 +116,7 @@ def test_a_reference_that_is_not_loaded_says_so_at_every_use():
     ]
     assert not made.is_loaded
     for use in uses:
-        with pytest.raises(ReferenceNotLoaded, match=r"'airports' is not loaded; .*topology\.uses"):
+        with pytest.raises(ReferenceNotLoaded, match=r"'airports' is not loaded.*topology\.uses"):
             use()
     made.load(AIRPORTS)
     assert made["EWR"]["name"] == "Newark"
@@ -160,14 +129,14 @@ def test_a_reference_that_is_not_loaded_says_so_at_every_use():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "'airports': no rows, so its columns are not known"),
-        ([{"fab": "EWR"}], "0 columns 'faa', where one is needed; there are fab"),
-        ([{"faa": "A"}, {"faa": None}], r"1 keys \['faa'\] are null"),
-        ([{"faa": "A"}, {"faa": "B"}, {"faa": "A"}], "1 keys .* more than once: 'A'$"),
-        ([{"faa": c} for c in "ABCDABCD"], "4 keys .* more than once: '.', '.', '.', …$"),
-        ([{"faa": 1.5}], "the key 'faa' is double; text, bytes, whole numbers"),
-        ([{"faa": str(n)} for n in range(11)], "more than 10 rows; raise max_rows="),
-        (pa.table([["A"], ["B"]], names=["faa", "faa"]), "2 columns 'faa', where one is needed"),
+        ([], "'airports': found no rows, so its columns are unknown"),
+        ([{"fab": "EWR"}], "found 0 columns 'faa', expected one among fab"),
+        ([{"faa": "A"}, {"faa": None}], r"key \['faa'\]: found 1 nulls"),
+        ([{"faa": "A"}, {"faa": "B"}, {"faa": "A"}], "found 1 duplicates, expected none: 'A'$"),
+        ([{"faa": c} for c in "ABCDABCD"], "found 4 duplicates, .*: '.', '.', '.', …$"),
+        ([{"faa": 1.5}], "key 'faa': found double, expected text, bytes"),
+        ([{"faa": str(n)} for n in range(11)], "more than max_rows=10 rows"),
+        (pa.table([["A"], ["B"]], names=["faa", "faa"]), "found 2 columns 'faa'"),
     ],
 )
 def test_a_table_that_cannot_be_looked_up_in_is_refused_and_the_old_one_stays(rows, message):
@@ -178,53 +147,12 @@ def test_a_table_that_cannot_be_looked_up_in_is_refused_and_the_old_one_stays(ro
     assert made["EWR"]["name"] == "Newark"
 
 
-def test_a_key_that_is_there_twice_is_named_as_it_is_looked_up():
-    made = reference("weather.csv", key=["origin", "hour"])
-    with pytest.raises(ReferenceLoadFailed, match=r"more than once: \('EWR', 5\)$"):
-        made.load([*WEATHER, WEATHER[0]])
-
-
-def test_an_empty_table_and_one_in_pieces_can_be_loaded():
-    made = reference("airports.csv", key="faa")
-    made.load(pa.schema([("faa", pa.string()), ("alt", pa.int64())]).empty_table())
-    batch = pa.record_batch({"faa": ["EWR"]})
-    assert (len(made), list(made), made.get("EWR")) == (0, [], None)
-    assert made.join(batch, on="faa").to_pylist() == [{"faa": "EWR", "alt": None}]
-    table = pa.Table.from_pylist(AIRPORTS)
-    made.load(pa.concat_tables([table.slice(0, 1), table.slice(1)]))
-    assert made.join(batch, on="faa")["alt"].to_pylist() == [18]
-    assert list(made) == ["EWR", "IAH"]
-
-
-def test_rows_given_by_hand_may_lack_columns():
-    made = reference("airports.csv", key="faa")
-    made.load([{"faa": "EWR"}, {"faa": "IAH", "alt": 30}])
-    assert dict(made) == {"EWR": {"alt": None}, "IAH": {"alt": 30}}
-
-
-def test_a_new_load_is_in_use_only_once_it_is_put_in_place(airports):
-    loaded = airports.read(pa.table({"faa": ["LHR"], "name": ["Heathrow"]}))
-    batch = pa.record_batch({"faa": ["EWR", "LHR"]})
-    assert list(airports) == ["EWR", "IAH"]
-    assert airports.join(batch, on="faa")["name"].to_pylist() == ["Newark", None]
-    airports.use(loaded)
-    assert list(airports) == ["LHR"]
-    assert airports.join(batch, on="faa")["name"].to_pylist() == [None, "Heathrow"]
-
-
 def test_the_dictionary_is_made_when_first_needed_and_then_with_each_load(airports):
     airports.join(pa.record_batch({"faa": ["EWR"]}), on="faa")
     table = pa.Table.from_pylist(AIRPORTS)
     assert not airports.read(table).has_rows
     assert "EWR" in airports
     assert airports.read(table).has_rows
-
-
-def test_an_old_look_up_that_ends_late_does_not_bring_the_old_rows_back(airports):
-    keys = airports.keys()  # of the load that is in place
-    airports.load([{"faa": "LHR"}])
-    assert list(keys) == ["EWR", "IAH"]
-    assert list(airports) == ["LHR"]
 
 
 def test_many_threads_may_be_the_first_to_look_up(airports):
@@ -236,14 +164,6 @@ def test_many_threads_may_be_the_first_to_look_up(airports):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(look_up, range(8))) == ["Newark"] * 8
-
-
-def test_two_references_are_never_equal_and_can_be_keys(airports):
-    other = reference("airports.csv", key="faa")
-    other.load(AIRPORTS)
-    assert airports != other
-    assert {airports: 1, other: 2}[airports] == 1
-    assert repr(other) == "reference('airports.csv', key=('faa',))"
 
 
 @pytest.mark.parametrize(
@@ -272,24 +192,24 @@ def test_the_place_says_the_format_and_the_name(place, options, name, kind):
     ("place", "options", "message"),
     [
         ("", {}, "a path with one of the suffixes .parquet, .delta"),
-        ("/data/airports", {}, "a path with format=, or the name of a table is allowed"),
-        ("a.csv", {"format": "a b"}, "format='a b'; the name of a format of Spark's is allowed"),
-        ("lake/airports", {"format": "iceberg"}, "or the name of a table is allowed"),
-        ("a", {"format": "iceberg", "properties": {"x": "1"}}, r"=\['x'\]; 'catalog' is allowed"),
-        ("a.csv", {"key": ()}, "one or more columns are allowed"),
-        ("a.csv", {"key": ("a", "a")}, "one or more columns are allowed"),
-        ("a.csv", {"value": "b", "columns": ["c"]}, "value= and columns= were given"),
-        ("a.csv", {"columns": ["faa"]}, "columns beside the key are allowed, once"),
-        ("a.csv", {"columns": ["b", "b"]}, "columns beside the key are allowed, once"),
-        ("a.csv", {"max_rows": 0}, "must be positive"),
-        ("a.csv", {"refresh_seconds": 0}, "must be positive"),
+        ("/data/airports", {}, "or with format=, or a table's name"),
+        ("a.csv", {"format": "a b"}, "format: found 'a b', expected the name of one of Spark's"),
+        ("lake/airports", {"format": "iceberg"}, "or a table's name"),
+        (
+            "a",
+            {"format": "iceberg", "properties": {"x": "1"}},
+            "expected 'catalog'",
+        ),
+        ("a.csv", {"key": ()}, "expected one or more columns"),
+        ("a.csv", {"key": ("a", "a")}, "expected one or more columns"),
+        ("a.csv", {"value": "b", "columns": ["c"]}, "expected either columns= or value='b'"),
+        ("a.csv", {"columns": ["faa"]}, "each column once, and none of the key"),
+        ("a.csv", {"columns": ["b", "b"]}, "each column once, and none of the key"),
+        ("a.csv", {"max_rows": 0}, "max_rows: found 0"),
+        ("a.csv", {"refresh_seconds": 0}, "refresh_seconds: found 0"),
     ],
 )
 def test_a_reference_that_cannot_be_is_refused_when_it_is_named(place, options, message):
     with pytest.raises(InvalidReference, match=message) as caught:
         reference(place, **({"key": "faa"} | options))
     assert isinstance(caught.value, InvalidTopology)
-
-
-def test_a_row_s_columns_are_plain_python_values(airports):
-    assert json.dumps(dict(airports["EWR"])) == '{"name": "Newark", "alt": 18}'

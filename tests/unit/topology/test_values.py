@@ -139,19 +139,6 @@ LOST: list[tuple[pa.DataType, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "kept"), KEPT)
-def test_a_value_that_the_column_keeps_is_taken(kind: pa.DataType, value: Any, kept: Any) -> None:
-    array = converted([None, value], pa.field("c", kind))
-    assert array.type == kind
-    assert array.to_pylist() == [None, kept]
-
-
-@pytest.mark.parametrize(("kind", "value"), LOST)
-def test_a_value_that_would_become_another_is_refused(kind: pa.DataType, value: Any) -> None:
-    with pytest.raises((ValueError, TypeError, OverflowError)):
-        converted([None, value], pa.field("c", kind))
-
-
 def test_a_null_where_none_may_be_is_refused_at_any_depth() -> None:
     whole = pa.field("n", pa.int64(), nullable=False)
     for kind, value in [(pa.struct([whole]), {}), (pa.list_(whole), [None])]:
@@ -189,20 +176,6 @@ def _nested(kind: pa.DataType, value: Any, kept: Any) -> list[tuple[pa.DataType,
         (by_text, [("a", value), ("b", None)], [("a", kept), ("b", None)]),
         (by_text, [{"key": "b", "value": value}], [("b", kept)]),
     ]
-
-
-def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process() -> None:
-    texts, numbers = pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.int64())
-    assert converted(["a", pa.scalar("b")], pa.field("c", texts)).to_pylist() == ["a", "b"]
-    assert converted([1, pa.scalar(2)], pa.field("c", numbers)).to_pylist() == [1, 2]
-    for value in (pa.scalar("b"), pa.scalar(1.5)):
-        with pytest.raises((ValueError, TypeError)):
-            converted([1, value], pa.field("c", numbers))
-
-
-def test_no_values_are_an_empty_array() -> None:
-    for kind, _, _ in KEPT:
-        assert len(converted([], pa.field("c", kind))) == 0
 
 
 EPOCH_NS = 1_767_322_800_000_000_000
@@ -303,3 +276,12 @@ def test_values_and_columns_follow_the_same_rules() -> None:
         with pytest.raises((ValueError, TypeError, NotImplementedError)):
             cast(column, pa.field("c", kind))
     assert not isinf(converted([1.5], pa.field("c", pa.float32()))[0].as_py())
+
+
+def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process() -> None:
+    texts, numbers = pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.int64())
+    assert converted(["a", pa.scalar("b")], pa.field("c", texts)).to_pylist() == ["a", "b"]
+    assert converted([1, pa.scalar(2)], pa.field("c", numbers)).to_pylist() == [1, 2]
+    for value in (pa.scalar("b"), pa.scalar(1.5)):
+        with pytest.raises((ValueError, TypeError)):
+            converted([1, value], pa.field("c", numbers))

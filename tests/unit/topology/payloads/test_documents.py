@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
-from topology.payloads.documents import json
-from topology.payloads.limits import Limits
+from topology.payloads.documents import Limits, json, raw, text
 from topology.record import Record, Reject
 
 
@@ -53,7 +52,7 @@ def reason_of(bolt, value):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "value"),
+    ("kind", "document", "value"),
     [
         (Order, b'{"id":1,"more":[1]}', Order(1)),
         (Line, b'{"sku":"a","price":0.10}', Line("a", Decimal("0.10"))),
@@ -63,14 +62,10 @@ def reason_of(bolt, value):
         (Tree, b'{"weight":1e2,"branches":[{"weight":1}]}', Tree(Decimal(100), [Tree(Decimal(1))])),
     ],
 )
-def test_a_type_is_what_comes_out(kind, text, value):
-    found = decoded(json(kind), text)
+def test_a_type_is_what_comes_out(kind, document, value):
+    found = decoded(json(kind), document)
     assert found == value
     assert type(found) is type(value)
-
-
-def test_without_a_type_an_object_becomes_a_dictionary():
-    assert decoded(json(), b'{"a":[1,2.5,null,true]}') == {"a": [1, 2.5, None, True]}
 
 
 @pytest.mark.parametrize(
@@ -91,38 +86,6 @@ def test_without_a_type_an_object_becomes_a_dictionary():
 )
 def test_what_is_not_of_the_type_is_rejected_with_its_place(value, reason):
     assert reason_of(json(Order), value) == reason
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (None, "the record has no value"),
-        (b"[1]", "wrong value at `$`: found `array`, expected `object`"),
-        (b"null", "wrong value at `$`: found `null`, expected `object`"),
-        (b"1.5", "wrong value at `$`: found `float`, expected `object`"),
-        (b'"a"', "wrong value at `$`: found `str`, expected `object`"),
-        (b"false", "wrong value at `$`: found `bool`, expected `object`"),
-    ],
-)
-def test_without_a_type_only_objects_are_values(value, reason):
-    assert reason_of(json(), value) == reason
-
-
-@pytest.mark.parametrize("bolt", [json(), json(Order)], ids=["plain", "typed"])
-@pytest.mark.parametrize(
-    "value",
-    [
-        b'{"id":1',
-        b'{"id":Infinity}',
-        b"[1e999]",
-        b'{"id":1,"at":"\xff"}',
-        b'\xef\xbb\xbf{"id":1}',
-        b'{"id":' + b"[" * 60_000 + b"]" * 60_000 + b"}",
-        b'{"id":' + b"1" * 5_000 + b"}",
-    ],
-)
-def test_neither_parser_lets_an_error_out_that_would_be_retried(bolt, value):
-    assert reason_of(bolt, value)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +121,33 @@ def test_depth_that_recursion_cannot_bear_is_rejected_without_limits_too():
         assert reason_of(bolt, deep)
 
 
-def test_the_last_of_two_members_of_one_name_counts():
-    assert decoded(json(Row), b'{"id":1,"id":2}') == decoded(json(), b'{"id":1,"id":2}')
-    assert decoded(json(Row), b'{"id":1,"id":2}') == {"id": 2}
+def test_plain_json_and_text_are_decoded():
+    assert decoded(json(), b'{"a":[1,2.5,null,true]}') == {"a": [1, 2.5, None, True]}
+    assert decoded(raw(), b"\x00\xff") == b"\x00\xff"
+    assert decoded(text(), "grüß".encode()) == "grüß"
+    assert decoded(text("latin-1"), b"\xfc") == "ü"
+    assert [kind_of(each) for each in (json(), json(Order), raw(), text())] == [Kind.FUNCTION] * 4
+    assert [each.__name__ for each in (json(), raw(), text())] == ["json", "raw", "text"]
+
+
+@pytest.mark.parametrize(
+    ("bolt", "value", "reason"),
+    [
+        (json(), b"[1]", "wrong value at `$`: found `array`, expected `object`"),
+        (raw(), None, "the record has no value"),
+        (text(), None, "the record has no value"),
+        (raw(limits=Limits(max_bytes=3)), b"1234", "4 bytes; at most 3 are allowed"),
+        (text(limits=Limits(max_bytes=3)), b"1234", "4 bytes; at most 3 are allowed"),
+        (text(), b"a\xff", "not utf-8 text: invalid start byte at byte 1"),
+    ],
+)
+def test_other_bytes_are_rejected_with_the_reason(bolt, value, reason):
+    assert reason_of(bolt, value) == reason
+
+
+def test_unknown_encoding_is_refused():
+    with pytest.raises(InvalidTopology, match="utf-9"):
+        text("utf-9")
 
 
 def test_a_limit_is_kept_before_the_parser_is_called():
@@ -179,6 +166,18 @@ def test_a_type_that_msgspec_cannot_decode_is_refused_when_the_topology_is_drawn
         json(Order | Line)
 
 
-def test_they_are_plain_bolts_named_json():
-    assert [json().__name__, json(Order).__name__] == ["json", "json"]
-    assert {kind_of(json()), kind_of(json(Order))} == {Kind.FUNCTION}
+@pytest.mark.parametrize("bolt", [json(), json(Order)], ids=["plain", "typed"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"id":1',
+        b'{"id":Infinity}',
+        b"[1e999]",
+        b'{"id":1,"at":"\xff"}',
+        b'\xef\xbb\xbf{"id":1}',
+        b'{"id":' + b"[" * 60_000 + b"]" * 60_000 + b"}",
+        b'{"id":' + b"1" * 5_000 + b"}",
+    ],
+)
+def test_neither_parser_lets_an_error_out_that_would_be_retried(bolt, value):
+    assert reason_of(bolt, value)

@@ -12,9 +12,8 @@ from headrace import Topology, bolt, payloads
 from headrace.sinks import KafkaDeadLetters, MemorySink
 from headrace.testing import topology_test
 from sinks.columns import fit
-from topology.payloads.columns import json_columns
-from topology.payloads.documents import json
-from topology.payloads.limits import Limits
+from topology.payloads.documents import Limits, json
+from topology.payloads.json_columns import json_columns
 from topology.record import KeptMessage, Record, Reject
 from topology.schema import schema_of
 from topology.vectorised import call_columns, columns_of, columns_of_values

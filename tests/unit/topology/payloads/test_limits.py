@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topology.errors import InvalidTopology
-from topology.payloads.limits import Limits
+from topology.payloads.documents import Limits
 
 SMALL = Limits(max_bytes=400, max_depth=3, max_number_digits=12, max_exponent=30)
 
@@ -89,12 +89,6 @@ def test_no_number_slips_between_the_samples(max_digits, before, after, more):
     assert (refused is not None) == (more > 0)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_can_be_looked_at(text):
-    SMALL.decimal_screen()(text)
-    SMALL.too_deep_or_long(text)
-
-
 def test_texts_made_to_be_slow_are_looked_at_in_linear_time():
     wide = Limits(max_number_digits=1_000)
     assert wide.too_deep_or_long((b"1" * 1_000 + b",") * 1_000) is None
@@ -104,5 +98,5 @@ def test_texts_made_to_be_slow_are_looked_at_in_linear_time():
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None])
 def test_a_limit_that_is_no_number_is_refused_by_name(wrong):
-    with pytest.raises(InvalidTopology, match=r"Limits\(max_depth=.*whole numbers from 1"):
+    with pytest.raises(InvalidTopology, match=r"Limits\(max_depth=.*whole number >= 1"):
         Limits(max_depth=wrong)

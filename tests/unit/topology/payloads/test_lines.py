@@ -1,7 +1,5 @@
 """Values as lines: where they stand if they end with line breaks, and the same if they do not."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,10 +8,8 @@ from hypothesis import strategies as st
 
 from partition.memory import MemoryMessage
 from partition.records import Partition
-from topology.payloads.columns import json_columns
-from topology.payloads.limits import Limits
-from topology.payloads.lines import lines_of
-from topology.record import RejectRows
+from topology.payloads.documents import Limits
+from topology.payloads.json_columns import json_columns, lines_of
 from topology.vectorised import call_columns, columns_of
 
 SMALL = Limits(max_bytes=40, max_depth=3, max_number_digits=12)
@@ -87,46 +83,6 @@ def test_lines_stand_where_the_values_are_also_of_a_slice_and_of_rows_that_were_
         assert (text.address, text.size) == (values.buffers()[2].address + first, size)
 
 
-def test_the_closer_look_sees_the_records_own_bytes():
-    values = [b'{"id":1}', b'{"id":2}\n', None, b"", b"{" * 41, b'{"id":"\xff"}', b' {"id":3} ']
-    rows, reasons = outcome_of(batch_of(values, line_breaks=True))
-    assert [row["id"] for row in rows.values()] == [1, 2, 3]
-    assert reasons == {
-        2: "the record has no value",
-        3: "invalid JSON at byte 0: expecting value",
-        4: "41 bytes; at most 40 are allowed",
-        5: "invalid UTF-8 at byte 7",
-    }
-
-
-def test_a_column_without_the_line_breaks_it_should_have_is_looked_at_closely():
-    assert lines_of(pa.array([b'{"id":1}x', b'{"id":2}x']), SMALL, with_breaks=True) is None
-
-
-def test_a_null_is_rejected_also_if_bytes_stand_where_it_is():
-    _, offsets, data = column_of([b'{"id":1}', b'{"id":2}']).buffers()
-    values = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\1"), offsets, data])
-    field = batch_of([], line_breaks=True).schema.field("value")
-    rows, reasons = outcome_of(pa.RecordBatch.from_arrays([values], schema=pa.schema([field])))
-    assert (list(rows), reasons) == ([0], {1: "the record has no value"})
-
-
-@pytest.mark.parametrize("line_breaks", [False, True])
-@pytest.mark.parametrize(
-    "values",
-    [
-        [b'{"id":1,"x":[{}', b"]}", b'{"id":2}{"id":3}'],
-        [b'{"id":1,"x":"}', b'{"}', b'{"id":2}{"id":3}'],
-        [b'{"id":1,"x":[{}', b',{"id":4}]}', b'{"id":2}{"id":3}'],
-        [b'{"id":1,"x":', b'{"id":4}}', b'{"id":2}{"id":3}'],
-        [b'{"id":2}{"id":3}', b'{"id":4}\0}', b'{"id":"5"}'],
-    ],
-)
-def test_pieces_of_documents_that_are_whole_together_are_all_rejected(values, line_breaks):
-    rows, reasons = outcome_of(batch_of([b'{"id":0}', *values], line_breaks=line_breaks))
-    assert (list(rows), sorted(reasons)) == ([0], [1, 2, 3])
-
-
 @pytest.mark.parametrize("line_breaks", [False, True])
 @pytest.mark.parametrize(
     ("value", "reason"),
@@ -150,14 +106,6 @@ def test_a_limit_is_kept_to_the_byte_among_many_rows(value, reason, line_breaks)
     assert len(rows) == (200 if reason else 201)
 
 
-@pytest.mark.parametrize("line_breaks", [False, True])
-def test_a_document_on_several_lines_needs_no_closer_look(monkeypatch, line_breaks):
-    monkeypatch.setattr("topology.payloads.columns._Reader._rewritten", None)
-    values = [b'{\n  "id": %d,\r\n  "name": "a"\n}' % number for number in range(3)]
-    rows, reasons = outcome_of(batch_of(values, line_breaks=line_breaks))
-    assert (len(rows), reasons) == (3, {})
-
-
 @given(st.lists(st.lists(st.sampled_from(b'{}[]"x'), max_size=12), min_size=1, max_size=8))
 def test_no_value_that_is_too_deep_passes_for_one_that_is_not(inner):
     values = [b"{" + bytes(each) + b"}" for each in inner]
@@ -165,29 +113,3 @@ def test_no_value_that_is_too_deep_passes_for_one_that_is_not(inner):
     for value in values:
         text = lines_of(column_of([value]), SMALL, with_breaks=True)
         assert text is None or screen(value) is None
-
-
-@given(st.integers(0, 30), st.integers(0, 30))
-def test_a_long_number_is_suspected_wherever_it_stands(before, after):
-    codes = np.frombuffer(b"x" * before + b"7" * 13 + b"x" * after, np.uint8)
-    assert SMALL.may_hide_a_long_number(codes)
-
-
-def test_threads_may_read_at_once():
-    read = json_columns(SCHEMA).function
-    wrong = [b'{"id":1}', b'{"id":"x"}']
-    batches = [
-        batch_of(
-            [b'{"id":%d,"name":"n"}' % (1000 * each + at) for at in range(800)], line_breaks=True
-        )
-        for each in range(16)
-    ]
-
-    def ids(each):
-        with pytest.raises(RejectRows):
-            read(batch_of(wrong, line_breaks=True))
-        return read(batches[each]).column("id").to_pylist()
-
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(ids, range(16)))
-    assert found == [list(range(1000 * each, 1000 * each + 800)) for each in range(16)]

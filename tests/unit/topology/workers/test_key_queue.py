@@ -12,8 +12,7 @@ from hypothesis.stateful import (
 )
 
 from topology.record import Reject
-from topology.workers.call import Call
-from topology.workers.key_queue import CallQueue, KeyQueue, WaitingCalls
+from topology.workers.key_queue import Call, CallQueue, KeyQueue, WaitingCalls
 
 
 def call(name, key="k", record_id=None, tree=None, partition=0):
@@ -43,65 +42,6 @@ def fail(queue, failed, error=None):
     queue.end(failed)
 
 
-def test_without_an_order_every_call_may_start_at_once():
-    queue = CallQueue()
-    queue.add([call("a"), call("b")])
-    assert queue.waiting() == [ord("a"), ord("b")]
-    assert names(take_all(queue)) == "ab"
-    assert not queue.held
-
-
-def test_a_key_has_one_call_at_a_time_and_other_keys_go_on():
-    queue = KeyQueue()
-    queue.add([call("a", 1), call("b", 1), call("c", 2)])
-    first, other = take_all(queue)
-    assert names([first, other]) == "ac"
-    assert queue.waiting() == [ord("b")]
-    queue.end(first)
-    assert names(take_all(queue)) == "b"
-
-
-def test_what_waits_behind_a_held_key_is_blocked_and_what_waits_its_turn_is_not():
-    queue = KeyQueue()
-    queue.add([call("a", 1), call("b", 1), call("c", 2), call("d", 2)])
-    assert blocked(queue) == []
-    first, _other = take_all(queue)
-    fail(queue, first)
-    assert blocked(queue) == [ord("b")]
-    queue.release([first.record_id])
-    assert blocked(queue) == []
-
-
-def test_a_failed_call_holds_its_key_until_its_record_comes_again_and_then_goes_first():
-    queue = KeyQueue()
-    queue.add([call("a"), call("b")])
-    fail(queue, queue.take())
-    queue.add([call("c")])
-    assert queue.take() is None
-    assert len(queue.held) == 1
-    queue.add([call("A", record_id=ord("a"), tree=7)])
-    again = queue.take()
-    assert (again.value, queue.held) == ("A", {})
-    queue.end(again)
-    second = queue.take()
-    queue.end(second)
-    assert names([second, *take_all(queue)]) == "bc"
-
-
-def test_every_value_of_a_record_that_comes_again_goes_before_the_others():
-    queue = KeyQueue()
-    queue.add([call("a"), call("b")])
-    fail(queue, queue.take())
-    record_id = ord("a")
-    queue.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
-    queue.add([call("C", record_id=record_id, tree=7)])
-    order = ""
-    while (one := queue.take()) is not None:
-        order += one.value
-        queue.end(one)
-    assert order == "ABCb"
-
-
 def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
     queue = KeyQueue()
     queue.add([call("a"), call("x"), call("y")])
@@ -118,25 +58,6 @@ def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
         order += one.value
         queue.end(one)
     assert order == "ABCDxy"
-
-
-def test_what_waits_behind_a_failed_call_and_shares_its_tree_is_dropped():
-    queue = KeyQueue()
-    queue.add(
-        [call("a", record_id=1, tree=1), call("b", record_id=1, tree=1), call("c", record_id=2)]
-    )
-    fail(queue, queue.take())
-    queue.add([call("d", record_id=1, tree=1)])  # from a bolt before that was slow
-    assert queue.waiting() == [2]
-    queue.release([1])
-    assert names(take_all(queue)) == "c"
-
-
-def test_a_call_that_failed_for_good_holds_nothing():
-    queue = KeyQueue()
-    queue.add([call("a"), call("b")])
-    fail(queue, queue.take(), Reject("no"))
-    assert names(take_all(queue)) == "b"
 
 
 def test_a_released_record_frees_every_key_it_holds():
@@ -174,19 +95,6 @@ def test_calls_of_a_suspended_partition_wait_until_it_is_resumed(kind):
     assert names(take_all(queue)) == "ac"
 
 
-@pytest.mark.parametrize("kind", [CallQueue, KeyQueue])
-def test_calls_of_a_partition_that_is_lost_never_start(kind):
-    queue = kind()
-    queue.add([call("a", 1, partition=3), call("b", 2, partition=4)])
-    queue.suspend(3)
-    queue.add([call("c", 3, partition=3)])
-    dropped = queue.drop(lambda one: one.partition == 3)
-    queue.resume(3)
-    assert names(dropped) == "ac"
-    assert names(take_all(queue)) == "b"
-    assert queue.num_waiting == 0
-
-
 def test_a_call_that_runs_names_its_partition_until_its_key_is_free():
     """It may fail when its partition is long lost, and would hold its key for another's record."""
     queue = KeyQueue()
@@ -198,46 +106,6 @@ def test_a_call_that_runs_names_its_partition_until_its_key_is_free():
     assert queue.holds(3)
     queue.release([one.record_id])
     assert not queue.holds(3)
-
-
-def test_a_record_that_waits_and_comes_again_and_again_waits_once_and_keeps_its_place():
-    queue = KeyQueue()
-    queue.add([call("a"), call("b"), call("c")])
-    fail(queue, queue.take())
-    for tree in range(1000, 1030):
-        queue.add([call("B", record_id=ord("b"), tree=tree)])
-    assert queue.num_waiting == 2
-    assert set(queue.waiting()) == {1029, ord("c")}
-    queue.release([ord("a")])
-    order = ""
-    while (one := queue.take()) is not None:
-        order += one.value
-        queue.end(one)
-    assert order == "Bc"
-
-
-def test_a_record_that_already_waits_again_is_not_waited_for():
-    """It failed elsewhere and was retried while its first call still ran here."""
-    queue = KeyQueue()
-    queue.add([call("a", record_id=1, tree=1), call("b", record_id=2)])
-    first = queue.take()
-    queue.add([call("A", record_id=1, tree=9), call("B", record_id=1, tree=9)])
-    fail(queue, first)
-    assert not queue.held
-    queue.add([call("C", record_id=1, tree=9)])
-    order = ""
-    while (one := queue.take()) is not None:
-        order += one.value
-        queue.end(one)
-    assert order == "ABCb"
-
-
-def test_a_lane_forgets_keys_that_nothing_waits_for():
-    queue = KeyQueue()
-    queue.add([call("a", 1), call("b", 1), call("c", 2)])
-    while (one := queue.take()) is not None:
-        queue.end(one)
-    assert not queue._keys
 
 
 class World(RuleBasedStateMachine):
@@ -421,38 +289,6 @@ def rest(waiting):
         taken.append(one.value)
     assert len(waiting) == 0
     return taken
-
-
-def test_calls_start_in_the_order_of_their_arrival():
-    waiting = filled(("a1", 1, 1), ("b1", 2, 2), ("a2", 1, 1), ("b2", 2, 2))
-    assert len(waiting) == 4
-    assert sorted(one.value for one in waiting) == ["a1", "a2", "b1", "b2"]
-    assert rest(waiting) == ["a1", "b1", "a2", "b2"]
-
-
-def test_all_values_of_a_record_that_comes_again_start_in_its_place():
-    waiting = filled(("b1", 2, 2), ("c1", 3, 3), ("b2", 2, 2), ("c2", 3, 3))
-    for value in ("B1", "B2", "B3"):
-        waiting.add(waiting_call(value, 2, 7))
-    assert len(waiting) == 5
-    assert rest(waiting) == ["B1", "B2", "B3", "c1", "c2"]
-
-
-def test_a_value_of_it_that_comes_late_starts_there_too():
-    waiting = filled(("b", 2, 2), ("c", 3, 3))
-    waiting.add(waiting_call("B1", 2, 7))
-    assert waiting.take().value == "B1"
-    waiting.add(waiting_call("B2", 2, 7))
-    assert rest(waiting) == ["B2", "c"]
-
-
-def test_a_record_that_leads_and_comes_yet_again_leads_with_the_new_try_alone():
-    waiting = filled(("c", 3, 3))
-    waiting.lead(7)
-    waiting.add(waiting_call("A1", 1, 7))
-    waiting.add(waiting_call("A2", 1, 7))
-    waiting.add(waiting_call("a1", 1, 8))
-    assert rest(waiting) == ["a1", "c"]
 
 
 def test_what_led_goes_on_after_the_record_that_failed_meanwhile():

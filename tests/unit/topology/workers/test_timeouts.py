@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from tests.support.step_workers import SECONDS, Bench
 from topology.bolt import Bolt, FunctionBolt, Kind
-from topology.steps import Order
 
 
 class Gate:
@@ -82,17 +81,6 @@ def test_no_more_threads_are_abandoned_than_there_are_workers():
         assert bench.figures().ended_since is None
 
 
-def test_no_timeout_means_no_expiry():
-    gate = Gate()
-    with Bench([FunctionBolt(gate.process, blocking=True)], Kind.BLOCKING) as bench:
-        bench.submit("slow")
-        gate.await_calls(1)
-        bench.pass_seconds(1e9)
-        assert bench.figures().timeouts == 0
-        gate.opened.set()
-        assert bench.take(1)[0].value == "slow"
-
-
 def test_calls_expire_in_time_whenever_they_start():
     gate = Gate()
     with gate.bench(workers=3) as bench:
@@ -109,28 +97,6 @@ def test_calls_expire_in_time_whenever_they_start():
         assert bench.figures().timeouts == 1
         bench.pass_seconds(0.1)
         assert bench.take(1)[0].tree == 1
-
-
-def test_the_time_out_of_a_step_goes_before_the_general_one():
-    gate = Gate()
-    with gate.bench(timeout_seconds=2.0) as bench:
-        bench.submit("slow")
-        gate.await_calls(1)
-        bench.pass_seconds(2.0)
-        assert "its 2 seconds" in str(bench.take(1)[0].error)
-
-
-def test_a_call_past_its_time_out_holds_its_key_like_any_failure():
-    gate = Gate()
-    with gate.bench(order=Order.KEY, key=lambda value: value[-1], workers=2) as bench:
-        bench.submit("slow1", "next1", "other2")
-        gate.await_calls(1)
-        assert bench.take(1)[0].value == "other2"
-        bench.pass_seconds(30.0)
-        assert isinstance(bench.take(1)[0].error, TimeoutError)
-        assert bench.runners.held
-        bench.runners.release([0])
-        assert bench.take(1)[0].value == "next1"
 
 
 def test_closing_does_not_wait_for_threads_that_are_stuck():
@@ -171,24 +137,6 @@ def test_a_tick_that_never_ends_is_a_failed_tick_and_stops_no_call():
         gate.opened.set()
 
 
-async def sleeper(value):
-    if value == "slow":
-        await asyncio.Event().wait()
-    return value
-
-
-def test_an_async_call_that_takes_too_long_is_cancelled_and_its_worker_goes_on():
-    with Bench([FunctionBolt(sleeper)], Kind.ASYNC, 30.0) as bench:
-        bench.submit("slow", "quick")
-        bench.wait_until(lambda: bench.figures().in_flight == 1)
-        bench.pass_seconds(30.0)
-        slow, quick = bench.take(2)
-        assert isinstance(slow.error, TimeoutError)
-        assert quick.value == "quick"
-        bench.wait_until(lambda: bench.figures().abandoned == 0)
-        assert (bench.figures().timeouts, bench.figures().late) == (1, 0)
-
-
 def test_an_async_call_that_will_not_be_cancelled_is_replaced():
     release = []
 
@@ -216,55 +164,6 @@ def test_an_async_call_that_will_not_be_cancelled_is_replaced():
         assert bench.figures().abandoned == 0
         bench.submit("quick")
         assert bench.take(1)[0].value == "quick"
-
-
-def test_an_async_call_that_is_cancelled_from_within_fails_and_its_worker_goes_on():
-    async def suicidal(value):
-        if value == "bad":
-            asyncio.current_task().cancel()
-            await asyncio.sleep(0)
-        if value == "worse":
-            raise asyncio.CancelledError
-        return value
-
-    with Bench([FunctionBolt(suicidal)], Kind.ASYNC) as bench:
-        bench.submit("bad", "worse", "good")
-        bad, worse, good = bench.take(3)
-    assert "was cancelled from within" in str(bad.error)
-    assert "was cancelled from within" in str(worse.error)
-    assert good.value == "good"
-
-
-@pytest.mark.parametrize("kind", [Kind.ASYNC, Kind.BLOCKING])
-def test_a_bolt_that_wants_to_end_the_process_only_fails_its_call(kind):
-    def leave(value):
-        raise SystemExit(value)
-
-    async def leave_too(value):
-        raise SystemExit(value)
-
-    with Bench([FunctionBolt(leave_too if kind is Kind.ASYNC else leave)], kind) as bench:
-        bench.submit(1, 2)
-        assert [str(call.error) for call in bench.take(2)] == [
-            f"bolt 'step' raised SystemExit({number})" for number in (1, 2)
-        ]
-
-
-def test_closing_cancels_async_calls_that_run():
-    cancelled = threading.Event()
-
-    async def wait(value):
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    with Bench([FunctionBolt(wait)], Kind.ASYNC) as bench:
-        bench.submit(1)
-        bench.wait_until(lambda: bench.figures().in_flight == 1)
-    assert cancelled.is_set()
-    assert bench.answers.empty()
 
 
 def test_an_async_bolt_that_blocks_its_loop_is_told_at_the_close():
@@ -310,12 +209,3 @@ def test_at_most_so_many_calls_run_at_once_as_there_are_workers(kind):
             bench.submit(*range(6))
         bench.take(60)
     assert peak == 3
-
-
-def test_while_the_owner_is_busy_answers_gather_behind_one_announcement():
-    with Bench([FunctionBolt(sleeper)], Kind.ASYNC, workers=2) as bench:
-        for value in range(20):
-            bench.submit(value)
-        bench.wait_until(lambda: bench.figures() == type(bench.figures())())
-        assert bench.answers.qsize() == 1
-        assert sorted(call.value for call in bench.take(20)) == list(range(20))

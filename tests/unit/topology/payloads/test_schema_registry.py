@@ -1,15 +1,23 @@
-"""Schemas are fetched on a thread of their own, and the owner waits a little, not for ever."""
+"""Fetching of schemas on an own thread, and cycles in Avro schemas."""
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.patience import seconds
-from topology.payloads.registry.fetching import AGAIN_SECONDS, FORGET_SECONDS, MOST, Fetching
-from topology.payloads.registry.patience import Patience
+from topology.payloads.schema_registry import (
+    AGAIN_SECONDS,
+    FORGET_SECONDS,
+    MOST,
+    CycleCheck,
+    Fetching,
+    Patience,
+    cycle_in,
+)
 from topology.record import Reject, Retry
 
 SECONDS = seconds(30.0)
@@ -59,13 +67,6 @@ class Held:
             raise self.error
 
 
-def test_what_answers_at_once_is_waited_for_and_done_on_the_thread(fetching):
-    where = []
-    fetching.fetch("a", lambda: where.append((threading.current_thread().name, fetching.here)))
-    assert where == [("schemas-test", True)]
-    assert not fetching.here
-
-
 def test_what_hangs_is_a_retry_and_asked_only_once(fetching):
     held = Held()
     for _ in range(3):
@@ -73,9 +74,16 @@ def test_what_hangs_is_a_retry_and_asked_only_once(fetching):
             spent(fetching).fetch("a", held)
     assert held.began.wait(SECONDS)
     held.let_go.set()
-    fetching._errands["a"].done.wait(SECONDS)
+    fetching._patience = Patience(SECONDS, 1.0)
     fetching.fetch("a", held)
     assert held.calls == 1
+
+
+def test_a_run_is_waited_for_on_the_fetching_thread(fetching):
+    where = []
+    fetching.fetch("a", lambda: where.append((threading.current_thread().name, fetching.is_here)))
+    assert where == [("schemas-test", True)]
+    assert not fetching.is_here
 
 
 def test_a_failure_is_left_alone_for_a_second_and_then_tried_again(fetching, clock):
@@ -101,25 +109,13 @@ def test_an_unknown_schema_is_believed_to_be_unknown_for_a_minute(fetching, cloc
         calls.append(clock.now)
         raise Reject("unknown")
 
-    for wait in (0, AGAIN_SECONDS, FORGET_SECONDS - AGAIN_SECONDS - 1):
-        clock.now += wait
+    for seconds_ in (0, AGAIN_SECONDS, FORGET_SECONDS - AGAIN_SECONDS - 1):
+        clock.now += seconds_
         with pytest.raises(Reject, match="unknown"):
             fetching.fetch("a", unknown)
     clock.now += 1
     fetching.fetch("a", lambda: None)
     assert len(calls) == 1
-
-
-def test_a_verdict_that_is_given_a_thousand_times_does_not_grow(fetching):
-    def unknown():
-        raise Reject("unknown")
-
-    lengths = []
-    for _ in range(5):
-        with pytest.raises(Reject) as caught:
-            fetching.fetch("a", unknown)
-        lengths.append(len(list(caught.traceback)))
-    assert lengths[1:] == lengths[1:2] * 4
 
 
 def test_what_is_remembered_is_bounded(fetching):
@@ -137,11 +133,10 @@ def test_what_is_remembered_is_bounded(fetching):
     with pytest.raises(Retry, match=f"{MOST} schemas"):
         spent(fetching).fetch("one more", held)
     held.let_go.set()
-    for errand in list(fetching._errands.values()):
-        assert errand.done.wait(SECONDS)
+    wait(fetching._fetches.values(), SECONDS)
     fetching._patience = Patience(SECONDS, 1.0)
     fetching.fetch("one more", held)
-    assert len(fetching._errands) == 0
+    assert len(fetching._fetches) == 0
 
 
 @given(
@@ -160,3 +155,40 @@ def test_all_waits_together_take_the_burst_and_a_share_of_the_time(steps, burst,
         now += wait
         waited += wait
         assert waited <= burst + share * now + 1e-6
+
+
+def record(name, *types):
+    fields = [{"name": f"f{index}", "type": kind} for index, kind in enumerate(types)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+INNER = record("x.B", "string", {"type": "int", "logicalType": "date"})
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        (["null", "long"], None),
+        (record("A", "long", ["null", "string"], {"type": "array", "items": "string"}), None),
+        (record("A", INNER, "x.B", ["null", "x.B"]), None),  # twice is not within itself
+        (record("A", {"type": "enum", "name": "E", "symbols": ["A"]}, "E"), None),
+        (record("A", {"type": {"type": "map", "values": "long"}}), None),
+        (record("A", "A"), "A"),
+        (record("A", {"type": "map", "values": ["null", "A"]}), "A"),
+        (record("A", record("B", {"type": "array", "items": ["null", "A"]})), "A"),
+        (record("A", INNER, record("C", ["null", "C"])), "C"),
+        ([INNER, record("A", ["null", "A"])], "A"),
+    ],
+)
+def test_cycle_in_an_avro_schema_is_found(schema, name):
+    assert cycle_in(schema) == name
+
+
+def test_avro_schema_is_walked_once_and_refused_each_time(monkeypatch):
+    check, bad = CycleCheck(), record("A", ["null", "A"])
+    for _ in range(2):
+        with pytest.raises(Reject, match="'A' of the schema may contain itself"):
+            check(bad)
+    check(INNER)
+    monkeypatch.setattr("topology.payloads.schema_registry.cycle_in", None)  # not called
+    check(INNER)
