@@ -328,7 +328,7 @@ def _python_type(kind: pa.DataType) -> Any:
         part = _python_type(kind.value_type)
         if part is not msgspec.Raw and kind.value_field.nullable:
             part = part | None
-        return list[part]
+        return list[part]  # type: ignore[valid-type]
     if pa.types.is_signed_integer(kind):
         most = 2 ** (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
