@@ -27,7 +27,7 @@ def run_tasks(
     Spark's; what they say is nowhere logged.
 
     Raises TaskRaised when the function has raised as often as Spark tries a task, and what
-    `SparkDriver.run` raises. Then some of the tasks may have run, or still do for a moment.
+    `SparkJobs.run` raises. Then some of the tasks may have run, or still do for a moment.
     """
     if not tasks:
         return []
