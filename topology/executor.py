@@ -361,12 +361,11 @@ def _joined(parts: Sequence[Outcome]) -> Outcome:
 def _one(found: list[tuple[int, Delivery]], num_parts: int) -> Delivery:
     """Join the deliveries of several blocks; each comes with the first index of its block."""
     delivery = found[0][1]
-    values = [*_values(delivery)]
-    tasks = None if delivery.tasks is None else list(delivery.tasks)
-    for _start, each in found[1:]:
-        values += _values(each)
-        if tasks is not None:
-            tasks += each.tasks or ()
+    # No vectorised bolt makes columns here.
+    values = list(chain.from_iterable(cast("list[Any]", each.piece) for _, each in found))
+    tasks = None
+    if delivery.tasks is not None:
+        tasks = list(chain.from_iterable(each.tasks or () for _, each in found))
     is_whole = len({start for start, _ in found}) == len(found) == num_parts
     if is_whole and all(each.parents is None for _, each in found):
         parents = None
@@ -378,10 +377,6 @@ def _one(found: list[tuple[int, Delivery]], num_parts: int) -> Delivery:
             ]
         )
     return Delivery(delivery.boundary, values, parents, delivery.origin, tasks)
-
-
-def _values(delivery: Delivery) -> list[Any]:
-    return cast("list[Any]", delivery.piece)  # no vectorised bolt makes columns here
 
 
 THREADS = 2

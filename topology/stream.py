@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -378,7 +379,7 @@ class Stream(Generic[T]):
             names = [key] if isinstance(key, str) else key
             is_named = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
             expect(names and is_named, "keyed_by()", key, "names of fields, or a function")
-            of = _FieldsKey(tuple(names))
+            of = partial(key_of, names=tuple(names))
         return Stream(self._names, replace(self.ends, order=Order.KEY, key=of))
 
     def ordered(self) -> "Stream[T]":
@@ -390,15 +391,6 @@ class Stream(Generic[T]):
         """Refuse a method that would silently lose the order."""
         if self.ends.order is not Order.NONE:
             raise InvalidTopology(f"found {what} after keyed_by() or ordered(), expected then()")
-
-
-@dataclass(frozen=True)
-class _FieldsKey:
-    names: tuple[str, ...]
-
-    def __call__(self, value: Any) -> Hashable:
-        key: Hashable = key_of(value, self.names)
-        return key
 
 
 def _grouping(place: str, grouping: Grouping | None, ends: Ends) -> Grouping:
