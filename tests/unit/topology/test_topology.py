@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from sinks.state.memory import MemoryState
 
 import headrace.sinks
 from headrace import (
@@ -29,6 +28,7 @@ from headrace.sinks import (
     SparkSink,
     Staged,
 )
+from sinks.state.store import MemoryState
 from tests.support.front import Front
 from topology.aggregates import count
 from topology.bolt import Kind, VectorisedBolt, kind_of
