@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from topology.complaints import text_of
+from topology.monitoring import text_of
 
 HIDDEN = "***"
 

@@ -28,7 +28,7 @@ from service.observability.snapshot import (
     TraceStatistics,
 )
 from service.pipeline.reference_tables import ReferenceStatistics
-from topology.histogram import BOUNDS, Distribution
+from topology.monitoring import BOUNDS, Distribution
 from topology.workers.runners import RunnerStatistics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

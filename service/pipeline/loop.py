@@ -22,8 +22,8 @@ from service.pipeline.failures import FailureHandler
 from service.pipeline.router import Router
 from service.pipeline.sink_buffer import SinkBuffer
 from service.pipeline.trees import TreeTracker
-from topology.histogram import distributions_of
-from topology.workers.call import Answers, TickFailed
+from topology.monitoring import distributions_of
+from topology.workers.key_queue import Answers, TickFailed
 
 _IDLE_SECONDS = 0.02
 _NET_CONTAINERS = 500_000

@@ -18,7 +18,7 @@ from service.observability.snapshot import (
     TraceStatistics,
 )
 from service.pipeline.reference_tables import ReferenceStatistics
-from topology.histogram import BOUNDS
+from topology.monitoring import BOUNDS
 from topology.workers.runners import RunnerStatistics
 
 NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+")

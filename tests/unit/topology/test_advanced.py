@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.support.advanced_step import Bench, Draining, Scripted, emitted, failures, run
+from tests.support.advanced_step import Bench, Scripted, emitted, failures, run
 from topology.advanced import NO_TREE
 from topology.errors import BoltError
 from topology.record import SKIP
