@@ -378,7 +378,7 @@ def test_a_bolt_can_be_opened_again(world):
 
 def test_a_registry_needs_a_url_or_a_client():
     for wrong in (Registry, lambda: Registry("http://a", client=MockWorld().client)):
-        with pytest.raises(InvalidTopology, match="the url, or a client"):
+        with pytest.raises(InvalidTopology, match="either a url or a client"):
             wrong()
 
 

@@ -104,7 +104,7 @@ def test_misfit_rows_are_rejected_before_a_spark_step(
     staged = front.stage(Batch(1, [mixed], 2, good.shares))
     assert (list(staged.rejected), staged.num_rows) == ([0], 1)
     front.discard(staged)
-    with pytest.raises(SinkFailed, match=r"does not take 1 rows of what Spark step 'even' gives"):
+    with pytest.raises(SinkFailed, match=r"rejected 1 output rows of Spark step 'even'"):
         front.stage(group(1, 2, 1_000))
     assert len(table.files()) == 0
     front.close()

@@ -13,7 +13,7 @@ import pytest
 from examples.flights import bolts, columns, publish, tables
 from examples.flights.malformed import damaged
 from examples.flights.rows import Airport, Flight, FlightEvent
-from headrace import Record, Reject
+from headrace import SKIP, Record, Reject
 from tests.oracles import flights as oracle
 from topology.calls import call_each, call_fan_out
 from topology.schema import schema_of
@@ -41,6 +41,10 @@ def enrich() -> bolts.Enrich:
     bolt = bolts.Enrich()
     bolt.open()
     return bolt
+
+
+def test_a_cancelled_flight_is_skipped() -> None:
+    assert bolts.keep_flown(flight(dep_time=None)) is SKIP
 
 
 @pytest.mark.parametrize("number", range(9))

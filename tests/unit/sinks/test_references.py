@@ -117,7 +117,7 @@ def test_what_was_appended_since_is_there_with_the_next_load(tmp_path: Path):
         ("a.csv", 'k,v\n1,"he ""said"" x"\n', 'a.csv, line 2: .* allowed are \\\\" for quotes'),
         ("a.csv", 'k,v\n1,"x\ny"\n', "a.csv, line 2: .* or not in this line"),
         ("a.csv", "k\n\xff\n", "a.csv.*can't decode byte"),
-        ("a.csv", "v\n1\n", "no column 'k'; there are v"),
+        ("a.csv", "v\n1\n", "found no column 'k', expected it among v"),
         ("a.json", '{"k":1}\n{"k":\n', r"a.json, line 2: .*; Spark may read it: .*\"json.`…`\""),
         ("a.json", '{"k":1}\n7\n', "a.json, line 2: Expected `object | array`, got `int`"),
         ("a.json", '{"k":1}\n{"k":"x"}\n', "column 'k' is int64, and once not: "),

@@ -142,7 +142,7 @@ def test_a_row_that_does_not_fit_the_sink_ends_the_run(
 ) -> None:
     sink = ApartSink(pa.schema({"number": pa.int8()}), can=can)
     step = passage(driver, sink, tmp_path)
-    said = "sink 'table' does not take . rows of what Spark step 'even' gives, and nobody knows"
+    said = "sink 'table' rejected . output rows of Spark step 'even', whose records are unknown"
     with pytest.raises(SinkFailed, match=said):
         step.stage(group(2, 1000))
     assert len(sink.discarded) == 1
@@ -153,7 +153,7 @@ def test_row_refused_at_the_commit_ends_the_run() -> None:
         raise RowsRejected({0: "no"})
 
     front = ThroughSpark(spark_step(lambda frame: frame, None, None), ForeachSink(refuses))
-    with pytest.raises(SinkFailed, match="nobody knows which records they are of: no"):
+    with pytest.raises(SinkFailed, match="whose records are unknown: no"):
         front.commit(Staged((), 1, ([1],)))
 
 

@@ -23,7 +23,7 @@ def state(key: Any = str, store: PostgresState | None = None) -> State:
 
 
 def test_a_jdbc_url_is_refused() -> None:
-    with pytest.raises(InvalidTopology, match=r"\APostgresState: found a URL of JDBC's"):
+    with pytest.raises(InvalidTopology, match=r"\APostgresState: found a JDBC URL"):
         PostgresState("jdbc:postgresql://db/shop", "words")
 
 
@@ -49,7 +49,7 @@ def test_values_that_come_back_as_they_were_are_taken() -> None:
     ],
 )
 def test_others_are_refused_where_the_topology_is_made(key: Any, value: Any, said: str) -> None:
-    with pytest.raises(InvalidSchema, match=rf"state 'words' in table 'words': {said}.*; allowed"):
+    with pytest.raises(InvalidSchema, match=rf"state 'words' in table 'words': {said}.*; expected"):
         state(key).sink({"v": value})
 
 
@@ -62,7 +62,7 @@ def test_rows_whose_key_the_database_cannot_hold_are_told_by_their_place() -> No
     refused = store.refused(pa.table({"word": words, "day": pa.array([1] * 5)}))
     assert refused == {
         1: "column 'word': found NUL in a text",
-        3: "found a key of 2002 bytes; up to 2000 are allowed",
+        3: "found a key of 2002 bytes, expected at most 2000",
     }
 
 

@@ -172,9 +172,9 @@ def test_what_a_reducer_raises_ends_the_run_and_changes_nothing() -> None:
 def test_a_sum_without_room_ends_the_run() -> None:
     kept = Kept()
     kept.put([{"word": "a", "x": 2**62}], [])
-    with pytest.raises(SinkFailed, match="'x': a sum has no room in int64"):
+    with pytest.raises(SinkFailed, match="'x': a sum overflows int64"):
         kept.put([{"word": "a", "x": 2**62}], [])
-    with pytest.raises(SinkFailed, match="a sum has no room in int64"):
+    with pytest.raises(SinkFailed, match="a sum overflows int64"):
         kept.put([{"word": "b", "x": 2**62}, {"word": "b", "x": 2**62}], [])
 
 
