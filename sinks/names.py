@@ -220,5 +220,5 @@ def compared(wanted: pa.Schema, found: pa.Schema) -> "tuple[list[str], list[pa.F
 
 
 def lacks(name: str, adding: str) -> str:
-    """Say that a table lacks a column, which `adding` would add."""
+    """Describe a column that a table lacks and that `adding` would add."""
     return f"column '{name}' is not in the table; {adding} would add it"

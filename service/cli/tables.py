@@ -203,7 +203,7 @@ class _Job:
         try:
             with _opened(parts, step) as table:
                 result = work(table)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other tables have their turn
+        except Exception as error:  # noqa: BLE001 - the others have their turn
             return TableRow(step.name, kind, "failed", self.nothing, describe(error))
         outcome = "dry_run" if self.dry_run else self.done
         outcome = "nothing_to_do" if result == self.nothing else outcome

@@ -62,7 +62,7 @@ _SPOOL = ".headrace-spool"
 
 
 class EngineRuntime(NamedTuple):
-    """Where an engine runs: in a process, or in a test's."""
+    """The clock and the randomness of an engine."""
 
     clock: Callable[[], float] = time.monotonic
     rng: random.Random | None = None

@@ -209,7 +209,14 @@ class StagingCommitter(SinkCommitter):
         self._first = 1  # the number of the lowest of these
         self._closed_at = reader.emitted()
 
-    def add(self, sink: str, piece: Piece, trees: Trees, edges: Edges | None, now: float) -> None:  # noqa: ARG002 - see BatchCommitter
+    def add(
+        self,
+        sink: str,
+        piece: Piece,
+        trees: Trees,
+        edges: Edges | None,  # noqa: ARG002 - see BatchCommitter
+        now: float,  # noqa: ARG002
+    ) -> None:
         record_ids = self._trees.record_ids(trees)  # -1 where an attempt was abandoned
         self._sinks[sink].add(piece, record_ids, *self._sections_of(record_ids))
 
@@ -235,7 +242,13 @@ class StagingCommitter(SinkCommitter):
         for sink in self._sinks.values():
             sink.discard_attempt(record_id, index)
 
-    def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002 - as TransactionCommitter
+    def step(
+        self,
+        now: float,  # noqa: ARG002
+        *,
+        flush: bool,
+        plan: bool = True,  # noqa: ARG002 - as TransactionCommitter
+    ) -> bool:
         """Close, stage and resolve the sections that can be; True if anything moved.
 
         Raises SinkFailed.

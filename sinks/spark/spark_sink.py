@@ -211,7 +211,7 @@ class SparkSink(Sink[Row]):
             if self._write is not None:
                 self._write(rows, number)
             elif self.format == "table":
-                insert = f"INSERT INTO {self.name} BY NAME SELECT * FROM {{rows}}"  # noqa: S608 - checked
+                insert = f"INSERT INTO {self.name} BY NAME SELECT * FROM {{rows}}"  # noqa: S608
                 session.sql(insert, rows=rows)
             else:
                 writer = rows.write.format(self.format).mode("append")

@@ -23,20 +23,20 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 209,
-    "lines": 48_340,
-    "files under 60 lines": 11,
+    "files": 196,
+    "lines": 47_690,
+    "files under 60 lines": 7,
     "files over 600 lines": 0,
-    "lines over 100 characters": 17,
+    "lines over 100 characters": 1,
     "entries of service": 16,
-    "class names twice": 5,
-    "module names twice": 11,
-    "docstrings that ask": 43,
-    "constructors over 8 parameters": 3,
-    "pass-through methods": 82,
-    "methods of one statement": 466,
+    "class names twice": 0,
+    "module names twice": 4,
+    "docstrings that ask": 0,
+    "constructors over 8 parameters": 1,
+    "pass-through methods": 77,
+    "methods of one statement": 453,
     "import cycles": 0,
-    "lines of tests": 86_500,
+    "lines of tests": 82_100,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -527,3 +527,16 @@ def test_slow_group_gets_more_time_with_each_attempt(tmp_path: Path) -> None:
     assert told == [2, 4, 8, 8, 8]
     said = (e["error"] for e in logged if e["event"] == "range_group_failed")
     assert "raise [spark] job_deadline_seconds: the range stays as it is" in next(said)
+
+
+def test_rows_staged_by_a_stale_attempt_are_discarded(tmp_path: Path) -> None:
+    here = HereSink()
+    with Driving(tmp_path, sinks=[here], ranges=RangePolicy(5, 0.01, 2)) as drives:
+        drives.executors.gate.clear()
+        drives.send(*values("a", 10))
+        drives.until(lambda: len(drives.executors.names) == 2)
+        drives.executors.errors["ranges-1-1"] = OSError("lost")
+        drives.executors.gate.set()
+        drives.finish()
+        assert here.rows == values("a", 10)
+        drives.until(lambda: not list(tmp_path.glob("*/files/*")))
