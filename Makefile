@@ -79,14 +79,13 @@ simulate: $(READY)  ## Simulate a million steps, and see that every deliberate f
 soak: $(READY)  ## Simulate a thousand times as many: make soak STEPS=1000000000.
 	@$(BIN)/python -m tests.simulation --no-mutants --steps $(STEPS)
 
-FAULTS = @$(BIN)/python -m tests.faults $(if $(REPORT),--report $(REPORT)) \
-	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES))
+FAULTS = @$(BIN)/python -m tests.faults $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES))
 
 crash: $(READY)  ## Kill the process everywhere, for every sink: make crash CASES=delta,topic:any.
 	$(FAULTS) --suite sinks $(if $(CRASH_SEED),--seed $(CRASH_SEED))
 
 faults: $(READY)  ## Hit every crash point, play the fault matrix: make faults CASES=C07,K02.
-	$(FAULTS) $(if $(FAULTS_SEED),--seed $(FAULTS_SEED))
+	$(FAULTS) $(if $(REPORT),--report $(REPORT)) $(if $(FAULTS_SEED),--seed $(FAULTS_SEED))
 
 chaos: $(READY)  ## Replicas come and go at random: make chaos MINUTES=10; a steady hour: CASES=soak MINUTES=60.
 	$(FAULTS) --suite chaos $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))

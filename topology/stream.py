@@ -367,7 +367,7 @@ class Stream(Generic[T]):
         return Stream(self._names, Ends(tuple(lists), "what merge() gives"))
 
     def keyed_by(self, key: str | Sequence[str] | Callable[[T], Hashable]) -> "Stream[T]":
-        """Call the next bolt for one value per key at a time, in the order of arrival.
+        """Call the next bolt for one value per key at a time, in the order of the records' arrival.
 
         `key` is a field's name, several, or a function of the value. Different keys run
         concurrently. A call that is retried holds its key until then.

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from partition.errors import KafkaUnavailable, StoreError, StoreUnavailable
-from partition.interfaces import Catalogue, StoredOffset, Topic
+from partition.errors import KafkaUnavailable, OwnershipLost, StoreError, StoreUnavailable
+from partition.interfaces import Catalogue, Claimed, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
 from topology.masking import escaped
@@ -138,6 +138,14 @@ def done(asked: Future[T], what: str) -> T:
     except TimeoutError:
         reason = f"no answer in {ASK_SECONDS:g} seconds; it may be carried out yet"
         raise StoreUnavailable(what, reason) from None
+
+
+def claimed(store: OffsetStore, partition: Partition, what: str) -> Claimed:
+    """Claim a partition; once more where a session ended meanwhile. Raises as the store does."""
+    try:
+        return done(store.claim(partition), what)
+    except OwnershipLost:
+        return done(store.claim(partition), what)
 
 
 def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | StoreError | None:

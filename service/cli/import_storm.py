@@ -31,6 +31,7 @@ from service.cli.common import (
     Target,
     answer,
     answers,
+    claimed,
     configured,
     describe,
     done,
@@ -403,7 +404,7 @@ def _begin(store: OffsetStore, row: ImportRow) -> Position:
     if row.storm is None or row.log is None:
         raise AssertionError(row.outcome)
     position = Position(row.storm.offset, None, row.log.topic_id)
-    claim = done(store.claim(row.partition), "a first offset")
+    claim = claimed(store, row.partition, "a first offset")
     if claim.stored is not None:
         raise StoreConflict(str(row.partition), f"offset {claim.stored.offset}, just stored")
     done(store.begin(row.partition, position), "a first offset")

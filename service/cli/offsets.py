@@ -26,6 +26,7 @@ from service.cli.common import (
     Why,
     answer,
     answers,
+    claimed,
     configured,
     describe,
     done,
@@ -321,7 +322,7 @@ def _store(
     position = Position(row.to, row.log.leader_epoch, row.log.topic_id)
     stored: StoredOffset | None = None
     try:
-        claim = done(pipeline.store.claim(partition), "a move")
+        claim = claimed(pipeline.store, partition, "a move")
     except (StoreMissing, StoreCorrupt):
         if pipeline.topology.reliability == "exactly-once":  # the count of transactions is lost
             raise

@@ -29,14 +29,14 @@ class OpenSinks:
     failed: dict[str, str] = field(default_factory=dict)
 
     def committed(self, lines: Sequence[str]) -> "dict[str, Sequence[Committed]]":
-        """Ask each sink about the lines; one that raises is moved to `failed`."""
+        """Ask each sink about the lines; `failed` names one that raises until it answers."""
         found: dict[str, Sequence[Committed]] = {}
-        for name, ask in list(self.ask.items()):
+        for name, ask in self.ask.items():
+            self.failed.pop(name, None)
             try:
                 found[name] = ask(lines)
             except Exception as error:  # noqa: BLE001 - the others, and what is stored, are shown
                 self.failed[name] = describe(error)
-                del self.ask[name]
         return found
 
 

@@ -218,9 +218,12 @@ class EmbeddedServer(ABC):
             if not _is_locked_by_us(lock):
                 _log.warning("embedded_server_left_behind_stopped", server=self.name, pid=pid)
             while pid and not _is_locked_by_us(lock):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-                    os.kill(pid, signal.SIGCONT)  # a frozen one could not end
+                if _has_open(pid, self._file("pid")):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                        os.kill(pid, signal.SIGCONT)  # a frozen one could not end
+                elif time.monotonic() > ends:
+                    raise StateDirInUse(f"{self.state_dir} belongs to processes that {pid} left")
                 if time.monotonic() > ends:
                     number = signal.SIGKILL
                 time.sleep(_POLL_SECONDS)
@@ -232,7 +235,8 @@ class EmbeddedServer(ABC):
             self._owner_lock = None
 
     def _noted(self, suffix: str) -> int:
-        return int(self._file(suffix).read_text(encoding="ascii") or 0)
+        words = self._file(suffix).read_text(encoding="ascii").split()
+        return int(words[0]) if words and words[0].isdigit() else 0
 
     def _stored_ports(self) -> tuple[int, ...]:
         try:
@@ -240,7 +244,7 @@ class EmbeddedServer(ABC):
         except FileNotFoundError:
             return ()
         ports = tuple(int(word) for word in text.split())
-        return ports if self._port in (None, ports[0]) else ()
+        return ports if ports and self._port in (None, ports[0]) else ()
 
     def _start_on_free_ports(self) -> None:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -384,6 +388,16 @@ def _ephemeral_start() -> int:
         return int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return _USUAL_EPHEMERAL_START
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """Whether a process has a file open, as a server has its lock; True where nobody can tell."""
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    try:
+        return any(each.resolve() == file.resolve() for each in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
 
 
 def _is_locked_by_us(file: IO[bytes]) -> bool:

@@ -168,7 +168,9 @@ class Submissions:
         failure: Exception | None = None
         try:
             if job.is_cancelled:
-                raise RuntimeError(f"range group {job.number} was cancelled before it ran")  # noqa: TRY301
+                raise RuntimeError(  # noqa: TRY301
+                    f"range group {job.number} was cancelled before it ran"
+                )
             results = tuple(self._executors.run(job.name, job.tasks))
         except Exception as error:  # noqa: BLE001 - the owner judges it
             failure = error

@@ -279,17 +279,19 @@ class RangeFetcher:
     def _check_progress(self, *, has_more: bool) -> None:
         """Give up, all at once, the ranges of which nothing new was heard for long.
 
-        Where the client `has_more` of others, theirs may come behind it: its memory is bounded.
+        Where the client `has_more` of others, theirs may come behind it: its memory is bounded. A
+        log that ends before its range is short whatever others bring.
         """
         now = self._clock()
         silent: list[Partition] = []
         for partition, queue in self._reading.items():
-            if has_more or queue.is_held or queue.fetched_to >= queue.end:
+            is_short = queue.is_short and self._client.available
+            is_excused = has_more and not is_short
+            if is_excused or queue.is_held or queue.fetched_to >= queue.end:
                 queue.asked_since = None
                 continue
             if queue.asked_since is None:
                 queue.asked_since = now
-            is_short = queue.is_short and self._client.available
             patience = 1 if is_short else self._ranges[partition].patience
             if now - queue.asked_since < patience * _SILENT_SECONDS:
                 continue

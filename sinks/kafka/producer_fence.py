@@ -230,7 +230,7 @@ class ProducerFence:
         self._claimed: dict[str, LineClaim] = {}  # by line; valid while the producer is open
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """LineClaim the lines, then return what is committed of each. Raises SinkFenced."""
+        """Claim the lines, then return what is committed of each. Raises SinkFenced."""
 
         def claim() -> list[Committed]:
             self._claim(fences)

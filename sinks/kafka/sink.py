@@ -100,7 +100,7 @@ class KafkaTopicSink(Sink[Row]):
             )
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """LineClaim the lines and fence whoever claimed them before; see the contract."""
+        """Claim the lines and fence whoever claimed them before; see the contract."""
         if not fences:
             return []  # and nobody owns anything
         return self._owned().fence(fences)

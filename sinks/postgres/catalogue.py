@@ -208,8 +208,8 @@ def _fits(  # noqa: PLR0911 - one for each family of types
 # The catalogue
 
 _SHAPE = """\
-(SELECT md5(string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull,
-        a.attgenerated, a.attidentity), ',' ORDER BY a.attnum))
+(SELECT coalesce(md5(string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull,
+        a.attgenerated, a.attidentity), ',' ORDER BY a.attnum)), '')
  FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"""
 
 SHAPE = f"SELECT c.oid || ' ' || {_SHAPE} FROM pg_class c WHERE c.oid = to_regclass($1)"

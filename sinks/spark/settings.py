@@ -127,7 +127,8 @@ def settings(
     come last.
     """
     merged = {**_DEFAULTS, "spark.app.name": app_name}
-    if path := [os.path.abspath(each) for each in python_path if os.pathsep not in each]:  # noqa: PTH100
+    absolute = map(os.path.abspath, python_path)
+    if path := [each for each in absolute if os.pathsep not in each]:
         merged["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(path)
         merged["spark.executorEnv.PYTHONSAFEPATH"] = "1"  # else the current folder is the first
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}

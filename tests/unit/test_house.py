@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 196,
-    "lines": 47_690,
+    "lines": 47_720,
     "files under 60 lines": 7,
     "files over 600 lines": 0,
     "lines over 100 characters": 1,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 77,
     "methods of one statement": 453,
     "import cycles": 0,
-    "lines of tests": 82_100,
+    "lines of tests": 82_130,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -74,7 +74,7 @@ class Crowd:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 connection.request("GET", "/metrics")
                 answer = connection.getresponse()
-                status = answer.status if b"headrace_service_sunk" in answer.read() else 0
+                status = answer.status if b"headrace_service_written" in answer.read() else 0
             connection.close()
             self.answers.append((status, time.monotonic() - began))
 

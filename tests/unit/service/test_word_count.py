@@ -1,7 +1,6 @@
 """Counting words while bolts, commits and whole runs fail: the counts are those of a Counter.
 
-On both engines, in memory. `tests/acceptance/test_word_count.py` does it with real servers and
-kill -9.
+On both engines, in memory.
 """
 
 import random

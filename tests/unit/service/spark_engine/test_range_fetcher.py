@@ -182,6 +182,19 @@ def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
     assert raised.value.cause.offset == 12  # type: ignore[attr-defined]
 
 
+def test_short_log_fails_though_another_range_brings_records() -> None:
+    world = World(10)
+    world.begin(ranged(0, 12, 0), ranged(0, 5, 1))
+    for _ in range(3):
+        world.log.append(B, b"more")
+        world.take(100)
+        world.now += 10
+    world.now += 10
+    world.log.append(B, b"more")
+    with pytest.raises(RangeUnreadable, match="its log ends there"):
+        world.take(100)
+
+
 def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
     """Promise 10: their leader is gone, and the group must not wait for them for ever."""
     world = World()
