@@ -13,6 +13,7 @@ import pytest
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
+from sinks.storage import Storage
 from tests.support import delta_table
 from tests.support.delta_table import LINE, SCHEMA, group, write
 from tests.support.iceberg_table import SparkTable, racing
@@ -136,7 +137,7 @@ def test_delta_writer_loses_nothing_during_maintenance(tmp_path: Path, spark: Sp
         table.sink().expire()
 
     context = multiprocessing.get_context("spawn")
-    written = (str(tmp_path), SECOND, 1, 30)
+    written = (Storage(str(tmp_path)), SECOND, 1, 30)
     beside(context.Process(target=delta_table.racing, args=written), maintain)
     assert min(figures.values()) > 0, figures
     assert table.numbers() == [1, *range(1001, 1031)]
