@@ -53,7 +53,7 @@ def run(bench: Bench) -> Result:
 
 
 def bytes_per_tree(in_flight: int, batch: int = 1_000) -> float:
-    """What an acker holds per tree after it has grown from its default size."""
+    """Return the bytes per tree of an acker that has grown from its default size."""
     acker = Acker(timeout_seconds=30)
     for first in range(0, in_flight, batch):
         owners = np.arange(first, min(first + batch, in_flight), dtype=np.int64)

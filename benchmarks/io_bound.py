@@ -143,7 +143,7 @@ def is_slow(number: int) -> bool:
 
 
 def kind(number: int, *, with_slow: bool) -> bytes:
-    """How a record's value begins: what says how long its call waits."""
+    """Return the prefix of a record's value, which says how long its call waits."""
     return _SLOW if with_slow and is_slow(number) else _FAST
 
 

@@ -39,7 +39,7 @@ PRICED = pa.schema(  # what a row of the table holds
 
 
 class Contents(NamedTuple):
-    """What is in a table, in numbers that do not depend on the order of its rows."""
+    """A table's contents, in numbers that do not depend on the order of its rows."""
 
     rows: int
     order_ids: int  # the sum of all

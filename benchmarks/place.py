@@ -16,7 +16,7 @@ from benchmarks import order_table
 from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
 from benchmarks.order_table import PRICED
 from headrace import Topology
-from service import wiring as service_parts
+from service import wiring
 from service.config.connections import StorageConfig
 from service.config.settings import Config
 from service.jars.resolver import resolve
@@ -77,10 +77,10 @@ class Place:
             self.spark.run(lambda session: self.kind.create(session, self.uri), group="create")
 
     def wired(self, target: str) -> Callable[[Topology, Config], Parts]:
-        """What makes the parts of a run on the spark engine, which uses this Spark, too."""
+        """Return a function that wires a run on the spark engine with this Spark."""
 
         def wired(topology: Topology, config: Config) -> Parts:
-            with mock.patch.object(service_parts, "spark_for", return_value=self.spark):
+            with mock.patch.object(wiring, "spark_for", return_value=self.spark):
                 return wire(topology, config, target)
 
         return wired

@@ -148,7 +148,7 @@ class Publisher:
 
 
 def due(seconds: float, per_second: int, records: int) -> int:
-    """How many records should have been sent so long after the first."""
+    """Return the number of records due `seconds` after the first."""
     return min(records, 1 + int(seconds * per_second))
 
 

@@ -107,7 +107,7 @@ def check_rows(runs: Runs) -> None:
 
 
 class Comparison:
-    """What was measured. Ratios are medians over the rounds, each to the same round's other one.
+    """Figures of variants. Ratios are medians over the rounds, each to the same round's other one.
 
     `against` says which one of the others each variant is held against. Raises SystemExit if
     the variants have not made the same rows.

@@ -59,7 +59,7 @@ session_timeout_seconds = {session}
 
 
 class Stored(NamedTuple):
-    """What is stored of a partition."""
+    """A partition's stored state."""
 
     offset: int
     epoch: int
@@ -172,7 +172,7 @@ class Processes:
         wait_for(f"{len(names)} replicas hold {self._partitions} partitions", is_settled)
 
     def stored(self, numbers: Iterable[int]) -> dict[int, Stored]:
-        """What is stored of partitions; of one that nobody has claimed yet, nothing."""
+        """Return the stored state of partitions that somebody has claimed."""
         base = f"/headrace/{self._name}/{self._name}/partition_"
         asked = {number: self._client.get_async(f"{base}{number}") for number in numbers}
         found = {}
@@ -248,7 +248,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class OfReplicas:
-    """What so many replicas of so many partitions did."""
+    """Figures of one number of replicas and partitions."""
 
     partitions: int
     replicas: int
@@ -283,7 +283,7 @@ class Replicated:
 
     @property
     def goals(self) -> list[Goal]:
-        """What is held to the promise: takeovers, and writes that do not grow with partitions."""
+        """The goals: takeovers, and writes that do not grow with partitions."""
         slowest = max(each.claimed_seconds for each in self.many.takeovers)
         most = self.many.replicas * (1 / COMMIT_SECONDS + _REPORTS_PER_SECOND)
         return [

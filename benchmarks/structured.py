@@ -1,4 +1,4 @@
-"""What the table suites hold Headrace against: PySpark's Structured Streaming.
+"""The peer of the table suites: PySpark's Structured Streaming.
 
 Spark's own Kafka source, native steps only (no Python worker runs), trigger `availableNow`, and
 the table's own sink, which is exactly once by its checkpoint (Delta, Iceberg) or its log of
@@ -75,7 +75,7 @@ def _measured(session: Any, query: Any, there: Place, name: str) -> Figures:
 
 
 def writer(query: Any, there: Place, name: str) -> Any:
-    """What writes a query's rows, with a checkpoint on a local disk, wherever the table lies."""
+    """Return the writer of a query's rows, with a checkpoint on a local disk."""
     return query.writeStream.option("checkpointLocation", f"{there.folder}/{name}-checkpoint")
 
 
@@ -102,7 +102,7 @@ def priced(session: Any, held: Any, job: Job, offsets: str, most: int | None = N
 
 
 def priced_orders(records: Any, held: Any) -> Any:
-    """What becomes of Kafka's columns, with the table of users.
+    """Return the enriched columns of Kafka's records, with the table of users.
 
     Parse, join, multiply, filter.
     """

@@ -168,7 +168,7 @@ class Submissions:
         failure: Exception | None = None
         try:
             if job.is_cancelled:
-                raise RuntimeError(  # noqa: TRY301
+                raise RuntimeError(  # noqa: TRY301 - its result, as any other error is
                     f"range group {job.number} was cancelled before it ran"
                 )
             results = tuple(self._executors.run(job.name, job.tasks))

@@ -211,6 +211,7 @@ class SparkSink(Sink[Row]):
             if self._write is not None:
                 self._write(rows, number)
             elif self.format == "table":
+                # The name was checked when the topology was made.
                 insert = f"INSERT INTO {self.name} BY NAME SELECT * FROM {{rows}}"  # noqa: S608
                 session.sql(insert, rows=rows)
             else:
