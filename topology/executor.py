@@ -43,7 +43,7 @@ from topology.vectorised import call_columns, columns_of, columns_of_values
 
 # Results of three functions for 2,000 records are megabytes, and have left a core's own caches
 # before the next function reads them, or they are freed. Those of a few hundred records stay there.
-BLOCK_RECORDS = 256
+BLOCK_RECORDS = 512
 _LEAST_ROWS = 256  # that are converted to columns: each call of Arrow has its price
 
 _CALLS = {Kind.FUNCTION: call_each, Kind.FAN_OUT: call_fan_out}
