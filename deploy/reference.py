@@ -30,7 +30,7 @@ METRICS = Path("docs/reference/metrics.md")
 CONFIGURATION = Path("docs/reference/configuration.md")
 PROMISES = Path("docs/promises.md")
 STORM = Path("docs/storm.md")
-WITHOUT_TESTS = Path("docs/decisions/0016-storms-fifty-five.md")
+WITHOUT_TESTS = Path("docs/decisions/0016-tests-for-storms-fifty-five-faults.md")
 
 _BLOCK = re.compile(r"(<!-- ([a-z]+)(?:: (\d+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _NUMBERS = r"((?:\d+(?:, | and )?)+)(?!\.?\d)"
