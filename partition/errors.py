@@ -1,10 +1,8 @@
 """Errors of the partition package. A class's `text` is its message, filled from its fields.
 
-A TransactionError or StoreError of a partition means that it is lost: nothing more of it is
-emitted. After a KafkaError what was read of it is still committed.
+A partition with a TransactionError or StoreError is lost: nothing more of it is emitted.
 """
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import dataclass_transform
@@ -13,37 +11,36 @@ _PUT_BACK = "offsets were put back or removed, or two pipelines share a name"
 _REPLAY_GUIDE = "see docs/how-to/when-a-replay-differs.md"
 
 
-@dataclass_transform()
 class PartitionError(Exception):
-    """Reading a partition, or storing its offset, failed. Subclasses are dataclasses."""
+    """Reading a partition, or storing its offset, failed."""
+
+
+@dataclass_transform()
+class _Facts(PartitionError):
+    """An error with fields, which its `text` names."""
 
     text = ""
 
-    def __init__(self, *message: object) -> None:
-        super().__init__(*message)
-
     def __init_subclass__(cls) -> None:
-        if inspect.get_annotations(cls):
-            dataclass(eq=False, repr=False)(cls)
+        dataclass(eq=False, repr=False)(cls)
 
     def __str__(self) -> str:
-        return self.text.format_map(vars(self)) if self.text else super().__str__()
+        return self.text.format_map(vars(self))
 
 
 # Reading Kafka
 
 
 class KafkaError(PartitionError):
-    def __init__(self, *message: object) -> None:
-        super().__init__(*message)
+    """A partition cannot be read on. What was read of it is still committed."""
 
 
-class TopicMissing(KafkaError):
+class TopicMissing(_Facts, KafkaError):
     topic: str
     text = "topic '{topic}' does not exist; create it, or correct its name"
 
 
-class CountsDiffer(KafkaError):
+class CountsDiffer(_Facts, KafkaError):
     counts: Mapping[str, int]
 
     def __str__(self) -> str:
@@ -56,7 +53,7 @@ class CountsDiffer(KafkaError):
         )
 
 
-class KafkaUnavailable(KafkaError):
+class KafkaUnavailable(_Facts, KafkaError):
     """No broker answered in time; it may answer later."""
 
     what: str
@@ -67,18 +64,15 @@ class KafkaUnavailable(KafkaError):
 class KafkaFailed(KafkaError):
     """Kafka refuses, or the client cannot go on; trying again cannot help."""
 
-    def __init__(self, *message: object) -> None:
-        super().__init__(*message)
 
-
-class KafkaMisconfigured(KafkaFailed):
+class KafkaMisconfigured(_Facts, KafkaFailed):
     """A property of Kafka's client is unknown, of a wrong value, or not the user's to set."""
 
     reason: str
     text = "kafka: {reason}; allowed: librdkafka's properties of a consumer"
 
 
-class OffsetOutOfRange(KafkaError):
+class OffsetOutOfRange(_Facts, KafkaError):
     partition: object
     offset: int
     reason: str = ""
@@ -89,7 +83,7 @@ class OffsetOutOfRange(KafkaError):
         return f"{self.partition} does not hold offset {self.offset}, the next to read{why}"
 
 
-class SourceLost(KafkaError):
+class SourceLost(_Facts, KafkaError):
     partition: object
     reason: str
     offset: int
@@ -100,7 +94,7 @@ class SourceLost(KafkaError):
     )
 
 
-class CorruptRecord(KafkaError):
+class CorruptRecord(_Facts, KafkaError):
     partition: object
     offset: int
     reason: str = ""
@@ -116,11 +110,8 @@ class CorruptRecord(KafkaError):
 class TransactionError(PartitionError):
     """Open transactions differ between the store, the sinks and the log."""
 
-    def __init__(self, *message: object) -> None:
-        super().__init__(*message)
 
-
-class ReplayDiffers(TransactionError):
+class ReplayDiffers(_Facts, TransactionError):
     partition: object
     txid: int
     expected: str
@@ -128,7 +119,7 @@ class ReplayDiffers(TransactionError):
     text = "{partition} transaction {txid} was of {expected}, but {found}; " + _REPLAY_GUIDE
 
 
-class SinkAhead(TransactionError):
+class SinkAhead(_Facts, TransactionError):
     partition: object
     sink: str
     found: int
@@ -139,7 +130,7 @@ class SinkAhead(TransactionError):
     )
 
 
-class StoreBehind(TransactionError):
+class StoreBehind(_Facts, TransactionError):
     """A sink knows a later epoch of a partition than the offset store, where nobody raised it."""
 
     partition: object
@@ -151,7 +142,7 @@ class StoreBehind(TransactionError):
     )
 
 
-class SinkStateLost(TransactionError):
+class SinkStateLost(_Facts, TransactionError):
     partition: object
     sink: str
     found: int
@@ -162,7 +153,7 @@ class SinkStateLost(TransactionError):
     )
 
 
-class KindChanged(TransactionError):
+class KindChanged(_Facts, TransactionError):
     partition: object
     stored: str
     asked: str
@@ -178,11 +169,8 @@ class KindChanged(TransactionError):
 class StoreError(PartitionError):
     """An offset could not be stored or read, and trying again cannot help (rights, size)."""
 
-    def __init__(self, *message: object) -> None:
-        super().__init__(*message)
 
-
-class StoreUnavailable(StoreError):
+class StoreUnavailable(_Facts, StoreError):
     """The offset store did not answer; whether there is an offset is not known."""
 
     what: str
@@ -190,19 +178,19 @@ class StoreUnavailable(StoreError):
     text = "the offset store does not answer {what}: {reason}"
 
 
-class StoreCorrupt(StoreError):
+class StoreCorrupt(_Facts, StoreError):
     path: str
     found: str
     needed: str = 'a JSON object with a string "topology"."id" and an integer "offset" from 0'
     text = "{path} cannot be read: {found}; {needed} is needed"
 
 
-class StoreMissing(StoreError):
+class StoreMissing(_Facts, StoreError):
     path: str
     text = "{path} is missing, but an offset was stored there; restore or move it"
 
 
-class StoreForeign(StoreError):
+class StoreForeign(_Facts, StoreError):
     path: str
     found: str
     ours: str
@@ -212,13 +200,13 @@ class StoreForeign(StoreError):
     )
 
 
-class StoreConflict(StoreError):
+class StoreConflict(_Facts, StoreError):
     path: str
     found: str
     text = "{path} exists already and holds {found}; load it instead"
 
 
-class Fenced(StoreError):
+class Fenced(_Facts, StoreError):
     """Someone else stored an offset for a partition since this process did.
 
     This process no longer owns the partition and must not emit or commit anything of it.
@@ -229,25 +217,25 @@ class Fenced(StoreError):
     text = "{partition} has been taken over: {found}"
 
 
-class OwnershipLost(StoreError):
+class OwnershipLost(_Facts, StoreError):
     partition: object
     text = "the session that held {partition} has ended; claim it again"
 
 
-class GivenUp(StoreError):
+class GivenUp(_Facts, StoreError):
     partition: object
     why: str
     text = "{partition} is given up: {why}"
 
 
-class OffsetWouldMoveBack(StoreError):
+class OffsetWouldMoveBack(_Facts, StoreError):
     partition: object
     stored: int
     offset: int
     text = "{partition} is stored at offset {stored}; {offset} would move it back"
 
 
-class ReplicaReplaced(StoreError):
+class ReplicaReplaced(_Facts, StoreError):
     """Another process has registered under our replica's name: what was ours is the other's."""
 
     name: str
@@ -258,7 +246,7 @@ class ReplicaReplaced(StoreError):
     )
 
 
-class StormUnreadable(StoreError):
+class StormUnreadable(_Facts, StoreError):
     path: str
     found: str
     needed: str

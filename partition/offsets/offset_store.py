@@ -18,6 +18,8 @@ guarantees, whatever the network does:
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple, TypeVar, cast
 
 import structlog
@@ -26,31 +28,40 @@ from partition.errors import (
     Fenced,
     OffsetWouldMoveBack,
     OwnershipLost,
+    StoreConflict,
     StoreCorrupt,
     StoreError,
+    StoreForeign,
     StoreMissing,
 )
 from partition.interfaces import Claimed, Progress, StoredOffset
-from partition.offsets.ownership import (
-    Access,
-    Holdings,
-    KnownNode,
-    NodeNames,
-    claim,
-    make,
-    owner_of,
-)
+from partition.offsets.ownership import Holdings, KnownNode, NodeNames
 from partition.offsets.requests import (
+    RETRY_SECONDS,
     CheckNode,
+    CreateNode,
     NodeChanged,
+    NodeExists,
     Operation,
+    Pause,
     ReplyLost,
     SessionEnded,
     SetNode,
     Steps,
+    Write,
+    read,
     size_of,
 )
-from partition.offsets.znode import OffsetNode, Writer, encode, incarnation_path
+from partition.offsets.znode import (
+    OffsetNode,
+    TopicNode,
+    Writer,
+    decode,
+    decode_topic,
+    encode,
+    encode_topic,
+    incarnation_path,
+)
 from partition.records import Partition, Position, Transactions
 
 log = structlog.get_logger()
@@ -122,7 +133,11 @@ class OffsetStore(ABC):
         wrote since this store held the partition: it raises Fenced then, and StoreMissing where
         nothing says any more that an offset was stored.
         """
-        return self._submit(self._claim(partition, self.session, adopt, again), claims=partition)
+        if again:
+            steps = self._claim_again(partition)
+        else:
+            steps = self._in_session(partition, self._claim_asked(partition, self.session, adopt))
+        return self._submit(steps, claims=partition)
 
     def begin(
         self,
@@ -136,8 +151,8 @@ class OffsetStore(ABC):
         `partitions` is how many its topic has. It is kept with the first that is begun, so that
         those added later can be told. Raises StoreConflict when there is a position already.
         """
-        steps = self._first(partition, position, partitions, transactions, restore=False)
-        return self._submit(steps)
+        steps = self._make(partition, position, partitions, transactions)
+        return self._submit(self._in_session(partition, steps))
 
     def move(
         self,
@@ -152,7 +167,8 @@ class OffsetStore(ABC):
         dropped: their rows may come twice, and `transactions_dropped` is logged. Logs
         `offset_moved` with both offsets and the reason. Raises as `commit` refuses.
         """
-        return self._submit(self._move(partition, position, reason, transactions))
+        steps = self._move(partition, position, reason, transactions)
+        return self._submit(self._in_session(partition, steps))
 
     def commit(
         self, progress: Mapping[Partition, Progress]
@@ -173,24 +189,184 @@ class OffsetStore(ABC):
         """Drop every ownership. A generator under way must get SessionEnded next."""
         self._held.end_session()
 
+    # Reading
+
     def _load(self, partition: Partition) -> Steps[StoredOffset | None]:
         while True:
-            try:
-                known = yield from self._access().node(partition)
-            except SessionEnded:
-                continue
-            return None if known is None else known.node.stored
+            with suppress(SessionEnded):
+                known = yield from self._node(partition)
+                return None if known is None else known.node.stored
+
+    def _node(self, partition: Partition) -> Steps[KnownNode | None]:
+        path = self._names.path(partition)
+        raw = yield from read(path)
+        return None if raw is None else KnownNode(raw.version, decode(path, raw.data))
+
+    def _topic(self, topic: str) -> Steps[tuple[TopicNode, int | None]]:
+        """Return a topic's node and its version; None if there is no node."""
+        path = self._names.topic_path(topic)
+        raw = yield from read(path)
+        node = TopicNode() if raw is None else decode_topic(path, raw.data)
+        self._held.begun[topic] = node.begun
+        return node, None if raw is None else raw.version
+
+    # Writing
+
+    def _write(self, operations: Sequence[Operation]) -> Steps[dict[str, int]]:
+        """Return versions by path. Raises NodeChanged, NodeExists, ReplyLost."""
+        versions = yield Write(tuple(operations))
+        paths = [operation.path for operation in operations]
+        return dict(zip(paths, cast("list[int]", versions), strict=True))
+
+    def _in_session(self, partition: Partition, steps: Steps[T]) -> Steps[T]:
+        try:
+            return (yield from steps)
+        except SessionEnded:  # it may have been done
+            raise self._held.drop(partition, OwnershipLost(partition)) from None
+
+    def _note_begun(
+        self, partition: Partition, partitions: int | None = None
+    ) -> Steps[list[Operation]]:
+        """Return the write that notes in the topic's node that a partition was begun, if needed.
+
+        `partitions` is how many the topic has; it is noted with the first.
+        """
+        if partition.number in self._held.begun.get(partition.topic, ()):
+            return []
+        node, version = yield from self._topic(partition.topic)
+        if partition.number in node.begun:
+            return []
+        first = node.first if node.begun else partitions
+        data = encode_topic(replace(node, begun=node.begun | {partition.number}, first=first))
+        path = self._names.topic_path(partition.topic)
+        return [CreateNode(path, data) if version is None else SetNode(path, data, version)]
+
+    # Claims
+
+    def _claim_again(self, partition: Partition) -> Steps[Claimed]:
+        while True:
+            with suppress(SessionEnded):
+                return (yield from self._claim(partition, again=True))
+
+    def _claim_asked(self, partition: Partition, asked_in: int, adopt: bool) -> Steps[Claimed]:
+        if self.session != asked_in:
+            raise SessionEnded
+        return (yield from self._claim(partition, adopt=adopt))
 
     def _claim(
-        self, partition: Partition, asked_in: int, adopt: bool, again: bool
+        self, partition: Partition, *, adopt: bool = False, again: bool = False
     ) -> Steps[Claimed]:
-        while again or self.session == asked_in:
+        path, held = self._names.path(partition), self._held
+        tried: dict[Writer, Claimed] = {}
+        epoch: int | None = None
+        while True:
+            found = yield from self._found(partition, again=again)
+            if isinstance(found, Claimed):
+                return found
+            stored, writer = found.node.stored, found.node.writer
+            if writer in tried:  # its reply was lost
+                held.take(partition, found)
+                return tried[writer]
+            last = held.is_last_write(partition, found)
+            # Else the former owner committed meanwhile; and `again` may fence nobody.
+            if epoch not in {None, stored.epoch} or (again and not last):
+                raise held.drop(partition, Fenced(partition, found.owner))
+            epoch = stored.epoch
+            foreign = stored.topology_id != self._names.topology_id
+            if foreign and not adopt:
+                raise StoreForeign(path, stored.topology_id, self._names.topology_id)
+            attempt = held.next_writer()
+            incarnation, operations = yield from _incarnation(path, found.node, attempt)
+            operations += yield from self._note_begun(partition)
+            node = OffsetNode(replace(stored, epoch=epoch + 1), attempt, incarnation)
+            taken = Claimed(node.stored, topic_begun=True, foreign=foreign, uninterrupted=last)
+            tried[attempt] = taken
+            if last:  # else a claim that begins anew must not take this write for an old one
+                held.wrote(partition, found.version + 1, attempt)
+            operations.append(SetNode(path, encode(partition, node), found.version))
+            # The topic's node before the partition's, and that before what is below it.
+            operations.sort(key=lambda operation: operation.path.count("/"))
             try:
-                return (yield from claim(self._access(), partition, adopt=adopt, again=again))
-            except SessionEnded:
-                if not again:
-                    break
-        raise self._held.drop(partition, OwnershipLost(partition))
+                versions = yield from self._write(operations)
+            except (NodeChanged, NodeExists):
+                continue
+            except ReplyLost:
+                yield Pause(RETRY_SECONDS)
+            else:
+                held.take(partition, KnownNode(versions[path], node))
+                return taken
+
+    def _found(self, partition: Partition, *, again: bool) -> Steps[KnownNode | Claimed]:
+        """Read the node to claim, or end the claim of a partition that was never begun.
+
+        One that was ours (`again`) was begun, whatever the server says: all of it was deleted.
+        """
+        path, damaged = self._names.path(partition), self._held.damaged
+        for is_second in (False, True):
+            raw = yield from read(path)
+            if raw is not None:
+                try:
+                    return KnownNode(raw.version, decode(path, raw.data))
+                except StoreCorrupt:
+                    damaged[partition] = raw.version
+                    raise
+            if is_second or again:
+                break
+            topic = (yield from self._topic(partition.topic))[0]
+            if partition.number not in topic.begun:
+                damaged[partition] = None
+                was_there = topic.first is not None and partition.number < topic.first
+                return Claimed(None, topic_begun=bool(topic.begun), was_there=was_there)
+            # It may have been begun between the two readings.
+        damaged[partition] = None
+        raise self._held.drop(partition, StoreMissing(path))
+
+    # First positions, moves, commits
+
+    def _make(
+        self,
+        partition: Partition,
+        position: Position,
+        partitions: int | None = None,
+        transactions: Transactions | None = None,
+        *,
+        restore: bool = False,
+    ) -> Steps[None]:
+        """Store a first position; with `restore` also where a node was lost or is unreadable."""
+        path, held = self._names.path(partition), self._held
+        corrupt = held.damaged.get(partition) if restore else None
+        # Each rise of the epoch is one of the version, so this is above any there was.
+        epoch = 1 if corrupt is None else corrupt + 2
+        writer = held.next_writer()
+        incarnation = _drawn(writer)
+        node = OffsetNode(self._names.stored(position, epoch, transactions), writer, incarnation)
+        data = encode(partition, node)
+        write = CreateNode(path, data) if corrupt is None else SetNode(path, data, corrupt)
+        while True:
+            held.begun.pop(partition.topic, None)  # the operator may have cleared it
+            operations = yield from self._note_begun(partition, partitions)
+            begun = not operations
+            if restore or not begun:
+                below = CreateNode(incarnation_path(path, incarnation), b"")
+                try:
+                    versions = yield from self._write([*operations, write, below])
+                except (NodeChanged, NodeExists):
+                    pass
+                except ReplyLost:
+                    yield Pause(RETRY_SECONDS)
+                else:
+                    held.take(partition, KnownNode(versions[path], node))
+                    return
+            raw = yield from read(path)
+            if raw is None:
+                if corrupt is not None or (begun and not restore):
+                    raise StoreMissing(path)
+            elif raw.version != corrupt:
+                found = KnownNode(raw.version, decode(path, raw.data))
+                if found.node.writer != writer:
+                    raise StoreConflict(path, f"offset {found.node.stored.offset}")
+                held.take(partition, found)  # ours, its reply was lost
+                return
 
     def _move(
         self,
@@ -200,19 +376,17 @@ class OffsetStore(ABC):
         transactions: Transactions | None,
     ) -> Steps[None]:
         """Set an owned partition's node; or make it, after a claim that found no offset."""
-        known = self._held.owned(partition)
+        known = self._held.owned.get(partition)
         if known is None and partition not in self._held.damaged:
             raise self._held.refusal(partition)
         if known is None:
-            yield from self._first(partition, position, None, transactions, restore=True)
+            yield from self._make(partition, position, None, transactions, restore=True)
         else:
             refused: dict[Partition, StoreError] = {}
-            at = self._access()
-            change = change_to(at, partition, known, position, transactions)
-            yield from set_all(at, [change], refused)
+            yield from self._set([self._update(partition, known, position, transactions)], refused)
             if partition in refused:
                 raise refused[partition]
-            _tell_dropped(partition, known.node.stored, transactions)
+            _log_dropped(partition, known.node.stored, transactions)
         log.info(
             "offset_moved",
             partition=str(partition),
@@ -226,67 +400,84 @@ class OffsetStore(ABC):
     ) -> Steps[Mapping[Partition, StoreError]]:
         refused: dict[Partition, StoreError] = {}
         changes: list[Update] = []
-        at = self._access()
         for partition, each in progress.items():
-            asked, transactions = each.position, each.transactions
-            known = self._held.owned(partition)
+            known = self._held.owned.get(partition)
             if known is None:
                 refused[partition] = self._held.refusal(partition)
                 continue
-            stored = known.node.stored
+            stored, asked = known.node.stored, each.position
             before = stored.position
             if asked.offset < before.offset:
                 refused[partition] = OffsetWouldMoveBack(partition, before.offset, asked.offset)
                 continue
             position = _merged(before, asked)
-            if (position, transactions) != (before, stored.transactions):
-                changes.append(change_to(at, partition, known, position, transactions))
-        for batch in _batches(changes):
-            yield from set_all(at, batch, refused)
+            if (position, each.transactions) != (before, stored.transactions):
+                changes.append(self._update(partition, known, position, each.transactions))
+        try:
+            for batch in _batches(changes):
+                yield from self._set(batch, refused)
+        except SessionEnded:  # what is stored of them is stored once more when they are ours again
+            return {each.partition: OwnershipLost(each.partition) for each in changes} | refused
         for change in changes:
             if change.node.stored.transactions is None and change.partition not in refused:
-                _tell_dropped(change.partition, change.known.node.stored, None)
+                _log_dropped(change.partition, change.known.node.stored, None)
         return refused
 
-    def _access(self) -> Access:
-        return Access(self._names, self._held, self._held.session)
-
-    def _first(
+    def _update(
         self,
         partition: Partition,
+        known: KnownNode,
         position: Position,
-        partitions: int | None,
         transactions: Transactions | None,
-        *,
-        restore: bool,
+    ) -> "Update":
+        """Return the update that stores a position and its transactions. Raises ValueError."""
+        stored = self._names.stored(position, known.node.stored.epoch, transactions)
+        node = OffsetNode(stored, self._held.next_writer(), known.node.incarnation)
+        return Update(partition, self._names.path(partition), known, node, encode(partition, node))
+
+    def _set(self, batch: Sequence["Update"], refused: dict[Partition, StoreError]) -> Steps[None]:
+        """Write until each is known to be done, or known to be impossible: then it is `refused`."""
+        held = self._held
+        for each in batch:
+            held.wrote(each.partition, each.known.version + 1, cast("Writer", each.node.writer))
+        pending = {each.partition: each for each in batch}
+        while pending:
+            tried = list(pending.values())
+            operations = [each for change in tried for each in change.operations()]
+            try:
+                versions = yield from self._write(operations)
+            except (NodeChanged, ReplyLost) as reason:
+                log.warning("commit_read_back", partitions=len(tried), reason=type(reason).__name__)
+            else:
+                for each in tried:
+                    held.take(each.partition, KnownNode(versions[each.path], each.node))
+                return
+            yield from self._read_back(tried, pending, refused)
+            if pending:
+                yield Pause(RETRY_SECONDS)
+
+    def _read_back(
+        self,
+        tried: Sequence["Update"],
+        pending: dict[Partition, "Update"],
+        refused: dict[Partition, StoreError],
     ) -> Steps[None]:
-        at = self._access()
-        try:
-            yield from make(at, partition, position, partitions, transactions, restore=restore)
-        except SessionEnded:  # it may have been done
-            raise self._held.drop(partition, OwnershipLost(partition)) from None
-
-
-def _tell_dropped(
-    partition: Partition, before: StoredOffset, transactions: Transactions | None
-) -> None:
-    """Log open transactions that no commit finished: their rows may come twice."""
-    if before.transactions is None:
-        return
-    kept = set() if transactions is None else {each.txid for each in transactions.open}
-    done = 0 if transactions is None else transactions.committed
-    txids = [each.txid for each in before.transactions.open]
-    dropped = [txid for txid in txids if txid > done and txid not in kept]
-    if dropped:
-        log.warning("transactions_dropped", partition=str(partition), txids=dropped)
-
-
-def _merged(stored: Position, asked: Position) -> Position:
-    """Return `asked`, at the same offset with the fields that only `stored` has."""
-    if asked.offset != stored.offset:
-        return asked
-    leader_epoch = stored.leader_epoch if asked.leader_epoch is None else asked.leader_epoch
-    return Position(asked.offset, leader_epoch, asked.topic_id or stored.topic_id)
+        """Remove from `pending` what has landed, and what never can."""
+        for change in tried:
+            partition = change.partition
+            try:
+                found = yield from self._node(partition)
+            except StoreCorrupt as error:
+                reason: StoreError | None = error
+            else:
+                if found is not None and found.node.writer == change.node.writer:
+                    self._held.take(partition, found)
+                    del pending[partition]
+                    continue
+                reason = yield from _why_not(change, found)
+            if reason is not None:
+                refused[partition] = self._held.drop(partition, reason)
+                del pending[partition]
 
 
 class Update(NamedTuple):
@@ -302,20 +493,6 @@ class Update(NamedTuple):
         yield SetNode(self.path, self.data, self.known.version)
         if self.node.incarnation is not None:
             yield CheckNode(incarnation_path(self.path, self.node.incarnation))
-
-
-def change_to(
-    at: Access,
-    partition: Partition,
-    known: KnownNode,
-    position: Position,
-    transactions: Transactions | None,
-) -> Update:
-    """Return the update that stores a position and its transactions. Raises ValueError."""
-    stored = at.names.stored(position, known.node.stored.epoch, transactions)
-    node = OffsetNode(stored, at.held.next_writer(), known.node.incarnation)
-    data = encode(partition, node)
-    return Update(partition, at.names.path(partition), known, node, data)
 
 
 def _batches(changes: Iterable[Update]) -> Iterator[list[Update]]:
@@ -335,65 +512,53 @@ def _batches(changes: Iterable[Update]) -> Iterator[list[Update]]:
         yield batch
 
 
-def set_all(
-    at: Access, batch: Sequence[Update], refused: dict[Partition, StoreError]
-) -> Steps[None]:
-    """Write until each is known to be done, or known to be impossible: then it is `refused`."""
-    pending = {change.partition: change for change in batch}
-    held = at.held
-    for change in batch:
-        held.wrote(change.partition, change.known.version + 1, cast("Writer", change.node.writer))
-    try:
-        while pending:
-            tried = list(pending.values())
-            operations = [each for change in tried for each in change.operations()]
-            try:
-                versions = yield from at.write(operations)
-            except (NodeChanged, ReplyLost) as reason:
-                log.warning("commit_read_back", partitions=len(tried), reason=type(reason).__name__)
-            else:
-                for change in tried:
-                    held.take(change.partition, KnownNode(versions[change.path], change.node))
-                return
-            yield from _read_back(at, tried, pending, refused)
-            if pending:
-                yield from at.pause()
-    except SessionEnded:
-        refused.update((partition, OwnershipLost(partition)) for partition in pending)
-
-
-def _read_back(
-    at: Access,
-    tried: Sequence[Update],
-    pending: dict[Partition, Update],
-    refused: dict[Partition, StoreError],
-) -> Steps[None]:
-    """Remove from `pending` what has landed, and what never can."""
-    for change in tried:
-        partition = change.partition
-        try:
-            found = yield from at.node(partition)
-        except StoreCorrupt as error:
-            reason: StoreError | None = error
-        else:
-            if found is not None and found.node.writer == change.node.writer:
-                at.held.take(partition, found)
-                del pending[partition]
-                continue
-            reason = yield from _why_not(at, change, found)
-        if reason is not None:
-            refused[partition] = at.held.drop(partition, reason)
-            del pending[partition]
-
-
-def _why_not(at: Access, change: Update, found: KnownNode | None) -> Steps[StoreError | None]:
+def _why_not(change: Update, found: KnownNode | None) -> Steps[StoreError | None]:
     """Return why a write can never land; None while it can."""
     if found is None:
         return StoreMissing(change.path)
     if found != change.known:
-        return Fenced(change.partition, owner_of(found.node))
+        return Fenced(change.partition, found.owner)
     if found.node.incarnation is not None:
         below = incarnation_path(change.path, found.node.incarnation)
-        if (yield from at.read(below)) is None:
+        if (yield from read(below)) is None:
             return Fenced(change.partition, f"{change.path} was deleted and made anew")
     return None
+
+
+def _merged(stored: Position, asked: Position) -> Position:
+    """Return `asked`, at the same offset with the fields that only `stored` has."""
+    if asked.offset != stored.offset:
+        return asked
+    leader_epoch = stored.leader_epoch if asked.leader_epoch is None else asked.leader_epoch
+    return Position(asked.offset, leader_epoch, asked.topic_id or stored.topic_id)
+
+
+def _log_dropped(
+    partition: Partition, before: StoredOffset, transactions: Transactions | None
+) -> None:
+    """Log open transactions that no commit finished: their rows may come twice."""
+    if before.transactions is None:
+        return
+    kept = set() if transactions is None else {each.txid for each in transactions.open}
+    done = 0 if transactions is None else transactions.committed
+    txids = [each.txid for each in before.transactions.open]
+    dropped = [txid for txid in txids if txid > done and txid not in kept]
+    if dropped:
+        log.warning("transactions_dropped", partition=str(partition), txids=dropped)
+
+
+def _incarnation(
+    path: str, node: OffsetNode, attempt: Writer
+) -> Steps[tuple[str, list[Operation]]]:
+    """Return the name of the node's incarnation, and operations that make or check it."""
+    if node.incarnation is not None:
+        below = incarnation_path(path, node.incarnation)
+        if (yield from read(below)) is not None:
+            return node.incarnation, [CheckNode(below)]
+    drawn = _drawn(attempt)  # for Storm's node, or one that was put back by hand
+    return drawn, [CreateNode(incarnation_path(path, drawn), b"")]
+
+
+def _drawn(writer: Writer) -> str:
+    """Name an incarnation after the write that makes it: no other has the name."""
+    return f"{writer.process}-{writer.sequence}"

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 ANY_VERSION = -1
+RETRY_SECONDS = 0.1
 _MORE_BYTES = 64  # of an operation in a request, for what is neither its path nor its data
 
 
@@ -119,6 +120,25 @@ class SessionEnded(Exception):
     """
 
 
+def asked(request: "Read | Children") -> Steps[Any]:
+    """Ask again while replies are lost."""
+    while True:
+        try:
+            return (yield request)
+        except ReplyLost:
+            yield Pause(RETRY_SECONDS)
+
+
+def read(path: str) -> Steps[ZNode | None]:
+    found: ZNode | None = yield from asked(Read(path))
+    return found
+
+
+def children(path: str) -> Steps[list[str] | None]:
+    found: list[str] | None = yield from asked(Children(path))
+    return found
+
+
 def missing_parents(operations: Iterable[Operation]) -> list[str]:
     """Return the parents to make before a write, but for those that the write names itself."""
     operations = tuple(operations)
@@ -174,8 +194,8 @@ def run_all(
     for run in runs:
         run.start()
     while under_way := [(run, run.request) for run in runs if run.request is not None]:
-        waits = [_result(partial(send, request)) for _, request in under_way]
-        replies = [wait if isinstance(wait, BaseException) else _result(wait) for wait in waits]
+        waits = [result_of(partial(send, request)) for _, request in under_way]
+        replies = [wait if isinstance(wait, BaseException) else result_of(wait) for wait in waits]
         if session_ended():
             replies = [reply if _is_final(reply) else SessionEnded() for reply in replies]
         for (run, _), reply in zip(under_way, replies, strict=True):
@@ -187,7 +207,8 @@ def _is_final(reply: Reply | BaseException) -> bool:
     return isinstance(reply, BaseException) and not isinstance(reply, passing)
 
 
-def _result(call: Callable[[], T]) -> T | BaseException:
+def result_of(call: Callable[[], T]) -> T | BaseException:
+    """Return the error that a call raises in place of its result."""
     try:
         return call()
     except BaseException as error:  # noqa: BLE001 - the generator is told, whatever it is

@@ -128,10 +128,6 @@ _decoder = msgspec.json.Decoder(_Read)
 _versions = msgspec.json.Decoder(_Versioned)
 
 
-def node_path(root: str, pipeline: str, partition: Partition) -> str:
-    return f"{root.rstrip('/')}/{pipeline}/{partition.topic}/partition_{partition.number}"
-
-
 def incarnation_path(path: str, incarnation: str) -> str:
     return f"{path}/incarnation-{incarnation}"
 
@@ -223,10 +219,6 @@ class TopicNode:
 class _Begun(msgspec.Struct, omit_defaults=True):
     begun: list[int] = []
     first: int | None = None
-
-
-def topic_path(root: str, pipeline: str, topic: str) -> str:
-    return f"{root.rstrip('/')}/{pipeline}/{topic}"
 
 
 def decode_topic(path: str, data: bytes) -> TopicNode:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Protocol, TypeVar, cast
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -30,7 +30,7 @@ import structlog
 from partition.errors import ReplicaReplaced, StoreCorrupt, StoreError
 from partition.offsets.requests import (
     ANY_VERSION,
-    Children,
+    RETRY_SECONDS,
     CreateEphemeral,
     CreateNode,
     DeleteNode,
@@ -38,15 +38,14 @@ from partition.offsets.requests import (
     NodeExists,
     Operation,
     Pause,
-    Read,
-    Reply,
     ReplyLost,
-    Request,
     SessionEnded,
     SetNode,
     Steps,
     Write,
     ZNode,
+    children,
+    read,
 )
 from partition.offsets.znode import MAX_BYTES, said, shown
 from partition.records import Partition
@@ -69,7 +68,6 @@ VERSION = 1
 MAX_NAME = 200
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME}}}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
-_RETRY_SECONDS = 0.1
 
 _Topics = dict[str, str]  # a topic's partitions as ranges
 
@@ -279,15 +277,15 @@ class Heartbeats:
     def _beat(self, report: Report) -> Steps[GroupView]:
         yield from self._register(report)
         plan, version = yield from self._plan()
-        found = yield from _read(self._control_at)
+        found = yield from read(self._control_at)
         control = decode_control(self._control_at, found and found.data)
         if (yield from self._leader_stays()):
             return GroupView(plan, control, _named((yield from self._names())), leads=False)
         # Read the parent first: whoever registers from now on makes the plan's write fail.
-        parent = yield from _read(self._members_at)
+        parent = yield from read(self._members_at)
         stats: dict[str, ZNode] = {}
         for name in (yield from self._names()):
-            stat = yield from _read(self._at(name))
+            stat = yield from read(self._at(name))
             if stat is not None:  # else it has just left
                 stats[name] = stat
         leader = min(stats, key=lambda name: stats[name].created, default=None)
@@ -312,7 +310,7 @@ class Heartbeats:
         """Write until our node is read back with this report. Raises ReplicaReplaced."""
         data = encode_member(replace(self._me, seen=report.seen, holds=report.holds))
         while True:
-            found = yield from _read(self._path)
+            found = yield from read(self._path)
             operations: list[Operation] = []
             if found is not None and found.is_ours:
                 self._was_registered, self._created = True, found.created
@@ -331,7 +329,7 @@ class Heartbeats:
 
     def _parent(self) -> Steps[Operation]:
         """Return the write to the members' parent that marks a registration; make the parent."""
-        while (yield from _read(self._members_at)) is None:
+        while (yield from read(self._members_at)) is None:
             yield from _written(CreateNode(self._members_at, b""))
         return SetNode(self._members_at, b"", ANY_VERSION)
 
@@ -352,7 +350,7 @@ class Heartbeats:
         raise ReplicaReplaced(self._me.name, other)
 
     def _plan(self) -> Steps[tuple[Plan | None, int | None]]:
-        found = yield from _read(self._plan_at)
+        found = yield from read(self._plan_at)
         return (decode_plan(self._plan_at, found.data), found.version) if found else (None, None)
 
     def _publish(self, plan: Plan, version: int | None, parent: int) -> Steps[Plan | None]:
@@ -380,26 +378,14 @@ class Heartbeats:
         """Whether another led at the last beat and still does: nobody can join before it."""
         if self._leader is None or self._leader[0] == self._me.name:
             return False
-        found = yield from _read(self._at(self._leader[0]))
+        found = yield from read(self._at(self._leader[0]))
         return found is not None and found.created == self._leader[1]
 
     def _names(self) -> Steps[list[str]]:
-        return cast("list[str] | None", (yield from _asked(Children(self._members_at)))) or []
+        return (yield from children(self._members_at)) or []
 
     def _at(self, name: str) -> str:
         return f"{self._members_at}/{name}"
-
-
-def _read(path: str) -> Steps[ZNode | None]:
-    return cast("ZNode | None", (yield from _asked(Read(path))))
-
-
-def _asked(request: Request) -> Steps[Reply]:
-    while True:
-        try:
-            return (yield request)
-        except ReplyLost:
-            yield Pause(_RETRY_SECONDS)
 
 
 def _written(*operations: Operation) -> Steps[bool]:
@@ -407,7 +393,7 @@ def _written(*operations: Operation) -> Steps[bool]:
     try:
         yield Write(operations)
     except ReplyLost:
-        yield Pause(_RETRY_SECONDS)
+        yield Pause(RETRY_SECONDS)
         return False
     except (NodeChanged, NodeExists):
         return False

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -19,6 +20,7 @@ from partition.interfaces import StoredOffset
 from partition.offsets.offset_store import OffsetStore
 from partition.offsets.ownership import Holdings, NodeNames
 from partition.offsets.requests import (
+    RETRY_SECONDS,
     Children,
     CreateNode,
     NodeChanged,
@@ -34,6 +36,7 @@ from partition.offsets.requests import (
     Steps,
     Write,
     ZNode,
+    asked,
     run_all,
 )
 from partition.records import Partition
@@ -45,7 +48,6 @@ MakeData: TypeAlias = Callable[[bytes | None], bytes]
 
 _NO_NAMES = NodeNames("", "", "")
 _CLAIMED_AT_ONCE = 32
-_RETRY_SECONDS = 0.1
 _TRIES = 100  # one is lost only to somebody else's change of the same node
 
 
@@ -111,10 +113,12 @@ class ZooKeeperStore(OffsetStore):
     # An operator's access to single nodes. Raises StoreUnavailable after `timeout_seconds`.
 
     def children(self, path: str) -> list[str] | None:
-        return cast("list[str] | None", self._result(path, _asked(Children(path or "/"))))
+        found: list[str] | None = self._result(path, _asked(Children(path or "/")))
+        return found
 
     def get(self, path: str) -> ZNode | None:
-        return cast("ZNode | None", self._result(path, _asked(Read(path or "/"))))
+        found: ZNode | None = self._result(path, _asked(Read(path or "/")))
+        return found
 
     def change(self, path: str, function: MakeData) -> bytes:
         """Set a node to what `function` makes of its data (None: no node), and return that.
@@ -228,18 +232,15 @@ class _Worker:
         run_all([job.run for job in jobs], send, self._session_ended)
 
     def _send(self, request: Request, end: float) -> Callable[[], Reply]:
-        at = self._at
-        if at is None or not isinstance(request, Write):
+        if self._at is None or not isinstance(request, Write):
             return self.connection.begin(request, end)
-        at("zk_before_write")
-        reply = self.connection.begin(request, end)
+        self._at("zk_before_write")
+        return partial(self._written, self.connection.begin(request, end), self._at)
 
-        def replied() -> Reply:
-            versions = reply()
-            at("zk_after_write")
-            return versions
-
-        return replied
+    def _written(self, reply: Callable[[], Reply], at: Callable[[str], object]) -> Reply:
+        versions = reply()
+        at("zk_after_write")
+        return versions
 
     def _session_ended(self) -> bool:
         ended = self.connection.acknowledge()
@@ -270,7 +271,7 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
             continue
         except (ReplyLost, SessionEnded):
             is_unknown = True
-            yield Pause(_RETRY_SECONDS)
+            yield Pause(RETRY_SECONDS)
         except StoreUnavailable as error:
             if not is_unknown:
                 raise
@@ -281,9 +282,7 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
     raise StoreUnavailable(f"for {path}", f"others were quicker, or replies lost, {_TRIES} times")
 
 
-def _asked(request: Children | Read) -> Steps[Reply]:
+def _asked(request: Children | Read) -> Steps[Any]:
     while True:
-        try:
-            return (yield request)
-        except (ReplyLost, SessionEnded):
-            yield Pause(_RETRY_SECONDS)
+        with suppress(SessionEnded):
+            return (yield from asked(request))

@@ -10,7 +10,7 @@ from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost, SourceLost, StoreCorrupt
 from partition.flow_control import FlowControl
 from partition.interfaces import StoredOffset
-from partition.offsets import offset_store, ownership
+from partition.offsets import offset_store
 from partition.offsets.offset_store import OffsetStore
 from partition.offsets.requests import ANY_VERSION, ReplyLost, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
@@ -34,45 +34,45 @@ def incarnation_not_checked(change):
     yield SetNode(change.path, change.data, change.known.version)
 
 
-@replaces(offset_store, "_read_back")
-def read_back_asks_not_whose(at, tried, pending, refused):
+@replaces(OffsetStore, "_read_back")
+def read_back_asks_not_whose(store, tried, pending, refused):
     """After a lost reply any node counts as our own write."""
     for partition in [change.partition for change in tried]:
-        found = yield from at.node(partition)
+        found = yield from store._node(partition)
         if found is not None:
-            at.held.take(partition, found)
+            store._held.take(partition, found)
         del pending[partition]
 
 
-@wraps(offset_store, "_read_back")
-def lost_reply_is_a_failure(original, at, tried, pending, refused):
+@wraps(OffsetStore, "_read_back")
+def lost_reply_is_a_failure(original, store, tried, pending, refused):
     """After a lost reply a commit is written again, and its own first write fences it."""
     for change in tried:
-        found = yield from at.node(change.partition)
+        found = yield from store._node(change.partition)
         if found is not None and found.node.writer == change.node.writer:
             unsigned = change._replace(node=replace(change.node, writer=None))
             pending[change.partition] = unsigned
     tried = [pending[change.partition] for change in tried]
-    yield from original(at, tried, pending, refused)
+    yield from original(store, tried, pending, refused)
 
 
-@wraps(ownership.Access, "write")
-def lost_reply_is_a_success(original, at, operations):
+@wraps(OffsetStore, "_write")
+def lost_reply_is_a_success(original, store, operations):
     """A write whose reply was lost counts as done."""
     try:
-        return (yield from original(at, operations))
+        return (yield from original(store, operations))
     except ReplyLost:
         return {each.path: getattr(each, "version", -1) + 1 for each in operations}
 
 
-@wraps(ownership, "replace")
+@wraps(offset_store, "replace")
 def claim_does_not_raise_the_epoch(original, node, **named):
     """A claim leaves the epoch as it is."""
     return node if "epoch" in named else original(node, **named)
 
 
-@wraps(ownership.Access, "write")
-def claim_ignores_another_claim(original, at, operations):
+@wraps(OffsetStore, "_write")
+def claim_ignores_another_claim(original, store, operations):
     """A claim is written whatever the node's version is, with the offset that was read."""
     blind = [
         SetNode(each.path, each.data, ANY_VERSION)
@@ -80,13 +80,13 @@ def claim_ignores_another_claim(original, at, operations):
         else each
         for each in operations
     ]
-    return original(at, blind)
+    return original(store, blind)
 
 
-@wraps(offset_store, "claim")
-def zombie_takes_its_partition_back(original, at, partition, *, adopt, **_again):
+@wraps(OffsetStore, "_claim")
+def zombie_takes_its_partition_back(original, store, partition, *, adopt=False, **_again):
     """Who claims anew after a session fences whoever has the partition by now, and then halts."""
-    return original(at, partition, adopt=adopt)
+    return original(store, partition, adopt=adopt)
 
 
 @mutant
@@ -95,29 +95,29 @@ def session_end_ignored():
     return [put(OffsetStore, "session_ended", lambda _nodes: None)]
 
 
-@wraps(offset_store, "change_to")
-def commit_moves_back(original, at, partition, known, position, *open_now):
+@wraps(OffsetStore, "_update")
+def commit_moves_back(original, store, partition, known, position, *open_now):
     """What is stored is now and then less than what is stored already."""
     if position.offset % 5 == 0:
         position = replace(position, offset=max(0, position.offset - 6))
-    return original(at, partition, known, position, *open_now)
+    return original(store, partition, known, position, *open_now)
 
 
-@replaces(OffsetStore, "_first")
+@replaces(OffsetStore, "_make")
 def first_position_not_stored(_nodes, *_given, **_named):
     """Reading begins although no first position is stored."""
     return
     yield
 
 
-@wraps(offset_store, "claim")
-def absent_is_zero(original, at, partition, **named):
+@wraps(OffsetStore, "_claim")
+def absent_is_zero(original, store, partition, **named):
     """No offset reads as offset 0."""
-    taken = yield from original(at, partition, **named)
+    taken = yield from original(store, partition, **named)
     return taken if taken.stored is not None else replace(taken, stored=_NOTHING)
 
 
-@wraps(ownership, "decode")
+@wraps(offset_store, "decode")
 def unreadable_is_zero(original, path, data):
     """What is no offset reads as offset 0."""
     try:
@@ -127,11 +127,11 @@ def unreadable_is_zero(original, path, data):
     return node
 
 
-@wraps(ownership.Access, "topic")
-def missing_is_new(original, at, name):
+@wraps(OffsetStore, "_topic")
+def missing_is_new(original, store, name):
     """A node that is gone looks like one that never was."""
-    node, version = yield from original(at, name)
-    at.held.begun.pop(name, None)
+    node, version = yield from original(store, name)
+    store._held.begun.pop(name, None)
     return TopicNode(frozenset(), node.first, node.others), version
 
 
