@@ -26,7 +26,7 @@ from partition.assignment import Assignment, AssignmentPolicy
 from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
 from partition.manager import InFlightLimits, PartitionManager
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
 from partition.recovery import Ways

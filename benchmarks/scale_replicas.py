@@ -29,7 +29,7 @@ from benchmarks.publishing import Sender
 from benchmarks.result import Facts, Goal, Table
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, KafkaDeadLetters
-from partition.zookeeper.zookeeper_client import quiet_logger
+from partition.zookeeper.zookeeper_client import KazooLog
 from service.cli.run import Servers
 from service.devservers.servers import four_letters
 
@@ -83,7 +83,7 @@ class Processes:
         self._sender = Sender(
             self._servers.kafka.address, self._name, self._partitions, linger_ms=5
         )
-        self._client = KazooClient(self._servers.zookeeper.address, logger=quiet_logger())
+        self._client = KazooClient(self._servers.zookeeper.address, logger=KazooLog())
         self._client.start(30)
         self._closing.callback(self._client.close)
         self._closing.callback(self._client.stop)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import reduce
 from typing import Any, TypeAlias
 
 from partition.errors import KafkaError, PartitionError, StoreError, TransactionError
@@ -108,10 +109,6 @@ class AssignedPartition:
         self.retry_at = 0.0
 
     @property
-    def is_beginning(self) -> bool:
-        return self.state in {PartitionState.OPENING, PartitionState.RECOVERING}
-
-    @property
     def loss(self) -> StoreError | TransactionError | None:
         """The error for which it is lost for good: nothing of it is emitted, retries neither."""
         return self.error if isinstance(self.error, StoreError | TransactionError) else None
@@ -184,6 +181,16 @@ class Departed:
     retried: int = 0
     given_up: int = 0  # in flight when it was given up, and not resolved since
 
+    def and_of(self, assigned: AssignedPartition) -> "Departed":
+        manager = assigned.manager
+        if manager is None:
+            return self
+        return Departed(
+            self.read + manager.read,
+            self.retried + manager.retried,
+            self.given_up + manager.in_flight,
+        )
+
 
 class Departures:
     """Keep the indexes of partitions that were given up until nothing names their records. Pure.
@@ -194,9 +201,9 @@ class Departures:
     """
 
     def __init__(self) -> None:
-        self._ask_at = -math.inf
         self.retired: list[AssignedPartition] = []
         self.free_indexes: list[int] = []
+        self._ask_at = -math.inf
         self._gone = Departed()
 
     def to_ask(self, now: float) -> list[int]:
@@ -214,21 +221,8 @@ class Departures:
         self.free_indexes.append(index)
 
     def count(self, assigned: AssignedPartition) -> None:
-        self._gone = self._with(assigned, self._gone)
+        self._gone = self._gone.and_of(assigned)
 
     @property
     def total(self) -> Departed:
-        total = self._gone
-        for assigned in self.retired:
-            total = self._with(assigned, total)
-        return total
-
-    def _with(self, assigned: AssignedPartition, total: Departed) -> Departed:
-        manager = assigned.manager
-        if manager is None:
-            return total
-        return Departed(
-            total.read + manager.read,
-            total.retried + manager.retried,
-            total.given_up + manager.in_flight,
-        )
+        return reduce(Departed.and_of, self.retired, self._gone)

@@ -111,7 +111,7 @@ class Discovery:
                 if isinstance(answer, Topic):
                     found[answer.name] = answer
                 else:
-                    found.update((n, answer[n]) for n in answer if self._is_wanted(n))
+                    found.update((n, answer[n]) for n in answer if self._matches(n))
             except (TopicMissing, KafkaUnavailable) as error:
                 if not self.is_settled:
                     raise
@@ -122,7 +122,7 @@ class Discovery:
         self.is_settled = True
         return list(found.values())
 
-    def _is_wanted(self, name: str) -> bool:
+    def _matches(self, name: str) -> bool:
         return any(pattern.fullmatch(name) for pattern in self._patterns)
 
 
@@ -172,7 +172,6 @@ class Assignment:
         return self._by_name[partition]
 
     def __len__(self) -> int:
-        """Return how many indexes there are, those of retired partitions included."""
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[AssignedPartition]:
@@ -362,7 +361,6 @@ class Assignment:
         return self._wanted is None or partition in self._wanted
 
     def _discovered(self, topic: Topic) -> None:
-        """Open what is new; notice a topic that was deleted and created again (KIP-516)."""
         for number in topic.partitions:
             partition = Partition(topic.name, number)
             assigned = self._by_name.get(partition)
@@ -387,13 +385,13 @@ class Assignment:
         return assigned
 
     def _open_if_free(self, assigned: AssignedPartition) -> None:
-        """Open a partition that is wanted, unless it is open, or was given up after that plan."""
         is_free = assigned.state is PartitionState.FREE
         if is_free and assigned.given_up_at < self._planned_at:
             assigned.begin()
 
     def _go_on(self, assigned: AssignedPartition, now: float) -> None:
-        if assigned.chain is None and assigned.is_beginning:
+        beginning = {PartitionState.OPENING, PartitionState.RECOVERING}
+        if assigned.chain is None and assigned.state in beginning:
             self._begin(assigned, now)
         if assigned.chain is not None:
             self._step(assigned, assigned.chain, now)
@@ -401,7 +399,6 @@ class Assignment:
             self._tell(assigned)
 
     def _begin(self, assigned: AssignedPartition, now: float) -> None:
-        """Open a partition, or find out what its log is now."""
         if assigned.retry_at is not None and now < assigned.retry_at:
             return
         assigned.retry_at = None
@@ -502,9 +499,9 @@ class Assignment:
         assigned = self._by_name[partition]
         if isinstance(error, Fenced):
             self.moves = replace(self.moves, fenced=self.moves.fenced + 1)
-        if self._policy.shared and isinstance(error, Fenced):
-            self._give_up(assigned, error)
-            return
+            if self._policy.shared:
+                self._give_up(assigned, error)
+                return
         self._stop_reading(assigned)
         assigned.trouble = assigned.retry_at = None
         assigned.error = error
@@ -518,7 +515,6 @@ class Assignment:
         self._tell(assigned)
 
     def _leave(self, assigned: AssignedPartition, now: float) -> None:
-        """Emit nothing new of a partition, and let go of it once it is finished."""
         if assigned.chain is not None:  # only once it is claimed it can be let go in order
             self._step(assigned, assigned.chain, now)
         if assigned.state in {PartitionState.FREE, PartitionState.RETIRED}:

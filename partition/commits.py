@@ -98,7 +98,6 @@ class OffsetCommitter:
                 yield assigned, assigned.manager
 
     def _ended(self) -> bool:
-        """Take the answer of a write; return whether none is under way."""
         if self._commit is None:
             return True
         if not self._commit.done():

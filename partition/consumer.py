@@ -376,20 +376,19 @@ class Consumer:
         `policy` is that of the step that failed; None: the pipeline's. Nothing is scheduled of a
         partition that is lost: its next owner has the record.
         """
-        assigned = self.assignment.at(partition_index_of(record_id))
-        if assigned.manager is None or assigned.loss is not None:
-            return True
-        return assigned.manager.fail(offset_of(record_id), now, after_seconds, policy)
+        manager = self._living(partition_index_of(record_id))
+        return manager is None or manager.fail(offset_of(record_id), now, after_seconds, policy)
 
     def comes_again(self, record_id: int) -> bool:
         """Whether a record of ours is not done, and its partition is not lost."""
-        index = partition_index_of(record_id)
+        manager = self._living(partition_index_of(record_id))
+        return manager is not None and manager.ledger.comes_again(offset_of(record_id))
+
+    def _living(self, index: int) -> PartitionManager[Any] | None:
         if not 0 <= index < len(self.assignment):
-            return False
+            return None
         assigned = self.assignment.at(index)
-        if assigned.manager is None or assigned.loss is not None:
-            return False
-        return assigned.manager.ledger.comes_again(offset_of(record_id))
+        return assigned.manager if assigned.loss is None else None
 
     def _by_manager(
         self, record_ids: RecordIds

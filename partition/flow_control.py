@@ -44,10 +44,6 @@ class FlowControl:
         records_per_second: Mapping[TopicName, float],
         fetch_records: int,
     ) -> None:
-        unknown = [source for source in records_per_second if source not in sources]
-        if unknown:
-            message = f"records_per_second limits {unknown[0]!r}; allowed are {list(sources)}"
-            raise ValueError(message)
         self._fetcher = fetcher
         self._assignment = assignment
         self._sources = sources

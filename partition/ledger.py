@@ -168,7 +168,6 @@ class Ledger:
         )
 
     def _find(self, offset: int) -> int | None:
-        """Return a record's index; None if it is not in flight."""
         index = int(np.searchsorted(self._offsets[self._head : self._tail], offset)) + self._head
         return index if index < self._tail and self._offsets[index] == offset else None
 
@@ -210,7 +209,6 @@ class Ledger:
             self._head += len(states)
 
     def _make_room(self, count: int) -> None:
-        """Shift the live part to the front, into larger arrays when it needs them."""
         live = self._tail - self._head
         capacity = len(self._offsets)
         while capacity < 2 * (live + count):

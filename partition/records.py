@@ -259,7 +259,6 @@ class Transactions:
 
 
 def _check_seal(txid: int, covers: Range) -> None:
-    """Raise ValueError unless a range says all of what it held, or nothing."""
     if covers.leader_epoch is not None and covers.leader_epoch < 0:
         raise ValueError(f"txid {txid} has leader epoch {covers.leader_epoch}")
     if covers.count is None or covers.digest is None:

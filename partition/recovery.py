@@ -275,7 +275,6 @@ def _resuming(
     ways: Ways,
     policy: StartPolicy,
 ) -> Chain[Opened]:
-    """Find what the log has lost of what is to be read, and jump as policy says."""
     losses = []
     loss = loss_of(partition, position, found)
     resumed = _replayed(partition, resumed, found, loss)

@@ -29,9 +29,9 @@ from partition.kafka.librdkafka import (
     MISSING,
     KafkaLog,
     Scalar,
-    admin_properties,
     asked,
     code_of,
+    consumer_properties,
     is_refused,
     open_client,
 )
@@ -66,8 +66,6 @@ class _Question:
 
 
 class _Facts(NamedTuple):
-    """The answers of one round."""
-
     topics: Mapping[str, Topic | Code]
     listing: Mapping[str, Topic] | Code
     starts: Mapping[Partition, Offset]
@@ -99,7 +97,7 @@ class KafkaCatalogue:
         with self._lock:
             if self._thread is not None:
                 return
-            properties = {**admin_properties(self._properties), "error_cb": self._on_error}
+            properties = {**consumer_properties(self._properties), "error_cb": self._on_error}
             client = open_client(AdminClient, properties, self._log)
             uncommitted = self._properties.get("isolation.level") == "read_uncommitted"
             level = (
@@ -164,7 +162,6 @@ class KafkaCatalogue:
             question.answer.set_exception(closed)
 
     def _round(self, cluster: "_Cluster", questions: list[_Question]) -> list[_Question]:
-        """Ask everything once; return what is to be asked again."""
         # librdkafka reports a refusal again only half a minute later.
         seconds = 0.0 if self._refusal else self._ask_seconds
         cluster.end = min(each.asked_at for each in questions) + seconds
@@ -273,7 +270,6 @@ def _log(
 
 
 def _taken(questions: _Questions, wait_seconds: float) -> list[_Question]:
-    """Take what was asked; wait for a first question."""
     taken = []
     try:
         question = questions.get(timeout=wait_seconds) if wait_seconds else questions.get_nowait()

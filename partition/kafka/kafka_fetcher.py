@@ -162,7 +162,6 @@ class KafkaFetcher:
             client.list_topics(topic, timeout=_HEAR_SECONDS)
 
     def _assign(self, client: Consumer, partitions: Collection[Partition]) -> None:
-        """Read partitions from their positions. Raises KafkaFailed when the client refuses."""
         seats = [self._positions.seat(partition) for partition in partitions]
         if not seats:
             return
@@ -268,7 +267,6 @@ class KafkaFetcher:
     def _on_event(
         self, event: Message, ends: dict[Partition, int], stops: dict[Partition, Message]
     ) -> None:
-        """Sort an event among records: a log's end, what stops a partition, or a warning."""
         error = event.error()
         topic, number = event.topic(), event.partition()
         if error is None:
@@ -346,7 +344,6 @@ class KafkaFetcher:
 
 
 def _before_stops(received: list[Message], stops: Mapping[Partition, Message]) -> list[Message]:
-    """Drop the records that came after what stopped their partition."""
     kept = []
     events = {id(event): partition for partition, event in stops.items()}
     stopped: set[Partition] = set()
@@ -415,7 +412,6 @@ class _Positions:
         return chunks
 
     def _chunk(self, key: int, offsets: Offsets, messages: list[Message]) -> Chunk | None:
-        """Make a chunk of what belongs to the assignment and was not delivered before."""
         partition = self._keys.get(key)
         if partition is None:
             return None
@@ -438,7 +434,6 @@ class _Positions:
 
 
 def _runs_by_key(keys: npt.NDArray[np.int64]) -> dict[int, list[slice]]:
-    """Return the runs of neighbours of each key, in order; `keys` is not empty."""
     starts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
     runs: dict[int, list[slice]] = {}
     for start, end in pairwise(starts):

@@ -44,27 +44,6 @@ DEFAULTS: Mapping[str, Scalar] = {
     "max.partition.fetch.bytes": 524_288,  # of each partition, beyond that bound
     "fetch.queue.backoff.ms": 5,  # a drained queue is filled again at once
 }
-# librdkafka warns of each of these in a client that is no consumer.
-_CONSUMERS = (
-    "group.",
-    "enable.auto.",
-    "auto.",
-    "enable.partition.eof",
-    "queued.",
-    "fetch.",
-    "max.partition.fetch.bytes",
-    "max.poll.interval.ms",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "partition.assignment.strategy",
-    "coordinator.query.interval.ms",
-    "isolation.level",
-    "check.crcs",
-    "consume.",
-    "offset.store.",
-    "statistics.interval.ms",
-)
-
 EOF = Code._PARTITION_EOF  # noqa: SLF001
 ALL_DOWN = Code._ALL_BROKERS_DOWN  # noqa: SLF001
 OUT_OF_RANGE = {
@@ -114,17 +93,14 @@ _SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
 
 
 def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's properties, over DEFAULTS, with FORCED. Raises KafkaMisconfigured."""
+    """Return the user's properties, over DEFAULTS, with FORCED. Raises KafkaMisconfigured.
+
+    An admin client takes them too, and ignores a consumer's own.
+    """
     for key, value in FORCED.items():
         if key in properties:
             raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
     return {**DEFAULTS, **properties, **FORCED}
-
-
-def admin_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's properties without a consumer's own. Raises KafkaMisconfigured."""
-    consumer_properties(properties)
-    return {key: value for key, value in properties.items() if not key.startswith(_CONSUMERS)}
 
 
 def open_client(
@@ -214,7 +190,8 @@ class KafkaLog:
         self.last = ""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        self.warn("kafka_client_message", facility, text)
+        if "is a consumer property and will be ignored" not in text:
+            self.warn("kafka_client_message", facility, text)
 
     def error(self, error: Code) -> None:
         self.warn("kafka_trouble", error.name(), error.str())

@@ -203,7 +203,6 @@ class OffsetStore(ABC):
         return None if raw is None else KnownNode(raw.version, decode(path, raw.data))
 
     def _topic(self, topic: str) -> Steps[tuple[TopicNode, int | None]]:
-        """Return a topic's node and its version; None if there is no node."""
         path = self._names.topic_path(topic)
         raw = yield from read(path)
         node = TopicNode() if raw is None else decode_topic(path, raw.data)
@@ -213,7 +212,6 @@ class OffsetStore(ABC):
     # Writing
 
     def _write(self, operations: Sequence[Operation]) -> Steps[dict[str, int]]:
-        """Return versions by path. Raises NodeChanged, NodeExists, ReplyLost."""
         versions = yield Write(tuple(operations))
         paths = [operation.path for operation in operations]
         return dict(zip(paths, cast("list[int]", versions), strict=True))
@@ -375,7 +373,6 @@ class OffsetStore(ABC):
         reason: str,
         transactions: Transactions | None,
     ) -> Steps[None]:
-        """Set an owned partition's node; or make it, after a claim that found no offset."""
         known = self._held.owned.get(partition)
         if known is None and partition not in self._held.damaged:
             raise self._held.refusal(partition)
@@ -430,7 +427,6 @@ class OffsetStore(ABC):
         position: Position,
         transactions: Transactions | None,
     ) -> "Update":
-        """Return the update that stores a position and its transactions. Raises ValueError."""
         stored = self._names.stored(position, known.node.stored.epoch, transactions)
         node = OffsetNode(stored, self._held.next_writer(), known.node.incarnation)
         return Update(partition, self._names.path(partition), known, node, encode(partition, node))
@@ -550,7 +546,6 @@ def _log_dropped(
 def _incarnation(
     path: str, node: OffsetNode, attempt: Writer
 ) -> Steps[tuple[str, list[Operation]]]:
-    """Return the name of the node's incarnation, and operations that make or check it."""
     if node.incarnation is not None:
         below = incarnation_path(path, node.incarnation)
         if (yield from read(below)) is not None:

@@ -10,7 +10,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from partition.records import Partition
+
 ANY_VERSION = -1
+NEVER = float("inf")
 RETRY_SECONDS = 0.1
 _MORE_BYTES = 64  # of an operation in a request, for what is neither its path nor its data
 
@@ -28,19 +31,13 @@ class CreateNode(NamedTuple):
 
     path: str
     data: bytes
+    ends_with_session: bool = False
 
 
 class CheckNode(NamedTuple):
     """One operation of a write: the node must exist. Its "version" in the reply is 0."""
 
     path: str
-
-
-class CreateEphemeral(NamedTuple):
-    """One operation of a write: as CreateNode, and the node ends with the session."""
-
-    path: str
-    data: bytes
 
 
 class DeleteNode(NamedTuple):
@@ -50,7 +47,7 @@ class DeleteNode(NamedTuple):
     version: int
 
 
-Operation: TypeAlias = SetNode | CreateNode | CheckNode | CreateEphemeral | DeleteNode
+Operation: TypeAlias = SetNode | CreateNode | CheckNode | DeleteNode
 
 
 class ZNode(NamedTuple):
@@ -146,15 +143,22 @@ def missing_parents(operations: Iterable[Operation]) -> list[str]:
     parents = [
         operation.path.rpartition("/")[0]
         for operation in operations
-        if isinstance(operation, CreateNode | CreateEphemeral)
+        if isinstance(operation, CreateNode)
     ]
     return [parent for parent in dict.fromkeys(parents) if parent and parent not in named]
 
 
 class Run(Generic[T]):
-    """A generator under way. `request` is its next one; None before `start` and at the end."""
+    """A generator under way. `request` is its next one; None before `start` and at the end.
 
-    def __init__(self, steps: Steps[T]) -> None:
+    `claims` is a partition that it claims; at `end` (monotonic) nobody waits for it any more.
+    """
+
+    def __init__(
+        self, steps: Steps[T], claims: Partition | None = None, end: float = NEVER
+    ) -> None:
+        self.claims = claims
+        self.end = end
         self.future: Future[T] = Future()
         self.request: Request | None = None
         self._steps = steps
@@ -194,8 +198,8 @@ def run_all(
     for run in runs:
         run.start()
     while under_way := [(run, run.request) for run in runs if run.request is not None]:
-        waits = [result_of(partial(send, request)) for _, request in under_way]
-        replies = [wait if isinstance(wait, BaseException) else result_of(wait) for wait in waits]
+        waits = [_result(partial(send, request)) for _, request in under_way]
+        replies = [wait if isinstance(wait, BaseException) else _result(wait) for wait in waits]
         if session_ended():
             replies = [reply if _is_final(reply) else SessionEnded() for reply in replies]
         for (run, _), reply in zip(under_way, replies, strict=True):
@@ -207,8 +211,7 @@ def _is_final(reply: Reply | BaseException) -> bool:
     return isinstance(reply, BaseException) and not isinstance(reply, passing)
 
 
-def result_of(call: Callable[[], T]) -> T | BaseException:
-    """Return the error that a call raises in place of its result."""
+def _result(call: Callable[[], T]) -> T | BaseException:
     try:
         return call()
     except BaseException as error:  # noqa: BLE001 - the generator is told, whatever it is

@@ -17,7 +17,7 @@ the node are kept.
 """
 
 from dataclasses import astuple, dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -32,11 +32,14 @@ from partition.records import (
     Transactions,
 )
 
+T = TypeVar("T")
+
 VERSION = 1  # of "headrace"; not written as long as it is the first
 MAX_BYTES = 1024 * 1024  # ZooKeeper's own limit (jute.maxbuffer)
 MAX_OFFSET = 2**63 - 1
 _SHOWN_BYTES = 60
 _SAID = 200  # characters
+_NEEDED = StoreCorrupt.needed
 _NEEDED_OF_TOPIC = 'a JSON object with the partitions that were begun, as "headrace"."begun",'
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
@@ -124,10 +127,6 @@ class _Versioned(msgspec.Struct):
     headrace: _Version | None = None
 
 
-_decoder = msgspec.json.Decoder(_Read)
-_versions = msgspec.json.Decoder(_Versioned)
-
-
 def incarnation_path(path: str, incarnation: str) -> str:
     return f"{path}/incarnation-{incarnation}"
 
@@ -163,16 +162,21 @@ def encode(partition: Partition, node: OffsetNode) -> bytes:
     )
 
 
+def parse(path: str, data: bytes | msgspec.Raw, kind: type[T], needed: str) -> T:
+    """Decode JSON strictly. Raises StoreCorrupt, which says what is `needed`."""
+    try:
+        bytes(data).decode("utf-8")  # msgspec looks only at the strings that it keeps
+        return msgspec.json.decode(data, type=kind)
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
+        reason = "nesting too deep" if isinstance(error, RecursionError) else said(error)
+        raise StoreCorrupt(path, f"{reason} in {shown(bytes(data))}", needed) from error
+
+
 def decode(path: str, data: bytes) -> OffsetNode:
     if len(data) > MAX_BYTES:
         raise StoreCorrupt(path, f"{len(data)} bytes, more than {MAX_BYTES}")
-    try:
-        data.decode("utf-8")
-        check_version(path, data)
-        node = _decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
-        reason = "nesting too deep" if isinstance(error, RecursionError) else said(error)
-        raise StoreCorrupt(path, f"{reason} in {shown(data)}") from error
+    check_version(path, data, _NEEDED)
+    node = parse(path, data, _Read, _NEEDED)
     ours, name = node.headrace, node.topology.name or ""
     if ours is None:
         return OffsetNode(StoredOffset(Position(node.offset), node.topology.id, name))
@@ -185,9 +189,9 @@ def decode(path: str, data: bytes) -> OffsetNode:
     return OffsetNode(stored, Writer(ours.writer, ours.sequence), ours.incarnation)
 
 
-def check_version(path: str, data: bytes) -> None:
-    """Raise StoreCorrupt for data of a later version of this package, or msgspec's errors."""
-    ours = _versions.decode(data).headrace
+def check_version(path: str, data: bytes, needed: str) -> None:
+    """Raise StoreCorrupt for data of a later version of this package, or no data of any."""
+    ours = parse(path, data, _Versioned, needed).headrace
     if ours is not None and ours.version > VERSION:
         found = f'"headrace"."version" {ours.version}, which a later version of this package wrote'
         raise StoreCorrupt(path, found, f'"version" up to {VERSION}, or a later package,')
@@ -225,13 +229,10 @@ def decode_topic(path: str, data: bytes) -> TopicNode:
     """Decode a topic's node; one made only as a parent is empty."""
     if not data:
         return TopicNode()
-    try:
-        check_version(path, data)
-        others = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        ours = others.pop("headrace", None)
-        told = _Begun() if ours is None else msgspec.json.decode(ours, type=_Begun)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(path, f"{said(error)} in {shown(data)}", _NEEDED_OF_TOPIC) from error
+    check_version(path, data, _NEEDED_OF_TOPIC)
+    others = parse(path, data, dict[str, msgspec.Raw], _NEEDED_OF_TOPIC)
+    ours = others.pop("headrace", msgspec.Raw(b"{}"))
+    told = parse(path, ours, _Begun, _NEEDED_OF_TOPIC)
     return TopicNode(frozenset(told.begun), told.first, others)
 
 

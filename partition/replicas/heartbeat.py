@@ -31,7 +31,6 @@ from partition.errors import ReplicaReplaced, StoreCorrupt, StoreError
 from partition.offsets.requests import (
     ANY_VERSION,
     RETRY_SECONDS,
-    CreateEphemeral,
     CreateNode,
     DeleteNode,
     NodeChanged,
@@ -47,7 +46,7 @@ from partition.offsets.requests import (
     children,
     read,
 )
-from partition.offsets.znode import MAX_BYTES, said, shown
+from partition.offsets.znode import MAX_BYTES, parse, shown
 from partition.records import Partition
 from partition.replicas.plan import (
     SINGLY,
@@ -136,7 +135,8 @@ def decode_member(path: str, data: bytes, joined: int) -> Member:
     try:
         holds = from_topics(found.holds)
     except ValueError as error:
-        raise _corrupt(path, f"holds: {error}", data, "a replica") from error
+        reason = f"holds: {error} in {shown(data)}"
+        raise StoreCorrupt(path, reason, _needed("a replica")) from error
     name, process, seen = path.rpartition("/")[2], found.process, found.seen
     return Member(name, process, joined, seen, holds, found.host, found.since_ms, found.headrace)
 
@@ -174,7 +174,7 @@ def decode_plan(path: str, data: bytes) -> Plan:
                         raise ValueError(f"{partition} stands there twice")  # noqa: TRY301
                     leaving[partition] = left
     except ValueError as error:
-        raise _corrupt(path, str(error), data, "a plan") from error
+        raise StoreCorrupt(path, f"{error} in {shown(data)}", _needed("a plan")) from error
     return Plan(found.number, found.leader, owners, leaving, found.rebalanced)
 
 
@@ -190,25 +190,21 @@ def decode_control(path: str, data: bytes | None) -> Control:
 
 
 def _decode(path: str, data: bytes, kind: type[T], what: str) -> T:
-    try:
-        version = msgspec.json.decode(data, type=_Version).version
-        if version <= VERSION:
-            return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _corrupt(path, said(error), data, what) from error
-    found = f'"version" {version}, which a later version of this package wrote,'
-    raise _corrupt(path, found, data, what)
+    version = parse(path, data, _Version, _needed(what)).version
+    if version <= VERSION:
+        return parse(path, data, kind, _needed(what))
+    found = f'"version" {version}, which a later version of this package wrote, in {shown(data)}'
+    raise StoreCorrupt(path, found, _needed(what))
+
+
+def _needed(what: str) -> str:
+    return f'a JSON object that says {what}, of "version" 1 to {VERSION},'
 
 
 def _number(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text[:30]!r} is no number of a plan")
     return int(text)
-
-
-def _corrupt(path: str, found: str, data: bytes, what: str) -> StoreCorrupt:
-    needed = f'a JSON object that says {what}, of "version" 1 to {VERSION},'
-    return StoreCorrupt(path, f"{found} in {shown(data)}", needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,12 +319,11 @@ class Heartbeats:
                 if found is not None:
                     self._check_not_replaced(found)
                     operations.append(DeleteNode(self._path, found.version))
-                operations.append(CreateEphemeral(self._path, data))
+                operations.append(CreateNode(self._path, data, ends_with_session=True))
             if (yield from _written(*operations)):
                 self._was_registered = True
 
     def _parent(self) -> Steps[Operation]:
-        """Return the write to the members' parent that marks a registration; make the parent."""
         while (yield from read(self._members_at)) is None:
             yield from _written(CreateNode(self._members_at, b""))
         return SetNode(self._members_at, b"", ANY_VERSION)
@@ -354,7 +349,6 @@ class Heartbeats:
         return (decode_plan(self._plan_at, found.data), found.version) if found else (None, None)
 
     def _publish(self, plan: Plan, version: int | None, parent: int) -> Steps[Plan | None]:
-        """Write a plan unless another was written or a member registered; return the stored one."""
         data = encode_plan(plan)
         if len(data) > MAX_BYTES:
             raise StoreError(

@@ -80,7 +80,7 @@ class Copartitions:
     """Co-partitioned topics: one member has all their partitions of one number.
 
     `group_of` returns a topic's group; None: its partitions are assigned one by one. With
-    `all_to_one` one member has everything, and the others stand by.
+    `all_to_one` all that there is goes together, and the other members stand by.
     """
 
     group_of: Callable[[str], Hashable | None] = lambda _topic: None
@@ -88,6 +88,8 @@ class Copartitions:
 
     def unit_of(self, partition: Partition) -> Hashable:
         """Return a key that co-partitioned partitions share, and no others."""
+        if self.all_to_one:
+            return None
         group = self.group_of(partition.topic)
         return partition if group is None else (group, partition.number)
 
@@ -172,12 +174,6 @@ def _targets(
     control: Control,
     copartitions: Copartitions,
 ) -> dict[Partition, str]:
-    """Return the member that each partition is meant for, whoever may work on it now."""
-    available = [
-        each.name
-        for each in sorted(members, key=lambda each: (each.joined, each.name))
-        if each.name not in control.drained
-    ]
     names = {each.name for each in members}
     # What is leaving is nobody's: it is interrupted in any case, so the decision is not taken
     # back when another member was faster.
@@ -187,10 +183,9 @@ def _targets(
         if partition not in plan.leaving
     }
     previous.update((each, owner) for each, owner in plan.owners.items() if owner in names)
-    if copartitions.all_to_one:
-        return one_for_all(available, partitions, previous)
-    is_asked = control.rebalance > plan.rebalanced
-    return balanced(available, partitions, {} if is_asked else previous, copartitions)
+    if control.rebalance > plan.rebalanced and not copartitions.all_to_one:
+        previous = {}
+    return balanced(names - control.drained.keys(), partitions, previous, copartitions)
 
 
 def _blocked(
@@ -201,7 +196,6 @@ def _blocked(
     holders: Sequence[str],
     target: str | None,
 ) -> Leaving | None:
-    """Return who must release a partition before it may be granted; None if it is free."""
     owner = plan.owners.get(partition)
     if owner is not None and owner in live:
         return Leaving(owner, number)  # it may have read the plan that gave it the partition
@@ -216,7 +210,6 @@ def _blocked(
 
 
 def _holders(members: Sequence[Member]) -> dict[Partition, list[str]]:
-    """Return who reports to hold each partition, sorted; more than one only after a mishap."""
     holders: dict[Partition, list[str]] = {}
     for member in sorted(members, key=lambda each: each.name):
         for partition in member.holds:
@@ -293,23 +286,6 @@ def _quotas(
     return {name: share + (rank < left_over) for rank, name in enumerate(ranked)}
 
 
-def one_for_all(
-    members: Sequence[str],
-    partitions: Collection[Partition],
-    previous: Mapping[Partition, str],
-) -> dict[Partition, str]:
-    """Return one member for all partitions; {} without members.
-
-    It is the previous owner of most of them; of equals the first in `members`, which are in the
-    order of joining.
-    """
-    if not members:
-        return {}
-    held = Counter(previous.get(partition) for partition in set(partitions))
-    chosen = max(members, key=lambda name: held[name])  # the first of equals
-    return dict.fromkeys(sorted(set(partitions)), chosen)
-
-
 MAX_NUMBER = 2**31 - 1  # Kafka's own limit
 MAX_COUNT = 1_000_000  # of one topic: a corrupt text is refused before it fills the memory
 _RANGE = re.compile(r"(0|[1-9][0-9]{0,9})(?:-([1-9][0-9]{0,9}))?")
@@ -318,18 +294,9 @@ _ALLOWED = f'ascending ranges as in "0-3,7", up to {MAX_NUMBER}, of at most {MAX
 
 
 def encode_numbers(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, "0-3,7": each number once, ascending; "" for none.
-
-    Raises ValueError for what `decode_numbers` would refuse.
-    """
-    ascending = sorted(set(numbers))
-    if len(ascending) > MAX_COUNT:
-        raise ValueError(f"{len(ascending)} numbers; at most {MAX_COUNT} are allowed")
-    for number in ascending[:1] + ascending[-1:]:
-        if not 0 <= number <= MAX_NUMBER:
-            raise ValueError(f"number {number}; 0 to {MAX_NUMBER} are allowed")
+    """Return numbers as ranges, "0-3,7": each number once, ascending; "" for none."""
     ranges: list[list[int]] = []
-    for number in ascending:
+    for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1][1] = number
         else:

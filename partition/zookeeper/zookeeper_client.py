@@ -45,8 +45,8 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.offsets.requests import (
+    NEVER,
     Children,
-    CreateEphemeral,
     CreateNode,
     DeleteNode,
     NodeChanged,
@@ -70,7 +70,6 @@ log = structlog.get_logger()
 Auth = Literal["none", "digest", "sasl"]
 Acl = Literal["open", "creator"]
 
-NEVER = float("inf")
 _LARGEST_REQUEST = 0xFFFFF  # of a whole request: the default of ZooKeeper's jute.maxbuffer
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 # The outcome of a request that ended so is unknown.
@@ -154,14 +153,13 @@ class ZooKeeperConnection:
         self.connected = False
         self.closed = False
         self.last_contact: float | None = None
-        checked = {"check_hostname": True} if options.get("use_ssl") else {}
         self._log = KazooLog()
         self.client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_seconds,
             connection_retry=dict(_RECONNECT),
             logger=self._log,
-            **{**copy.deepcopy(dict(options)), **checked},  # kazoo writes into them
+            **copy.deepcopy(dict(options)),  # kazoo writes into them
         )
 
     def open(self) -> None:
@@ -300,7 +298,6 @@ class ZooKeeperConnection:
         return answer
 
     def _wait(self, what: str, end: float) -> None:
-        """Return when there is a connection, with the lock held."""
         seconds = None if end == NEVER else max(0.0, end - time.monotonic())
         self._changed.wait_for(
             lambda: self.connected or self.closed or self._ended or self._refused, seconds
@@ -342,35 +339,23 @@ class KazooLog(logging.LoggerAdapter[logging.Logger]):
     """A logger of one KazooClient: `last` says why it has no connection."""
 
     def __init__(self) -> None:
-        super().__init__(quiet_logger(), {})
+        logging.getLogger("kazoo").setLevel(logging.WARNING)
+        super().__init__(logging.getLogger("kazoo.headrace"), {})
         self.last = ""  # "" until there is a warning
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if level >= logging.WARNING:
-            text = str(msg) % args if args else str(msg)
-            if not text.startswith("Transition"):  # a state, not a reason
-                self.last = text.strip(": ")
+        if level < logging.WARNING:  # there kazoo prints credentials
+            return
+        text = str(msg) % args if args else str(msg)
+        if not text.startswith("Transition"):  # a state, not a reason
+            self.last = text.strip(": ")
         super().log(level, msg, *args, **kwargs)
-
-
-def quiet_logger() -> logging.Logger:
-    """Return the logger for kazoo's client: below WARNING kazoo prints credentials."""
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
-    quiet = logging.getLogger("kazoo.headrace")
-    quiet.setLevel(logging.WARNING)
-    quiet.addFilter(_is_loud_enough)  # adding it twice changes nothing
-    return quiet
-
-
-def _is_loud_enough(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
 
 
 def _add(transaction: Any, operation: Operation) -> None:
     if isinstance(operation, CreateNode):
-        transaction.create(operation.path, operation.data)
-    elif isinstance(operation, CreateEphemeral):
-        transaction.create(operation.path, operation.data, ephemeral=True)
+        path, data, ends_with_session = operation
+        transaction.create(path, data, ephemeral=ends_with_session)
     elif isinstance(operation, SetNode):
         transaction.set_data(operation.path, operation.data, operation.version)
     elif isinstance(operation, DeleteNode):
@@ -382,7 +367,6 @@ def _add(transaction: Any, operation: Operation) -> None:
 def _versions(
     operations: Sequence[Operation], results: Sequence[Any], what: str, end: float
 ) -> list[int]:
-    """Return the nodes' new versions from a transaction's results, or raise its error."""
     errors = [result for result in results if isinstance(result, Exception)]
     if not errors:
         return [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import structlog
 
@@ -20,6 +20,7 @@ from partition.interfaces import StoredOffset
 from partition.offsets.offset_store import OffsetStore
 from partition.offsets.ownership import Holdings, NodeNames
 from partition.offsets.requests import (
+    NEVER,
     RETRY_SECONDS,
     Children,
     CreateNode,
@@ -40,7 +41,7 @@ from partition.offsets.requests import (
     run_all,
 )
 from partition.records import Partition
-from partition.zookeeper.zookeeper_client import NEVER, ZooKeeperConnection
+from partition.zookeeper.zookeeper_client import ZooKeeperConnection
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -55,11 +56,8 @@ class ZooKeeperStore(OffsetStore):
     """Offsets in ZooKeeper, by `names`. `hosts` is "host:port,host:port", perhaps with "/chroot".
 
     One thread makes every request; what returns no future waits at most `timeout_seconds`.
-    `kazoo_options` (TLS, `auth_data`, `default_acl`, ...) go to KazooClient; with TLS the server's
-    name is always checked.
-
-    `at` is called with "zk_before_write" and "zk_after_write" on the store's thread, for tests
-    that end the process there.
+    `kazoo_options` (see `ZooKeeperSecurity`) go to KazooClient. `at` is called on that thread with
+    "zk_before_write" and "zk_after_write", for tests that end the process there.
     """
 
     def __init__(
@@ -75,8 +73,13 @@ class ZooKeeperStore(OffsetStore):
         super().__init__(names)
         self._hosts = hosts
         self._timeout_seconds = timeout_seconds
-        self._session_timeout_seconds = session_timeout_seconds
-        self._kazoo_options = dict(kazoo_options or {})
+        self._connection = partial(
+            ZooKeeperConnection,
+            hosts,
+            kazoo_options or {},
+            session_timeout_seconds=session_timeout_seconds,
+            timeout_seconds=timeout_seconds,
+        )
         self._at = at
         self._worker: _Worker | None = None
 
@@ -97,12 +100,7 @@ class ZooKeeperStore(OffsetStore):
     def open(self) -> None:
         """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
         if self._worker is None:
-            connection = ZooKeeperConnection(
-                self._hosts,
-                self._kazoo_options,
-                session_timeout_seconds=self._session_timeout_seconds,
-                timeout_seconds=self._timeout_seconds,
-            )
+            connection = self._connection()
             connection.open()
             self._held = Holdings()
             self._worker = _Worker(connection, self.session_ended, self._at)
@@ -113,8 +111,8 @@ class ZooKeeperStore(OffsetStore):
     # An operator's access to single nodes. Raises StoreUnavailable after `timeout_seconds`.
 
     def children(self, path: str) -> list[str] | None:
-        found: list[str] | None = self._result(path, _asked(Children(path or "/")))
-        return found
+        names: list[str] | None = self._result(path, _asked(Children(path or "/")))
+        return names
 
     def get(self, path: str) -> ZNode | None:
         found: ZNode | None = self._result(path, _asked(Read(path or "/")))
@@ -133,7 +131,7 @@ class ZooKeeperStore(OffsetStore):
         They wait for a server that is away, till the store is closed: StoreUnavailable. When the
         session ends, SessionEnded is raised in the generator.
         """
-        return self._queue(steps, is_urgent=True)
+        return self._submit(steps, is_urgent=True)
 
     def close(self) -> None:
         """Disconnect, in about `timeout_seconds` at most; what waits fails."""
@@ -142,7 +140,7 @@ class ZooKeeperStore(OffsetStore):
             log.warning("zookeeper_closed_without_reply", hosts=self._hosts)
 
     def _result(self, path: str, steps: Steps[T]) -> T:
-        future = self._queue(steps, end=time.monotonic() + self._timeout_seconds)
+        future = self._submit(steps, end=time.monotonic() + self._timeout_seconds)
         try:
             return future.result(self._timeout_seconds + 1.0)
         except TimeoutError:
@@ -150,10 +148,7 @@ class ZooKeeperStore(OffsetStore):
             reason = f"no answer in {self._timeout_seconds:g} seconds"
             raise StoreUnavailable(f"for {path}", reason) from None
 
-    def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
-        return self._queue(steps, claims=claims)
-
-    def _queue(
+    def _submit(
         self,
         steps: Steps[T],
         *,
@@ -161,19 +156,13 @@ class ZooKeeperStore(OffsetStore):
         end: float = NEVER,
         is_urgent: bool = False,
     ) -> Future[T]:
-        run = Run(steps)
+        run = Run(steps, claims, end)
         if self._worker is None:
             steps.close()
             run.future.set_exception(StoreUnavailable("a request", "the store is not open"))
         else:
-            self._worker.submit(_Job(run, claims, end), is_urgent=is_urgent)
+            self._worker.submit(run, is_urgent=is_urgent)
         return run.future
-
-
-class _Job(NamedTuple):
-    run: Run[Any]
-    claims: Partition | None
-    end: float  # when to give up
 
 
 class _Worker:
@@ -190,15 +179,15 @@ class _Worker:
         self._at = at
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         # Only the thread takes from these.
-        self._urgent: deque[_Job] = deque()
-        self._jobs: deque[_Job] = deque()
+        self._urgent: deque[Run[Any]] = deque()
+        self._runs: deque[Run[Any]] = deque()
 
-    def submit(self, job: _Job, *, is_urgent: bool) -> None:
-        (self._urgent if is_urgent else self._jobs).append(job)
+    def submit(self, run: Run[Any], *, is_urgent: bool) -> None:
+        (self._urgent if is_urgent else self._runs).append(run)
         self._thread.submit(self._work)
 
     def close(self, seconds: float) -> bool:
-        """Disconnect; return whether the job under way got its reply, if one could come."""
+        """Disconnect; return whether the request under way got its reply, if one could come."""
         end = time.monotonic() + seconds
         self.connection.close()
         # While connected a request in flight gets its time; without, none can succeed.
@@ -209,27 +198,22 @@ class _Worker:
         return in_time
 
     def _work(self) -> None:
-        """Do the next urgent job, else the oldest one; claims in a row together.
+        """Carry out what is urgent, else what waits longest; claims in a row together.
 
-        So a heartbeat waits for one job at most. A takeover claims many partitions at once, and
-        each claim waits for three replies.
+        So a heartbeat waits for one of these at most. A takeover claims many partitions at once,
+        and each claim waits for three replies.
         """
         if self._urgent:
-            run_all([self._urgent.popleft().run], self.connection.begin, self._session_ended)
-            return
-        if not self._jobs:
-            return
-        jobs = [self._jobs.popleft()]
-        claimed = {jobs[0].claims}
-        if jobs[0].claims is not None:
-            while self._jobs and len(jobs) < _CLAIMED_AT_ONCE:
-                partition = self._jobs[0].claims
-                if partition is None or partition in claimed:
+            run_all([self._urgent.popleft()], self.connection.begin, self._session_ended)
+        elif self._runs:
+            runs = [self._runs.popleft()]
+            claimed = {runs[0].claims, None}
+            while runs[0].claims is not None and self._runs and len(runs) < _CLAIMED_AT_ONCE:
+                if self._runs[0].claims in claimed:
                     break
-                jobs.append(self._jobs.popleft())
-                claimed.add(partition)
-        send = partial(self._send, end=jobs[0].end)
-        run_all([job.run for job in jobs], send, self._session_ended)
+                claimed.add(self._runs[0].claims)
+                runs.append(self._runs.popleft())
+            run_all(runs, partial(self._send, end=runs[0].end), self._session_ended)
 
     def _send(self, request: Request, end: float) -> Callable[[], Reply]:
         if self._at is None or not isinstance(request, Write):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.manager import InFlightLimits
-from partition.memory import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.records import Partition
 from partition.recovery import Loss, Ways
 from partition.retry import RetryPolicy

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from partition.zookeeper.zookeeper_client import quiet_logger
+from partition.zookeeper.zookeeper_client import KazooLog
 from tests.support.patience import seconds
 
 Offsets = dict[int, int]  # by partition
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.01
 @contextmanager
 def client(hosts: str) -> Iterator[KazooClient]:
     zookeeper = KazooClient(
-        hosts, timeout=5.0, connection_retry={"max_tries": -1, "delay": 0.1}, logger=quiet_logger()
+        hosts, timeout=5.0, connection_retry={"max_tries": -1, "delay": 0.1}, logger=KazooLog()
     )
     zookeeper.start(30)
     try:

@@ -14,7 +14,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import TopicMissing
 from partition.kafka.kafka_fetcher import KafkaFetcher
-from partition.memory import MemoryCatalogue
+from partition.memory.ports import MemoryCatalogue
 from partition.records import Partition, offset_of
 from partition.recovery import Ways
 from tests.support.faulty_kafka import FaultyLog

@@ -23,8 +23,8 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from partition.memory import MemoryMessage
 from partition.records import Partition
+from tests.support.messages import message
 from tests.support.patience import seconds
 from tests.support.registry import HttpWorld, MockWorld, RegistryWorld
 from topology.bolt import Kind, kind_of
@@ -111,7 +111,7 @@ def avro_bytes(world, value=VALUE, schema=ORDER):
 
 
 def record(value, headers=()):
-    return Record(value, MemoryMessage(Partition(TOPIC, 3), 41, value, headers_=tuple(headers)))
+    return Record(value, message(Partition(TOPIC, 3), 41, value, headers=list(headers)))
 
 
 @contextmanager

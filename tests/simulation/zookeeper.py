@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from partition.errors import PartitionError, StoreUnavailable
-from partition.memory import MemoryNodes
+from partition.memory.ports import MemoryNodes
 from partition.offsets.offset_store import OffsetStore
 from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (

@@ -10,7 +10,7 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, Sink, SinkContext
 from partition.errors import StoreUnavailable
 from partition.interfaces import StartFrom
-from partition.memory import MemoryCatalogue
+from partition.memory.ports import MemoryCatalogue
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
 from partition.replicas.heartbeat import (

@@ -14,7 +14,7 @@ from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError
 from partition.interfaces import Progress, StoredOffset
 from partition.ledger import CommitProgress, Ledger
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import (
     Chunk,
     OpenTransaction,

@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 
+from confluent_kafka import Message
+
 from partition.errors import CorruptRecord, OffsetOutOfRange
-from partition.memory import MemoryLog, MemoryMessage
+from partition.memory.ports import MemoryLog
 from partition.records import Partition, Position
 
 
@@ -53,13 +55,13 @@ class FaultyLog(MemoryLog):
             log = self._logs[partition]
             log.start = max(log.start, offset)
             log.end = max(log.end, log.start)
-            log.messages = [m for m in log.messages if m.offset_ >= log.start]
+            log.messages = [m for m in log.messages if m.offset() >= log.start]
             self._corrupt[partition] = {o for o in self._corrupt[partition] if o >= log.start}
 
     def delete_record(self, partition: Partition, offset: int) -> None:
         with self.changed:
             log = self._logs[partition]
-            log.messages = [m for m in log.messages if m.offset_ != offset]
+            log.messages = [m for m in log.messages if m.offset() != offset]
             self._corrupt[partition].discard(offset)
 
     def corrupt(self, partition: Partition, offset: int) -> None:
@@ -82,7 +84,7 @@ class FaultyLog(MemoryLog):
         """Cut the log off, as an unclean election does; what follows has a new epoch."""
         with self.changed:
             log = self._logs[partition]
-            log.messages = [m for m in log.messages if m.offset_ < end]
+            log.messages = [m for m in log.messages if m.offset() < end]
             self._corrupt[partition] = {o for o in self._corrupt[partition] if o < end}
             log.end = min(log.end, end)
             log.start = min(log.start, log.end)
@@ -102,7 +104,7 @@ class FaultyLog(MemoryLog):
             later = (start for each, start in self._epochs[partition] if each > epoch)
             return next(later, log.end)
 
-    def read(self, partition: Partition, position: Position, limit: int) -> list[MemoryMessage]:
+    def read(self, partition: Partition, position: Position, limit: int) -> list[Message]:
         """See `MemoryLog.read`."""
         with self.changed:
             self.log_range(partition)
@@ -112,7 +114,8 @@ class FaultyLog(MemoryLog):
                     reason = f"the log was cut off; epoch {position.leader_epoch} ends at {end}"
                     raise OffsetOutOfRange(partition, position.offset, reason, end)
             messages = super().read(partition, position, limit)
-            bad = next((m.offset_ for m in messages if m.offset_ in self._corrupt[partition]), None)
-            if bad is not None and bad == messages[0].offset_:
+            offsets = [message.offset() for message in messages]
+            bad = next((each for each in offsets if each in self._corrupt[partition]), None)
+            if bad is not None and bad == offsets[0]:
                 raise CorruptRecord(partition, position.offset, "it was made so")
-            return [m for m in messages if bad is None or m.offset_ < bad]
+            return messages if bad is None else messages[: offsets.index(bad)]

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 from partition.errors import StoreUnavailable
 from partition.interfaces import StoredOffset
-from partition.memory import MemoryNodes, MemoryStore
+from partition.memory.ports import MemoryNodes, MemoryStore
 from partition.offsets.requests import (
     ANY_VERSION,
     Children,
-    CreateEphemeral,
     CreateNode,
     DeleteNode,
     NodeChanged,
@@ -117,15 +116,14 @@ class FaultyNodes(MemoryNodes):
     def change(self, operation: Operation) -> None:
         """See `MemoryNodes.change`."""
         path, found = operation.path, self.nodes.get(operation.path)
-        if isinstance(operation, CreateEphemeral):
-            super().change(CreateNode(path, operation.data))
-            self._sessions[path] = self._session
-        elif isinstance(operation, DeleteNode):
+        if isinstance(operation, DeleteNode):
             if found is None or operation.version not in {found.version, ANY_VERSION}:
                 raise NodeChanged
             self._remove(path)
         else:
             super().change(operation)
+            if isinstance(operation, CreateNode) and operation.ends_with_session:
+                self._sessions[path] = self._session
 
     def _remove(self, path: str) -> None:
         for kept in (self.nodes, self._made, self._sessions):

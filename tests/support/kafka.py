@@ -13,7 +13,7 @@ from partition.errors import KafkaError
 from partition.interfaces import Catalogue, Fetched, Fetcher, Log
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Chunk, Partition, Position
 from service.devservers.servers import EmbeddedKafka
 from tests.support.faulty_kafka import FaultyLog

@@ -25,7 +25,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import LedgerStatistics
 from partition.manager import InFlightLimits
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import Ways
 from partition.retry import RetryPolicy

@@ -24,7 +24,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError, StoreUnavailable
 from partition.manager import InFlightLimits
-from partition.memory import (
+from partition.memory.ports import (
     MemoryCatalogue,
     MemoryFetcher,
 )

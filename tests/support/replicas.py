@@ -9,7 +9,7 @@ import numpy as np
 from headrace import Topology
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
-from partition.memory import (
+from partition.memory.ports import (
     MemoryCatalogue,
     MemoryFetcher,
 )

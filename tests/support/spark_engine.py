@@ -13,7 +13,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
 from partition.interfaces import StoredOffset
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
 from partition.replicas.heartbeat import Heartbeats

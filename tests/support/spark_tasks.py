@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace import Record, bolt
 from partition.interfaces import Fetched, LogEnd
-from partition.memory import MemoryCatalogue, MemoryFetcher
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition, Position
 from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
@@ -123,10 +123,10 @@ def rows_in(staged: Iterable[Staged]) -> list[Any]:
 
 def digest_of(log: FaultyLog, partition: Partition, first: int, end: int) -> tuple[int, str]:
     """How many records a log has in a range, and their digest."""
-    found = [m for m in log.read(partition, Position(first), end - first) if m.offset_ < end]
+    found = [m for m in log.read(partition, Position(first), end - first) if m.offset() < end]
     digest = RangeDigest()
     digest.add(
-        np.array([m.offset_ for m in found], np.int64), np.array([len(m) for m in found], np.int64)
+        np.array([m.offset() for m in found], np.int64), np.array([len(m) for m in found], np.int64)
     )
     return digest.count, digest.hex()
 

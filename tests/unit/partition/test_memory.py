@@ -2,7 +2,7 @@
 
 from partition.errors import CorruptRecord
 from partition.interfaces import Fetched
-from partition.memory import MemoryFetcher
+from partition.memory.ports import MemoryFetcher
 from partition.records import Partition, Position
 from tests.support.faulty_kafka import FaultyLog
 

@@ -13,7 +13,7 @@ from headrace import Topology
 from headrace.sinks import Committed, MemoryDeadLetters, MemorySink
 from partition.errors import KafkaUnavailable, StoreCorrupt, StoreUnavailable
 from partition.interfaces import StoredOffset
-from partition.memory import MemoryCatalogue
+from partition.memory.ports import MemoryCatalogue
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from partition.replicas.plan import Control, Leaving, Plan
 from service.cli.common import OpenPipeline

@@ -9,10 +9,9 @@ from structlog.testing import capture_logs
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.memory import (
+from partition.memory.ports import (
     MemoryCatalogue,
     MemoryFetcher,
-    MemoryMessage,
 )
 from partition.records import Partition, Position
 from partition.recovery import Loss, Ways
@@ -20,6 +19,7 @@ from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from service.pipeline.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
+from tests.support.messages import message
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
 
 PLACE = Partition("t", 0)
@@ -73,7 +73,7 @@ def sender(broker):
 
 
 def send(sender, offset=0, tree=7, edge=9):
-    record = Record(b"x", MemoryMessage(PLACE, offset, b"x"))
+    record = Record(b"x", message(PLACE, offset, b"x"))
     sender.send(DeadLetter(record, "bad", 1, "Reject", "parse", 0), tree, edge, 0)
 
 

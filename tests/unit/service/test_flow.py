@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from partition.records import Partition
 from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench
 
@@ -76,11 +74,6 @@ def test_pattern_rate_limit_covers_its_topics():
     bench.fill(ONE, 50)
     bench.fill(OTHER, 50)
     assert emitted(bench, 0.0) == {"t": 50, "u": 2}
-
-
-def test_a_rate_limit_of_no_source_is_refused():
-    with pytest.raises(ValueError, match=r"limits 'x'; allowed are \['t'\]"):
-        Bench(records_per_second={"x": 1.0})
 
 
 def test_partitions_take_turns():

@@ -25,7 +25,7 @@ from headrace.sinks import MemorySink, Sink, Staged
 from partition.errors import Fenced
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
-from partition.memory import MemoryCatalogue
+from partition.memory.ports import MemoryCatalogue
 from partition.records import Partition, Position
 from service.app import Service
 from service.config.settings import load

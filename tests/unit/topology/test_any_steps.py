@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from headrace import SKIP, Bolt, Reject, To, bolt, direct
 from headrace.sinks import MemorySink
-from partition.memory import MemoryMessage
 from partition.records import Partition
 from tests.oracles.recursive_executor import RecursiveExecutor
+from tests.support.messages import message
 from topology import executor as executing
 from topology.bolt import Kind
 from topology.executor import Executor
@@ -155,7 +155,7 @@ def test_any_chunk_comes_to_the_same_in_the_same_order(source, count):
         patch.setattr(executing, "BLOCK_RECORDS", 100)
         new, old = Executor(), RecursiveExecutor()
         for start in (0, count):  # the second goes on with the tasks' turns
-            messages = [MemoryMessage(PLACE, start + each, b"") for each in range(count)]
+            messages = [message(PLACE, start + each, b"") for each in range(count)]
             assert found(new.run_source(source, messages)) == found(
                 old.run_source(source, messages)
             )

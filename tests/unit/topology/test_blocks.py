@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from headrace import SKIP, Bolt, Reject, To, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory import MemoryMessage
 from partition.records import Partition
+from tests.support.messages import message
 from topology import executor as executing
 from topology.executor import Executor
 
@@ -89,7 +89,7 @@ def ran(source, values, *, size=None):
     """What comes of the values, in blocks of `size`, or as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executing, "BLOCK_RECORDS", size or len(values) + 1)
-        messages = [MemoryMessage(PLACE, n, b"%d" % value) for n, value in enumerate(values)]
+        messages = [message(PLACE, n, b"%d" % value) for n, value in enumerate(values)]
         return Executor().run_source(source, messages)
 
 

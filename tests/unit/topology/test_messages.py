@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partition.memory import MemoryMessage
 from partition.records import Partition
+from tests.support.messages import message
 from topology.record import Record
 from topology.vectorised import columns_of, has_line_breaks
 
 
 def messages_of(values):
     partition = Partition("in", 3)
-    return [MemoryMessage(partition, 7 + at, value, b"k") for at, value in enumerate(values)]
+    return [message(partition, 7 + at, value, key=b"k") for at, value in enumerate(values)]
 
 
 @pytest.mark.parametrize("line_breaks", [False, True])

@@ -7,8 +7,8 @@ import pytest
 
 from headrace import Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory import MemoryMessage
 from partition.records import Partition
+from tests.support.messages import message
 from tests.support.patience import seconds
 from topology import executor as executing
 from topology.executor import Executor, Prefetcher
@@ -45,7 +45,7 @@ def text(record):
 
 
 def messages(*lengths):
-    return [MemoryMessage(PLACE, offset, b"x" * size) for offset, size in enumerate(lengths)]
+    return [message(PLACE, offset, b"x" * size) for offset, size in enumerate(lengths)]
 
 
 def source_of(draw):

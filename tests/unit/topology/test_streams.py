@@ -8,8 +8,8 @@ import pytest
 
 from headrace import SKIP, Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from partition.memory import MemoryMessage
 from partition.records import Partition
+from tests.support.messages import message
 from topology.errors import BoltError, LineageLost
 from topology.executor import Executor
 
@@ -302,7 +302,7 @@ def delivered_to_sink(values, schema=ROW):
     made = bolt(lambda record: values[int(record.value)])
     topology.source("in").then(made, name="make").into(MemorySink("out"))
     partition = Partition("in", 0)
-    messages = [MemoryMessage(partition, n, b"%d" % n) for n in range(len(values))]
+    messages = [message(partition, n, b"%d" % n) for n in range(len(values))]
     executor = Executor(schemas={"out": schema})
     (delivery,) = executor.run_source(topology.sources[0], messages).deliveries
     return delivery.piece

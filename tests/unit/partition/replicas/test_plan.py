@@ -19,7 +19,6 @@ from partition.replicas.plan import (
     balanced,
     leader_of,
     next_plan,
-    one_for_all,
 )
 
 ONE, TWO, THREE, FOUR = (Partition("t", number) for number in range(4))
@@ -79,9 +78,6 @@ def test_a_rebalance_is_heeded_once():
     after = next_plan(plan, members, partitions, Control(rebalance=1))
     assert after.of("a") == {partitions[0], partitions[2]}
     assert after.of("b") == {partitions[1], partitions[3]}
-
-
-# What goes together
 
 
 # One for all
@@ -187,14 +183,7 @@ def test_topics_that_go_together_with_other_counts_are_refused():
     TOGETHER.check([Partition("r", 0), Partition("s", 0), Partition("t", 0), Partition("t", 1)])
 
 
-# One for all
-
-
 def test_all_partitions_go_to_who_had_most_of_them():
     partitions = [Partition("t", number) for number in range(3)]
     previous = dict(zip(partitions, ["a", "b", "b"], strict=True))
-    assert set(one_for_all(["a", "b"], partitions, previous).values()) == {"b"}
-
-
-def test_without_members_no_partition_has_an_owner():
-    assert one_for_all([], [Partition("t", 0)], {}) == {}
+    assert set(balanced(["a", "b"], partitions, previous, ONE_HAS_ALL).values()) == {"b"}

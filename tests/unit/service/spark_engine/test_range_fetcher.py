@@ -46,7 +46,7 @@ class World:
         assert sum(map(len, fetched.chunks)) <= max_records
         assert len({chunk.partition for chunk in fetched.chunks}) == len(fetched.chunks)
         for chunk in fetched.chunks:
-            assert [m.offset_ for m in chunk.messages] == chunk.offsets.tolist()  # type: ignore[attr-defined]
+            assert [m.offset() for m in chunk.messages] == chunk.offsets.tolist()  # type: ignore[attr-defined]
             self.got.setdefault(chunk.partition, []).extend(chunk.offsets.tolist())
         assert not fetched.ends.keys() & self.ends.keys(), "an end is told once"
         self.ends |= fetched.ends

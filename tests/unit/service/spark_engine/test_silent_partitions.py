@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from partition.errors import ReplayDiffers
-from partition.memory import MemoryCatalogue
+from partition.memory.ports import MemoryCatalogue
 from partition.records import Partition
 from service.spark_engine import planner, range_fetcher
 from service.spark_engine.planner import LogEndTracker

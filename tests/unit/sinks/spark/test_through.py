@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Record, RowsRejected, SinkFailed
 from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
-from partition.memory import MemoryFetcher
+from partition.memory.ports import MemoryFetcher
 from partition.records import Partition, Position
 from sinks.columns import fit, rows_of
 from sinks.errors import TaskRaised

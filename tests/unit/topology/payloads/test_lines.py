@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from partition.memory import MemoryMessage
 from partition.records import Partition
+from tests.support.messages import message
 from topology.payloads.documents import Limits
 from topology.payloads.json_columns import json_columns, lines_of
 from topology.vectorised import call_columns, columns_of
@@ -26,7 +26,7 @@ VALUES = st.lists(st.none() | st.lists(PIECES, max_size=6).map(b"".join), min_si
 
 def batch_of(values, *, line_breaks):
     place = Partition("in", 0)
-    messages = [MemoryMessage(place, at, value) for at, value in enumerate(values)]
+    messages = [message(place, at, value) for at, value in enumerate(values)]
     return columns_of(messages, ["value"], line_breaks=line_breaks)
 
 

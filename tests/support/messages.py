@@ -1,0 +1,12 @@
+"""Records as Kafka's client gives them, made by hand."""
+
+from typing import Any
+
+from confluent_kafka import Message
+
+from partition.records import Partition
+
+
+def message(partition: Partition, offset: int, value: bytes | None, **more: Any) -> Message:
+    more = {"timestamp": (1, 0), "leader_epoch": 0, **more}
+    return Message(*partition, offset=offset, value=value, **more)
