@@ -25,6 +25,7 @@ from partition.assigned_partition import AssignedPartition
 from partition.assignment import Assignment, AssignmentPolicy
 from partition.delivery import AtLeastOnce
 from partition.interfaces import Progress, Topic
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits, PartitionManager
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.offsets.ownership import NodeNames
@@ -32,7 +33,6 @@ from partition.records import Partition, Position
 from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats, Report
 from partition.replicas.plan import Member
-from partition.retry import RetryPolicy
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper, four_letters
 

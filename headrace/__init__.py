@@ -1,7 +1,7 @@
 """The public surface of Headrace: all that a user imports."""
 
 from headrace import _startup as _startup  # first: before Arrow, and before a foreign package
-from partition.retry import RetryPolicy
+from partition.ledger import RetryPolicy
 from topology.advanced import AdvancedBolt, Collector, Tuple
 from topology.bolt import Bolt, Hooks, bolt
 from topology.cache import Cache, CacheStatistics

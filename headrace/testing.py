@@ -1,6 +1,6 @@
 """Tests of topologies without Kafka, ZooKeeper or Spark."""
 
-from partition.retry import RetryPolicy
+from partition.ledger import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.testing.bench import NotSettled
 from service.testing.kit import TopologyTest, topology_test

@@ -31,6 +31,7 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.interfaces import Catalogue, LogReader, Topic, TopicName
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Partition, Range
 from partition.recovery import (
@@ -42,7 +43,6 @@ from partition.recovery import (
     reclaiming,
     recovering,
 )
-from partition.retry import RetryPolicy
 
 log = structlog.get_logger()
 

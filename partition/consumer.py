@@ -16,6 +16,7 @@ from partition.commits import OffsetCommitter
 from partition.errors import KafkaError
 from partition.flow_control import FlowControl
 from partition.interfaces import Catalogue, Fetcher, LogEnd, TopicName
+from partition.ledger import Backoff
 from partition.manager import PartitionManager, PartitionStatistics
 from partition.records import (
     Chunk,
@@ -27,7 +28,6 @@ from partition.records import (
     record_ids_of,
 )
 from partition.recovery import Ways
-from partition.retry import Backoff
 
 _FEW_CHUNKS = 2
 _ASK_SECONDS = 2.0

@@ -18,7 +18,14 @@ import numpy as np
 
 from partition.delivery import D, DeliveryFactory
 from partition.interfaces import Progress
-from partition.ledger import CommitProgress, Ledger, LedgerStatistics
+from partition.ledger import (
+    Backoff,
+    CommitProgress,
+    Ledger,
+    LedgerStatistics,
+    RetryPolicy,
+    RetryQueue,
+)
 from partition.records import (
     Chunk,
     LeaderEpochs,
@@ -30,7 +37,6 @@ from partition.records import (
     Resumed,
     Transactions,
 )
-from partition.retry import Backoff, RetryPolicy, RetryQueue
 
 MAX_PENDING = 200_000
 MAX_PENDING_BYTES = 128 * 1024 * 1024

@@ -39,11 +39,11 @@ from pydantic_settings import (
 from partition.assignment import AssignmentPolicy
 from partition.delivery import AtLeastOnce, DeliveryFactory
 from partition.interfaces import AtOffset, AtTimestamp, StartFrom
+from partition.ledger import RetryPolicy
 from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, InFlightLimits
 from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.heartbeat import check_name
-from partition.retry import RetryPolicy
 from service.config.connections import Section, StorageConfig, ZooKeeperConfig, hidden
 from service.config.sources import (
     PREFIX,

@@ -14,6 +14,7 @@ from partition.assigned_partition import Assigned, PartitionChange, Revoked
 from partition.delivery import AtLeastOnce
 from partition.errors import KafkaError, OffsetOutOfRange
 from partition.interfaces import Fetched, Fetcher
+from partition.ledger import Backoff
 from partition.manager import FREE, Allowance, InFlightLimits, PartitionManager
 from partition.records import (
     Chunk,
@@ -25,7 +26,6 @@ from partition.records import (
     partition_index_of,
     record_ids_of,
 )
-from partition.retry import Backoff
 from service.spark_engine.task import TaskRange, TaskSettings
 from transactions.transaction import RangeDigest, RangeRead
 

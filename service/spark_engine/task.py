@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from partition.ledger import RetryPolicy
 from partition.records import Offsets, Partition, Position
-from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.pipeline.trees import OutcomeCounters
 from sinks.storage import Storage

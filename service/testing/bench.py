@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.records import Partition
 from partition.recovery import Loss, Ways
-from partition.retry import RetryPolicy
 from service.pipeline.build import (
     PipelinePolicy,
     Ports,

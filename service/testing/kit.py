@@ -8,8 +8,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
+from partition.ledger import RetryPolicy
 from partition.records import Partition
-from partition.retry import RetryPolicy
 from service.observability.snapshot import snapshot_of
 from service.pipeline.failures import ScreenPolicy
 from service.testing.bench import Bench

@@ -7,10 +7,10 @@ from typing import Literal
 from partition.assignment import AssignmentPolicy
 from partition.consumer import ConsumerPolicy
 from partition.delivery import AtLeastOnce
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
 from partition.records import TransactionKind
 from partition.recovery import StartPolicy
-from partition.retry import RetryPolicy
 from transactions.groups import RangePolicy
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy

@@ -7,9 +7,8 @@ import numpy as np
 from acker.acker import Acker
 from acker.slots import FREE, SLOT, SlotTable
 from partition.consumer import Consumer
-from partition.ledger import Ledger
+from partition.ledger import Ledger, RetryPolicy, RetryQueue
 from partition.manager import PartitionManager
-from partition.retry import RetryPolicy, RetryQueue
 from tests.simulation.life import Life
 from tests.simulation.mutants import mutant, put, wraps
 

@@ -13,7 +13,7 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError
 from partition.interfaces import Progress, StoredOffset
-from partition.ledger import CommitProgress, Ledger
+from partition.ledger import CommitProgress, Ledger, RetryPolicy
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import (
     Chunk,
@@ -27,7 +27,6 @@ from partition.records import (
     partition_index_of,
 )
 from partition.recovery import Loss, StartPolicy, Ways
-from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore

@@ -23,12 +23,11 @@ from headrace import AdvancedBolt, Bolt, Record, Topology, bolt
 from headrace.sinks import DeltaSink, IcebergSink, MemoryDeadLetters, Sink, SinkContext, SparkSink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.ledger import LedgerStatistics
+from partition.ledger import LedgerStatistics, RetryPolicy
 from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import Ways
-from partition.retry import RetryPolicy
 from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.health import HealthCheck
 from service.observability.snapshot import snapshot_of

@@ -23,6 +23,7 @@ from headrace.sinks import Batch, MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.errors import PartitionError, StoreUnavailable
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
 from partition.memory.ports import (
     MemoryCatalogue,
@@ -32,7 +33,6 @@ from partition.records import Partition
 from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Member
-from partition.retry import RetryPolicy
 from service.membership import GroupMembership, MembershipPolicy, copartitions_of
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
 from sinks.writer import WriteRetries

@@ -9,9 +9,9 @@ import numpy as np
 
 from headrace import Record, bolt
 from partition.interfaces import Fetched, LogEnd
+from partition.ledger import RetryPolicy
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition, Position
-from partition.retry import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
 from service.spark_engine.range_fetcher import RangeFetcher
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
-from partition.retry import RetryPolicy
 from tests.support.consumer import FakeDelivery
 
 FLIGHTS = Partition("flights", 0)

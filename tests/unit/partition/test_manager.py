@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from partition.delivery import AtLeastOnce, CommitBeforeEmit
+from partition.ledger import RetryPolicy
 from partition.manager import Allowance, InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position
-from partition.retry import RetryPolicy
 
 FLIGHTS = Partition("flights", 0)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from partition.retry import RetryPolicy, RetryQueue
+from partition.ledger import RetryPolicy, RetryQueue
 
 STEADY = RetryPolicy(limit=3, initial_seconds=1, multiplier=2, max_seconds=60, jitter=0)
 

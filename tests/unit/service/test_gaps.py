@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import Record, bolt
 from headrace.sinks import Staged
-from partition.retry import RetryPolicy
+from partition.ledger import RetryPolicy
 from tests.support.pipeline import RETRY_SECONDS, HeldSink, Works
 
 ALWAYS = RetryPolicy(limit=10**6, initial_seconds=RETRY_SECONDS, multiplier=1, jitter=0)

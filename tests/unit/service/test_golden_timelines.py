@@ -18,8 +18,8 @@ from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest, topology_test
 from partition.interfaces import Progress
+from partition.ledger import RetryPolicy
 from partition.records import Partition
-from partition.retry import RetryPolicy
 from service.testing.timeline import Event
 
 FOLDER = Path(__file__).with_name("golden")

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from headrace import SKIP, AdvancedBolt, Record, Reject, bolt
 from headrace.sinks import MemorySink
-from partition.retry import RetryPolicy
+from partition.ledger import RetryPolicy
 from tests.support.pipeline import PLACE, Works
 from topology.sink import Staged
 

@@ -9,9 +9,9 @@ import pytest
 from headrace import Topology, bolt
 from headrace.payloads import json_columns
 from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
 from partition.records import Partition
-from partition.retry import RetryPolicy
 from service.pipeline.build import Sizes, sizes_of
 from tests.support.pipeline import Works
 

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import Record, bolt
-from partition.retry import RetryPolicy
+from partition.ledger import RetryPolicy
 from service.observability.health import STALLED_SECONDS, HealthCheck
 from service.observability.metrics import figures
 from service.observability.snapshot import snapshot_of

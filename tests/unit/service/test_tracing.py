@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink, Staged
+from partition.ledger import RetryPolicy
 from partition.records import Chunk, Partition
-from partition.retry import RetryPolicy
 from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing
 from sinks.kafka.dead_letter_sink import _content, _Form

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headrace import Record, bolt
+from partition.ledger import RetryPolicy
 from partition.records import Partition
-from partition.retry import RetryPolicy
 from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.store import MemoryState
 from sinks.storage import Storage

@@ -6,8 +6,8 @@ The entries are numbered as in docs/storm.md.
 import pytest
 
 from headrace import Record, Retry, bolt
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
-from partition.retry import RetryPolicy
 from tests.support.consumer import ONE, Bench
 from tests.support.pipeline import Works
 
