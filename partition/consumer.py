@@ -173,9 +173,6 @@ class Consumer:
         """Revoke every partition. What is resolved may still be committed. Idempotent."""
         return self.assignment.release()
 
-    def partition(self, index: int) -> AssignedPartition:
-        return self.assignment.at(index)
-
     def manager(self, index: int) -> PartitionManager[Any]:
         """Return the manager of a partition. Raises KeyError if it is not open."""
         manager = self.assignment.at(index).manager

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import structlog
@@ -51,6 +52,7 @@ from partition.offsets.requests import (
     Write,
     read,
     size_of,
+    through_sessions,
 )
 from partition.offsets.znode import (
     OffsetNode,
@@ -134,9 +136,9 @@ class OffsetStore(ABC):
         nothing says any more that an offset was stored.
         """
         if again:
-            steps = self._claim_again(partition)
+            steps = through_sessions(partial(self._claim, partition, again=True))
         else:
-            steps = self._in_session(partition, self._claim_asked(partition, self.session, adopt))
+            steps = self._in_session(partition, self._claim(partition, adopt=adopt), self.session)
         return self._submit(steps, claims=partition)
 
     def begin(
@@ -152,7 +154,7 @@ class OffsetStore(ABC):
         those added later can be told. Raises StoreConflict when there is a position already.
         """
         steps = self._make(partition, position, partitions, transactions)
-        return self._submit(self._in_session(partition, steps))
+        return self._submit(self._in_session(partition, steps, self.session))
 
     def move(
         self,
@@ -168,7 +170,7 @@ class OffsetStore(ABC):
         `offset_moved` with both offsets and the reason. Raises as `commit` refuses.
         """
         steps = self._move(partition, position, reason, transactions)
-        return self._submit(self._in_session(partition, steps))
+        return self._submit(self._in_session(partition, steps, self.session))
 
     def commit(
         self, progress: Mapping[Partition, Progress]
@@ -192,10 +194,8 @@ class OffsetStore(ABC):
     # Reading
 
     def _load(self, partition: Partition) -> Steps[StoredOffset | None]:
-        while True:
-            with suppress(SessionEnded):
-                known = yield from self._node(partition)
-                return None if known is None else known.node.stored
+        known = yield from through_sessions(partial(self._node, partition))
+        return None if known is None else known.node.stored
 
     def _node(self, partition: Partition) -> Steps[KnownNode | None]:
         path = self._names.path(partition)
@@ -216,11 +216,11 @@ class OffsetStore(ABC):
         paths = [operation.path for operation in operations]
         return dict(zip(paths, cast("list[int]", versions), strict=True))
 
-    def _in_session(self, partition: Partition, steps: Steps[T]) -> Steps[T]:
-        try:
-            return (yield from steps)
-        except SessionEnded:  # it may have been done
-            raise self._held.drop(partition, OwnershipLost(partition)) from None
+    def _in_session(self, partition: Partition, steps: Steps[T], session: int) -> Steps[T]:
+        with suppress(SessionEnded):  # it may have been done
+            if self.session == session:
+                return (yield from steps)
+        raise self._held.drop(partition, OwnershipLost(partition))
 
     def _note_begun(
         self, partition: Partition, partitions: int | None = None
@@ -240,16 +240,6 @@ class OffsetStore(ABC):
         return [CreateNode(path, data) if version is None else SetNode(path, data, version)]
 
     # Claims
-
-    def _claim_again(self, partition: Partition) -> Steps[Claimed]:
-        while True:
-            with suppress(SessionEnded):
-                return (yield from self._claim(partition, again=True))
-
-    def _claim_asked(self, partition: Partition, asked_in: int, adopt: bool) -> Steps[Claimed]:
-        if self.session != asked_in:
-            raise SessionEnded
-        return (yield from self._claim(partition, adopt=adopt))
 
     def _claim(
         self, partition: Partition, *, adopt: bool = False, again: bool = False

@@ -7,6 +7,7 @@ runs against ZooKeeper, against memory, and in a simulator whose network loses a
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -134,6 +135,13 @@ def read(path: str) -> Steps[ZNode | None]:
 def children(path: str) -> Steps[list[str] | None]:
     found: list[str] | None = yield from asked(Children(path))
     return found
+
+
+def through_sessions(make: Callable[[], Steps[T]]) -> Steps[T]:
+    """Begin anew whenever the session ends."""
+    while True:
+        with suppress(SessionEnded):
+            return (yield from make())
 
 
 def missing_parents(operations: Iterable[Operation]) -> list[str]:

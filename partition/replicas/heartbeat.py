@@ -19,9 +19,10 @@ lost or late:
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
 import msgspec
@@ -38,13 +39,13 @@ from partition.offsets.requests import (
     Operation,
     Pause,
     ReplyLost,
-    SessionEnded,
     SetNode,
     Steps,
     Write,
     ZNode,
     children,
     read,
+    through_sessions,
 )
 from partition.offsets.znode import MAX_BYTES, parse, shown
 from partition.records import Partition
@@ -131,14 +132,14 @@ def encode_member(member: Member) -> bytes:
 
 
 def decode_member(path: str, data: bytes, joined: int) -> Member:
-    found = _decode(path, data, _Member, "a replica")
-    try:
-        holds = from_topics(found.holds)
-    except ValueError as error:
-        reason = f"holds: {error} in {shown(data)}"
-        raise StoreCorrupt(path, reason, _needed("a replica")) from error
-    name, process, seen = path.rpartition("/")[2], found.process, found.seen
-    return Member(name, process, joined, seen, holds, found.host, found.since_ms, found.headrace)
+    name = path.rpartition("/")[2]
+
+    def member(found: _Member) -> Member:
+        holds, host = from_topics(found.holds), found.host
+        since_ms, headrace = found.since_ms, found.headrace
+        return Member(name, found.process, joined, found.seen, holds, host, since_ms, headrace)
+
+    return _decode(path, data, _Member, "a replica", member)
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -157,24 +158,24 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(path: str, data: bytes) -> Plan:
-    found = _decode(path, data, _Plan, "a plan")
+    return _decode(path, data, _Plan, "a plan", _plan)
+
+
+def _plan(found: _Plan) -> Plan:
     owners: dict[Partition, str] = {}
     leaving: dict[Partition, Leaving] = {}
-    try:
-        for name, topics in found.owners.items():
+    for name, topics in found.owners.items():
+        for partition in from_topics(topics):
+            if partition in owners:
+                raise ValueError(f"{partition} has two owners")
+            owners[partition] = name
+    for name, by_number in found.leaving.items():
+        for number, topics in by_number.items():
+            left = Leaving(name, _number(number))
             for partition in from_topics(topics):
-                if partition in owners:
-                    raise ValueError(f"{partition} has two owners")  # noqa: TRY301
-                owners[partition] = name
-        for name, by_number in found.leaving.items():
-            for number, topics in by_number.items():
-                left = Leaving(name, _number(number))
-                for partition in from_topics(topics):
-                    if partition in owners or partition in leaving:
-                        raise ValueError(f"{partition} stands there twice")  # noqa: TRY301
-                    leaving[partition] = left
-    except ValueError as error:
-        raise StoreCorrupt(path, f"{error} in {shown(data)}", _needed("a plan")) from error
+                if partition in owners or partition in leaving:
+                    raise ValueError(f"{partition} stands there twice")
+                leaving[partition] = left
     return Plan(found.number, found.leader, owners, leaving, found.rebalanced)
 
 
@@ -186,19 +187,21 @@ def encode_control(control: Control) -> bytes:
 
 def decode_control(path: str, data: bytes | None) -> Control:
     """Decode the requests of operators; a missing or empty node has none."""
-    return _decode(path, data, Control, "what operators ask for") if data else Control()
+    what = "what operators ask for"
+    return _decode(path, data, Control, what, lambda found: found) if data else Control()
 
 
-def _decode(path: str, data: bytes, kind: type[T], what: str) -> T:
-    version = parse(path, data, _Version, _needed(what)).version
-    if version <= VERSION:
-        return parse(path, data, kind, _needed(what))
-    found = f'"version" {version}, which a later version of this package wrote, in {shown(data)}'
-    raise StoreCorrupt(path, found, _needed(what))
-
-
-def _needed(what: str) -> str:
-    return f'a JSON object that says {what}, of "version" 1 to {VERSION},'
+def _decode(path: str, data: bytes, kind: type[T], what: str, make: Callable[[T], R]) -> R:
+    """Return what `make` makes of a stored form; the ValueErrors of it are StoreCorrupt too."""
+    needed = f'a JSON object that says {what}, of "version" 1 to {VERSION},'
+    version = parse(path, data, _Version, needed).version
+    if version > VERSION:
+        found = f'"version" {version}, which a later version of this package wrote,'
+        raise StoreCorrupt(path, f"{found} in {shown(data)}", needed)
+    try:
+        return make(parse(path, data, kind, needed))
+    except ValueError as error:
+        raise StoreCorrupt(path, f"{error} in {shown(data)}", needed) from error
 
 
 def _number(text: str) -> int:
@@ -264,11 +267,7 @@ class Heartbeats:
 
         Raises ReplicaReplaced, StoreCorrupt.
         """
-        while True:
-            try:
-                return (yield from self._beat(report))
-            except SessionEnded:
-                continue
+        return through_sessions(partial(self._beat, report))
 
     def _beat(self, report: Report) -> Steps[GroupView]:
         yield from self._register(report)

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -22,7 +21,6 @@ from partition.offsets.ownership import Holdings, NodeNames
 from partition.offsets.requests import (
     NEVER,
     RETRY_SECONDS,
-    Children,
     CreateNode,
     NodeChanged,
     NodeExists,
@@ -37,8 +35,10 @@ from partition.offsets.requests import (
     Steps,
     Write,
     ZNode,
-    asked,
+    children,
+    read,
     run_all,
+    through_sessions,
 )
 from partition.records import Partition
 from partition.zookeeper.zookeeper_client import ZooKeeperConnection
@@ -111,12 +111,10 @@ class ZooKeeperStore(OffsetStore):
     # An operator's access to single nodes. Raises StoreUnavailable after `timeout_seconds`.
 
     def children(self, path: str) -> list[str] | None:
-        names: list[str] | None = self._result(path, _asked(Children(path or "/")))
-        return names
+        return self._result(path, through_sessions(partial(children, path or "/")))
 
     def get(self, path: str) -> ZNode | None:
-        found: ZNode | None = self._result(path, _asked(Read(path or "/")))
-        return found
+        return self._result(path, through_sessions(partial(read, path or "/")))
 
     def change(self, path: str, function: MakeData) -> bytes:
         """Set a node to what `function` makes of its data (None: no node), and return that.
@@ -264,9 +262,3 @@ def changing(path: str, function: MakeData) -> Steps[bytes]:
         else:
             return data
     raise StoreUnavailable(f"for {path}", f"others were quicker, or replies lost, {_TRIES} times")
-
-
-def _asked(request: Children | Read) -> Steps[Any]:
-    while True:
-        with suppress(SessionEnded):
-            return (yield from asked(request))

@@ -328,7 +328,7 @@ class TransactionCommitter(SinkCommitter):
         return [part for member, part in parts if member.txid > member.line.skips.get(sink, 0)]
 
     def _share(self, member: GroupMember) -> Share:
-        epoch = self._consumer.partition(member.place).epoch
+        epoch = self._consumer.assignment.at(member.place).epoch
         return share_of(str(member.line.partition), epoch, member.transaction)
 
     def _commit_next(self) -> bool:

@@ -32,7 +32,7 @@ def test_a_partition_is_claimed_then_fenced_and_only_then_read():
         future.set_result({"table": 0})
     bench.poll()
     assert bench.of_one() == ["fenced it 2", "reads it 0"]
-    assert bench.reader.partition(0).epoch == 2
+    assert bench.reader.assignment.at(0).epoch == 2
     assert [place for place, _manager in bench.reader.assignment.owned()] == [0, 1]
 
 
