@@ -124,24 +124,27 @@ class Acker:
         deadline = wheel.current + wheel.timeout_advances & _BYTE
         return self._table.take(owners, deadline, self._max_trees)
 
-    def init(self, trees: Trees, edges: Edges, flags: int = 0) -> None:
+    def init(self, trees: Trees, edges: Edges, flags: Flags | None = None) -> None:
         """XOR in the first edges of each tree; from now on it may resolve.
 
         A tree without edges (0) is complete at once. Each tree stands here once; an init
-        that is repeated later is ignored. `flags` are set as by `mark`.
+        that is repeated later is ignored. Each tree's `flags` are set as by `mark`.
         """
         table = self._table
-        marks = checked_flags(flags) << FLAG_SHIFT
         slots, tags, owners, live = table.find(trees)
+        if flags is None:
+            flags = np.zeros(len(trees), np.uint8)
         if live is not None:
             self._ignored += len(trees) - len(slots)
-            edges = edges[live]
+            edges, flags = edges[live], flags[live]
         if np.count_nonzero(tags & INIT):
             new = tags & INIT == 0
             self._ignored += len(slots) - int(np.count_nonzero(new))
-            slots, tags, owners, edges = slots[new], tags[new], owners[new], edges[new]
+            slots, tags, owners = slots[new], tags[new], owners[new]
+            edges, flags = edges[new], flags[new]
         table.waiting -= len(slots)
-        tags |= INIT | marks
+        tags |= flags.astype(np.uint16) << FLAG_SHIFT
+        tags |= INIT
         values = table.values.take(slots) ^ edges
         if table.doomed:
             failed = tags & FAILED != 0

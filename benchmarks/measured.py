@@ -167,7 +167,7 @@ def run_headrace(
         nonlocal end, batches
         if snapshot.read >= job.records:  # before, to ask for a whole tree's time would cost some
             end = Moment.now(snapshot.read, cpu)  # the last one comes when all is committed
-        batches = sum(sink.batches_written for sink in snapshot.sinks)
+        batches = sum(sink.write_times.count for sink in snapshot.sinks)
         memory.at(snapshot.read)
         if on_snapshot is not None:
             on_snapshot(service, snapshot)

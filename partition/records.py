@@ -16,6 +16,7 @@ RecordIds: TypeAlias = npt.NDArray[np.int64]
 OFFSET_BITS = 48
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 MAX_PARTITION_INDEX = (1 << 63 - OFFSET_BITS) - 1  # of no partition: what is no record has it
+WRITTEN, DEAD_LETTERED = 1, 2  # flags: a row of a record went to a sink, a dead letter was sent
 _SAMPLED = 16
 _ask_headers = methodcaller("headers")
 

@@ -44,6 +44,7 @@ class BatchStaged:
     The error is SinkFenced, SinkFailed or WriterStopped, as in BatchCommitted.
     """
 
+    sink: str  # the step's name
     batch: Batch
     staged: Staged | None
     error: Exception | None
@@ -57,6 +58,7 @@ class BatchCommitted:
     outcome is unknown.
     """
 
+    sink: str  # the step's name
     staged: Staged
     error: Exception | None
     seconds: float
@@ -195,12 +197,14 @@ class SinkWriter:
         sink: Sink[Any],
         on_done: Callable[[Done], object],
         *,
+        step: str | None = None,
         at_most_once: bool = False,
         retries: WriteRetries | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink = sink
+        self._step = step or sink.name
         self._on_done = on_done
         self._at_most_once = at_most_once
         self._clock = clock
@@ -336,14 +340,14 @@ class SinkWriter:
     def _write(self, batch: Batch) -> None:
         staged, error = self._staged(batch, self._sink.stage)
         if staged is None:
-            self._report(self._staging, BatchStaged(batch, None, error))
+            self._report(self._staging, BatchStaged(self._step, batch, None, error))
             return
         self._commits_asked += 1
         self._committing.ask(partial(self._commit, staged, replace(batch, pieces=[], traces={})))
         self._staging.ended += 1
 
     def _stage(self, batch: Batch, by: Callable[[Batch], Staged]) -> None:
-        self._report(self._staging, BatchStaged(batch, *self._staged(batch, by)))
+        self._report(self._staging, BatchStaged(self._step, batch, *self._staged(batch, by)))
 
     def _staged(
         self, batch: Batch, by: Callable[[Batch], Staged]
@@ -383,7 +387,8 @@ class SinkWriter:
                 committed, error = self._abandoned(staged, batch), None
             loop.discard(partial(self._sink.discard, staged))
         seconds = self._clock() - started
-        self._report(self._committing, BatchCommitted(committed or staged, error, seconds))
+        done = BatchCommitted(self._step, committed or staged, error, seconds)
+        self._report(self._committing, done)
 
     def _try_commit(self, staged: Staged, batch: Batch | None) -> Staged:
         try:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from partition.records import Range
+from topology.sink import Share
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import OutOfOrder, RangeRead, Transaction
 
@@ -42,6 +43,17 @@ class GroupMember(NamedTuple):
     def transaction(self) -> Transaction:
         """Raises KeyError if it is closed."""
         return self.line.transaction_of(self.txid)
+
+    def share(self, epoch: int, num_rows: int) -> Share:
+        """Return its share of a group, for one sink.
+
+        Raises ValueError for a range that is only planned: nobody may commit it.
+        """
+        line, covers = str(self.line.partition), self.transaction.range
+        if covers.digest is None:
+            raise ValueError(f"{line} transaction {self.txid} is not sealed: it is of {covers}")
+        span = covers.first, covers.end, covers.digest
+        return Share(line, epoch, self.txid, self.transaction.attempt, *span, num_rows)
 
 
 class GroupPhase(Enum):

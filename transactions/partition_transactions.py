@@ -6,10 +6,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from acker.acker import Flags
 from partition.errors import ReplayDiffers
 from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
 from partition.records import (
+    DEAD_LETTERED,
+    WRITTEN,
     Chunk,
     LeaderEpochs,
     Offsets,
@@ -92,7 +95,6 @@ class PartitionTransactions:
         self._epochs = LeaderEpochs(resumed.position)
         self._unplanned = Unplanned()
         self._planned_at = float("-inf")
-        self._dead_letters: set[int] = set()  # offsets, see `awaits`
         self._differs: ReplayDiffers | None = None
         self._wanted: Transactions | None = None  # what `to_store` gives, until it changes
 
@@ -449,23 +451,27 @@ class PartitionTransactions:
         txids = np.array([0, *(each.txid for each in self._open), 0], np.int64)
         return txids[np.searchsorted(ends, offsets, side="right")]
 
-    def processed(self, offsets: Offsets) -> None:
+    def processed(self, offsets: Offsets, flags: Flags) -> None:
         """Count records whose trees have resolved, or whose dead letters are durable.
 
         Raises ValueError when more were processed of a transaction than emitted.
         """
-        if self._dead_letters:
-            awaited = np.isin(offsets, list(self._dead_letters))
-            self._dead_letters.difference_update(offsets[awaited].tolist())
-            offsets = offsets[~awaited]
-        if not len(offsets) or not self._open or self._differs is not None:
-            return
-        below = int(np.count_nonzero(offsets < self._open[0].range.first))
+        left = 0 if self._differs is not None else len(offsets)
         for each in self._open:
-            if below == len(offsets):
+            if not left:
                 break
-            before, below = below, int(np.count_nonzero(offsets < each.range.end))
-            self._process(each, below - before)
+            of_it = (offsets >= each.range.first) & (offsets < each.range.end)
+            count = int(np.count_nonzero(of_it))
+            if not count:
+                continue
+            left -= count
+            each.by_flags += np.bincount(flags[of_it], minlength=4)
+            each.dead_lettered.update(offsets[of_it & (flags & DEAD_LETTERED > 0)].tolist())
+            if each.awaited:
+                count -= len(each.awaited)
+                each.awaited.difference_update(offsets[of_it].tolist())
+                count += len(each.awaited)
+            self._process(each, count)
 
     @staticmethod
     def _process(each: Transaction, count: int) -> None:
@@ -478,12 +484,19 @@ class PartitionTransactions:
         if each.phase is Phase.PROCESSING and each.processed == each.count:
             each.phase = Phase.PROCESSED
 
-    def awaits(self, offset: int) -> None:
+    def awaits(self, offset: int) -> bool:
         """Hold the transaction of a processed record until its dead letter is durable.
 
-        A sink has refused a row of it. The record's next `processed` ends the wait.
+        A sink has refused a row of it. The record's next `processed` ends the wait. False: the
+        record has a dead letter already.
         """
-        self._dead_letters.add(offset)
+        found = next(each for each in self._open if offset < each.range.end)
+        if offset in found.dead_lettered:
+            return False
+        found.dead_lettered.add(offset)
+        found.awaited.add(offset)
+        found.by_flags[WRITTEN] -= 1  # `processed` counts it again
+        return True
 
     # Committing
 
@@ -505,10 +518,7 @@ class PartitionTransactions:
         each = self._find(txid)
         if each is None or each.phase is not Phase.PROCESSED or not each.is_stored:
             return False
-        covers = each.range
-        if any(covers.first <= offset < covers.end for offset in self._dead_letters):
-            return False
-        return not self.is_outdated(txid)
+        return not each.awaited and not self.is_outdated(txid)
 
     def take(self, txid: int) -> None:
         """Mark it as being committed.

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from topology.executor import select
 from topology.sink import Piece
 
 _Numbers = npt.NDArray[np.int64]
@@ -29,28 +30,19 @@ class _Collected:
     pieces: list[Piece] = field(default_factory=list)
     record_ids: list[_Numbers] = field(default_factory=list)
     num_rows: int = 0
-    lowest: int = 0  # record id
-    highest: int = -1
     discarded: dict[int, int] = field(default_factory=dict)
     """By record id: in how many first pieces its rows are of a failed attempt."""
 
-    def add(self, piece: Piece, record_ids: _Numbers) -> None:
-        lowest = int(record_ids.min())
-        self.lowest = min(self.lowest, lowest) if self.pieces else lowest
-        self.highest = max(self.highest, int(record_ids.max()))
-        self.pieces.append(piece)
-        self.record_ids.append(record_ids)
-        self.num_rows += len(record_ids)
-
-    def valid_rows(self) -> list[npt.NDArray[np.bool_]]:
+    def without_discarded(self) -> tuple[list[Piece], _Numbers]:
+        record_ids = np.concatenate(self.record_ids)
+        if not self.discarded:
+            return self.pieces, record_ids
         discarded = np.array(sorted(self.discarded), np.int64)
         pieces = np.array([self.discarded[record_id] for record_id in discarded.tolist()], np.int64)
-        lengths = [len(record_ids) for record_ids in self.record_ids]
-        record_ids = np.concatenate(self.record_ids)
         found = np.minimum(np.searchsorted(discarded, record_ids), len(discarded) - 1)
-        piece = np.repeat(np.arange(len(lengths)), lengths)
-        kept = (discarded[found] != record_ids) | (piece >= pieces[found])
-        return np.split(kept, np.cumsum(lengths[:-1]))
+        piece = np.repeat(np.arange(len(self.pieces)), list(map(len, self.pieces)))
+        kept = np.flatnonzero((discarded[found] != record_ids) | (piece >= pieces[found]))
+        return rows_at(self.pieces, kept), record_ids[kept]
 
 
 class PendingRows:
@@ -61,51 +53,44 @@ class PendingRows:
 
     def __init__(self) -> None:
         self._partitions: defaultdict[int, dict[int, _Collected]] = defaultdict(dict)
-        self._num_rows = 0
-
-    @property
-    def num_rows(self) -> int:
+        self.num_rows = 0
         """Rows added and not taken, including discarded ones."""
-        return self._num_rows
 
     def add(self, piece: Piece, record_ids: _Numbers, txids: _Numbers, indexes: _Numbers) -> None:
         """Add a piece; row i is of record_ids[i], txids[i], and partition indexes[i].
 
-        Rows of no record (-1) and of no transaction (0) are dropped. Raises ValueError when the
-        arrays are not as long as the piece.
+        Rows of no transaction (0) are dropped. Raises ValueError when the arrays are not as long
+        as the piece.
         """
-        length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
-        if not len(record_ids) == len(txids) == len(indexes) == length:
+        if not len(record_ids) == len(txids) == len(indexes) == len(piece):
             raise ValueError(
-                f"a piece of {length} rows came with {len(record_ids)} record ids, "
+                f"a piece of {len(piece)} rows came with {len(record_ids)} record ids, "
                 f"{len(txids)} txids, and {len(indexes)} partition indexes"
             )
-        if not length:
+        if not len(piece):
             return
         index, txid = int(indexes[0]), int(txids[0])
-        is_one = bool((indexes == index).all()) and bool((txids == txid).all())
-        if is_one and int(record_ids.min()) >= 0:
-            if txid > 0:
-                self._add(piece, record_ids, txid, index)
+        if txid > 0 and (txids == txid).all() and (indexes == index).all():
+            self._add(piece, record_ids, txid, index)
             return
-        known = np.flatnonzero((record_ids >= 0) & (txids > 0))
+        known = np.flatnonzero(txids > 0)
         order = known[np.lexsort((txids[known], indexes[known]))]  # it keeps the order of rows
         changes = (np.diff(indexes[order]) != 0) | (np.diff(txids[order]) != 0)
-        for part in np.split(order, np.flatnonzero(changes) + 1):
-            if len(part):
-                first = part[0]
-                rows = rows_at(piece, part)
-                self._add(rows, record_ids[part], int(txids[first]), int(indexes[first]))
+        for part in np.split(order, np.flatnonzero(changes) + 1) if len(order) else ():
+            rows = select(piece, part)
+            self._add(rows, record_ids[part], int(txids[part[0]]), int(indexes[part[0]]))
 
     def _add(self, piece: Piece, record_ids: _Numbers, txid: int, index: int) -> None:
-        self._partitions[index].setdefault(txid, _Collected()).add(piece, record_ids)
-        self._num_rows += len(record_ids)
+        collected = self._partitions[index].setdefault(txid, _Collected())
+        collected.pieces.append(piece)
+        collected.record_ids.append(record_ids)
+        collected.num_rows += len(piece)
+        self.num_rows += len(piece)
 
     def discard_attempt(self, record_id: int, index: int) -> None:
         """Leave out the rows of a record so far; those that come after this stay."""
         for collected in self._partitions.get(index, {}).values():
-            if collected.lowest <= record_id <= collected.highest:
-                collected.discarded[record_id] = len(collected.pieces)
+            collected.discarded[record_id] = len(collected.pieces)
 
     def take(self, index: int, txid: int) -> OrderedRows:
         """Take a transaction's rows out, without the discarded ones, sorted by record.
@@ -115,33 +100,26 @@ class PendingRows:
         collected = self._partitions[index].pop(txid, None)
         if collected is None:
             return OrderedRows([], np.empty(0, np.int64))
-        self._num_rows -= collected.num_rows
-        if not collected.discarded:
-            return in_order(collected.pieces, np.concatenate(collected.record_ids))
-        pieces: list[Piece] = []
-        record_ids = [np.empty(0, np.int64)]
-        for piece, its_record_ids, kept in zip(
-            collected.pieces, collected.record_ids, collected.valid_rows(), strict=True
-        ):
-            if kept.all():
-                pieces.append(piece)
-                record_ids.append(its_record_ids)
-            elif kept.any():
-                pieces.append(rows_at(piece, np.flatnonzero(kept)))
-                record_ids.append(its_record_ids[kept])
-        return in_order(pieces, np.concatenate(record_ids))
+        self.num_rows -= collected.num_rows
+        return in_order(*collected.without_discarded())
 
     def drop(self, index: int) -> None:
         dropped = self._partitions.pop(index, {})
-        self._num_rows -= sum(each.num_rows for each in dropped.values())
+        self.num_rows -= sum(each.num_rows for each in dropped.values())
 
 
-def rows_at(piece: Piece, indices: npt.NDArray[np.intp]) -> Piece:
-    if isinstance(piece, pa.RecordBatch):
-        kept = np.zeros(piece.num_rows, np.bool_)
-        kept[indices] = True
-        return piece.filter(pa.array(kept))
-    return [piece[index] for index in indices.tolist()]
+def rows_at(pieces: Sequence[Piece], indices: _Numbers) -> list[Piece]:
+    """Return the rows at these indices, ascending, in the concatenation of pieces."""
+    found: list[Piece] = []
+    start = 0
+    for piece in pieces:
+        low, high = np.searchsorted(indices, [start, start + len(piece)])
+        if high - low == len(piece):
+            found.append(piece)
+        elif high > low:
+            found.append(select(piece, indices[low:high] - start))
+        start += len(piece)
+    return found
 
 
 def in_order(pieces: list[Piece], record_ids: _Numbers) -> OrderedRows:

@@ -144,6 +144,11 @@ class Transaction:
     digest: RangeDigest = field(default_factory=RangeDigest)
     emitted: int = 0
     processed: int = 0
+    by_flags: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, np.int64))
+    """The number of processed records by their flags."""
+    dead_lettered: set[int] = field(default_factory=set)  # offsets
+    awaited: set[int] = field(default_factory=set)
+    """Those of them whose dead letters are not durable: see `PartitionTransactions.awaits`."""
 
     @property
     def count(self) -> int:

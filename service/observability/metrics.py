@@ -268,10 +268,10 @@ CATALOGUE: tuple[Metric, ...] = (
            "Rows that do not fit the sink; their records are dead-lettered.", _SINK,
            _per_sink(lambda s: s.rows_rejected)),
     Metric("headrace_sinks_written_batches", "counter", "Micro-batches written.", _SINK,
-           _per_sink(lambda s: s.batches_written)),
+           _per_sink(lambda s: s.write_times.count)),
     Metric("headrace_sinks_write_seconds", "counter",
            "Time spent committing; staging goes on meanwhile.", _SINK,
-           _per_sink(lambda s: s.write_seconds)),
+           _per_sink(lambda s: s.write_times.seconds)),
     Metric("headrace_sinks_written_bytes", "counter",
            "What those rows have as columns, before compression; rows that come one by one are "
            "estimated, rejected ones included. None on the spark engine.", _SINK,

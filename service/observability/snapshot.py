@@ -44,8 +44,6 @@ class SinkStatistics:
     rows_written: int
     rows_rejected: int
     rows_pending: int
-    batches_written: int
-    write_seconds: float
     retries: int
     failing_since: float | None
     last_error: str | None

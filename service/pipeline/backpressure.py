@@ -7,19 +7,17 @@ records may get to something full emit nothing, so their partitions fill and are
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from acker.acker import Acker
+from partition.consumer import Consumer
+from service.pipeline.committers import SinkCommitter
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from topology.advanced import AdvancedRunner
 from topology.bolt import Kind
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.topology import Topology
 from topology.workers.pool import WorkerPool
-
-if TYPE_CHECKING:
-    from partition.consumer import Consumer
-    from service.pipeline.committers import SinkCommitter
 
 _BACKLOG_PER_WORKER = 4
 # What waits for its key at one step, or is kept by an advanced bolt of one source. As many as the
@@ -29,14 +27,13 @@ _MAX_LETTERS = 10_000
 _MAX_TREES = 1 << 23  # half of what the acker takes
 
 DEAD_LETTERS, TREES = "dead-letters", "trees"
-_NONE: frozenset[str] = frozenset()
 
 
 class HeldTopics(NamedTuple):
     """Topics that emit nothing new, and those among them that emit no retries either."""
 
-    topics: frozenset[str] = _NONE
-    silent: frozenset[str] = _NONE
+    topics: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
     everything: bool = False  # no source emits anything
 
 
@@ -49,12 +46,12 @@ class Backpressure:
     def __init__(
         self,
         topology: Topology,
-        committer: "SinkCommitter",
+        committer: SinkCommitter,
         runners: WorkerPool,
         advanced: AdvancedRunner,
         acker: Acker,
         dead_letters: DeadLetterSender,
-        consumer: "Consumer",
+        consumer: Consumer,
     ) -> None:
         self._source_of = topology.source_of
         self._committer = committer
@@ -63,13 +60,17 @@ class Backpressure:
         self._acker = acker
         self._dead_letters = dead_letters
         self._consumer = consumer
-        self._behind = {source.label: list(_boundaries(source)) for source in topology.sources}
-        self._steps = list(dict.fromkeys(s for steps in self._behind.values() for s in steps))
+        self._leading: defaultdict[Step, set[str]] = defaultdict(set)
+        """The labels of the sources whose records get to a step."""
+        for source in topology.sources:
+            for step in _boundaries(source):
+                self._leading[step].add(source.label)
+        self._every = {source.label for source in topology.sources}
         self._updated_at = 0.0
-        self._full = _NONE
-        self.held_sources = _NONE
+        self._full: set[str] = set()
+        self.held_sources: set[str] = set()
         """Labels of the sources that emit no new records now."""
-        self.silent_sources = _NONE
+        self.silent_sources: set[str] = set()
         """Those among them that emit no retries either."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Seconds for which each step, the dead letters or the trees have held records back."""
@@ -78,39 +79,34 @@ class Backpressure:
         """Return the topics that may not emit now."""
         for name in self._full:
             self.seconds[name] += now - self._updated_at
-        self._updated_at = now
-        busy = {step.name for step in self._steps if self._is_busy(step, now)}
-        laden = {step.name: held for step in self._steps if (held := self._held_by(step))}
-        if self._dead_letters.pending >= _MAX_LETTERS:
-            busy.add(DEAD_LETTERS)
-        if self._acker.in_flight >= _MAX_TREES:
-            laden[TREES] = self._leading_to({TREES})
-        if busy or laden or self._full:
-            self._full = frozenset(busy | laden.keys())
+        self._updated_at, self._full = now, set()
+        held, silent = set[str](), set[str]()
+        for step, labels in self._leading.items():
             # What is busy finishes. What is kept may wait for a retry, which must come.
-            self.silent_sources = self._leading_to(busy)
-            self.held_sources = self.silent_sources.union(*laden.values())
+            if self._is_busy(step, now):
+                self._full.add(step.name)
+                silent |= labels
+            elif overloading := self._overloading_sources(step, labels):
+                self._full.add(step.name)
+                held |= overloading
+        if self._dead_letters.pending >= _MAX_LETTERS:
+            self._full.add(DEAD_LETTERS)
+            silent |= self._every
+        if self._acker.in_flight >= _MAX_TREES:
+            self._full.add(TREES)
+            held |= self._every
+        self.held_sources, self.silent_sources = held | silent, silent
         if not self.held_sources:
             return _NOTHING
         topics = self._consumer.topics
         return HeldTopics(
             frozenset(each for each in topics if self._label_of(each) in self.held_sources),
-            frozenset(each for each in topics if self._label_of(each) in self.silent_sources),
-            everything=len(self.silent_sources) == len(self._behind),
+            frozenset(each for each in topics if self._label_of(each) in silent),
+            everything=silent == self._every,
         )
 
     def _label_of(self, topic: str) -> str:
         return self._source_of(topic).label
-
-    def _leading_to(self, full: set[str]) -> frozenset[str]:
-        if not full:
-            return _NONE
-        shared = not full.isdisjoint({DEAD_LETTERS, TREES})
-        return frozenset(
-            label
-            for label, steps in self._behind.items()
-            if shared or any(step.name in full for step in steps)
-        )
 
     def _is_busy(self, step: Step, now: float) -> bool:
         if isinstance(step, SinkStep):
@@ -120,30 +116,24 @@ class Backpressure:
         most = _BACKLOG_PER_WORKER * step.workers * len(step.bolts)
         return self._runners.backlog(step) > most
 
-    def _held_by(self, step: Step) -> frozenset[str]:
-        """Return the sources with too many tuples that wait at a step, but not for a worker."""
-        if isinstance(step, SinkStep):
-            return _NONE
-        if step.kind is Kind.ADVANCED:
-            return self._overloading_sources(step)
-        is_laden = self._runners.num_waiting(step) > _MAX_KEPT
-        return self._leading_to({step.name}) if is_laden else _NONE
+    def _overloading_sources(self, step: Step, leading: set[str]) -> set[str]:
+        """Return the sources with too many tuples that wait at a step, but not for a worker.
 
-    def _overloading_sources(self, step: BoltStep) -> frozenset[str]:
-        """Return the sources of which a step keeps too many tuples.
-
-        Others go on: a join may wait for them. A tuple of several records, or of none, counts
-        for every source that leads to the step.
+        Of an advanced bolt others go on: a join may wait for them. A tuple of several records, or
+        of none, counts for every source that leads to the step.
         """
+        if isinstance(step, SinkStep):
+            return set()
+        if step.kind is not Kind.ADVANCED:
+            return leading if self._runners.num_waiting(step) > _MAX_KEPT else set()
         if len(self._advanced.kept[step.name]) <= _MAX_KEPT:
-            return _NONE
-        leading = self._leading_to({step.name})
+            return set()
         kept = dict.fromkeys(leading, 0)
         for index, count in self._advanced.kept[step.name].by_partition.items():
             topic = self._consumer.topic_at(index)
             for label in leading if topic is None else [self._label_of(topic)]:
                 kept[label] += count
-        return frozenset(label for label, count in kept.items() if count > _MAX_KEPT)
+        return {label for label, count in kept.items() if count > _MAX_KEPT}
 
 
 def _boundaries(source: Source) -> Iterator[Step]:
@@ -153,9 +143,7 @@ def _boundaries(source: Source) -> Iterator[Step]:
         if step in seen:
             continue
         seen.add(step)
-        if isinstance(step, SinkStep):
+        if isinstance(step, SinkStep) or step.is_boundary:
             yield step
-            continue
-        if step.is_boundary:
-            yield step
-        waiting += step.children
+        if isinstance(step, BoltStep):
+            waiting += step.children

@@ -25,9 +25,9 @@ from service.pipeline.failures import FailureHandler, ScreenPolicy
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.router import Router, tree_seconds
-from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer, writer_of
+from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer
 from service.pipeline.trees import TreeTracker
-from sinks.writer import WriteRetries
+from sinks.writer import SinkWriter, WriteRetries
 from topology.advanced import AdvancedRunner
 from topology.bolt import Hooks, Kind
 from topology.executor import Executor
@@ -64,7 +64,7 @@ class Ports:
     clock: Callable[[], float] = time.monotonic
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
     hooks: Sequence[Hooks] | None = None
-    staging: Callable[[Any, TreeTracker, Callable[[object], object]], SinkCommitter] | None = None
+    staging: Callable[[Any, Callable[[object], object]], SinkCommitter] | None = None
 
 
 def build_pipeline(
@@ -91,8 +91,12 @@ def build_pipeline(
     sinks = [(step, ports.sinks.get(step.name, step.sink)) for step in topology.sink_steps()]
     at_most_once = topology.reliability == "at-most-once"
     writers = {
-        step: writer_of(
-            step, sink, results.put, at_most_once=at_most_once, retries=policy.write_retries
+        step: SinkWriter(
+            sink,
+            results.put,
+            step=step.name,
+            at_most_once=at_most_once,
+            retries=policy.write_retries,
         )
         for step, sink in (sinks if ports.staging is None else ())
     }
@@ -102,12 +106,12 @@ def build_pipeline(
     consumer = ports.source(dead_letters.send_notice, fencer)
     committer: SinkCommitter
     if ports.staging is not None:
-        committer = ports.staging(consumer, trees, results.put)
+        committer = ports.staging(consumer, results.put)
     elif in_groups:
         groups = [TransactionBuffer(*each, context.observers) for each in writers.items()]
-        committer = TransactionCommitter(consumer, trees, groups, context.observers)
+        committer = TransactionCommitter(consumer, groups, context.observers)
     else:
-        batches = [BatchBuffer(*each, context.observers) for each in writers.items()]
+        batches = [BatchBuffer(*each, trees, context.observers) for each in writers.items()]
         committer = BatchCommitter(consumer, trees, batches, context.observers)
     retries = {step.name: step.retries for step in bolts if step.retries is not None}
     failures = FailureHandler(

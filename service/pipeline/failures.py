@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import structlog
 
-from partition.records import Chunk, RecordIds, offset_of, partition_index_of
+from partition.records import (
+    DEAD_LETTERED,
+    Chunk,
+    RecordIds,
+    offset_of,
+    partition_index_of,
+)
 from service.errors import TooManyDeadLetters
 from service.pipeline.dead_letter_sender import DeadLetterSender
-from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
+from service.pipeline.trees import OutcomeCounters, TreeTracker
 from topology.calls import Failure
 from topology.errors import BoltError
 from topology.masking import mask
@@ -113,7 +119,7 @@ class FailureHandler:
             np.array([record_id for record_id, _failure in rejected], np.int64)
         )
         edges = self._trees.new_edges(len(rejected))
-        self._trees.init(trees, edges, DEAD_LETTERED)
+        self._trees.init(trees, edges, np.full(len(trees), DEAD_LETTERED, np.uint8))
         places = zip(trees.tolist(), edges.tolist(), strict=True)
         for (record_id, failure), (tree, edge) in zip(rejected, places, strict=True):
             self._log_if_final(failure)

@@ -1,23 +1,16 @@
 """Raises the epochs of newly claimed partitions in every sink, before they are read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from partition.errors import Fenced
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, Resumed, TransactionKind, Transactions
+from sinks.writer import SinkWriter
 from topology.errors import SinkFenced
 from topology.sink import Committed, Fence
 from transactions.transaction import resumed
-
-
-class FencingWriter(Protocol):
-    """A sink's writer, as far as fences go."""
-
-    def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
-        """Raise epochs in the background; see `SinkWriter.fence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +21,12 @@ class _Request:
     committed: dict[str, int] = field(default_factory=dict)  # by sink, as they answer
 
 
-class _Asked(NamedTuple):
-    answer: Future[list[Committed]]
-    requests: list[_Request]
+@dataclass(slots=True)
+class _SinkRequests:
+    writer: SinkWriter
+    waiting: list[_Request] = field(default_factory=list)
+    asked: list[_Request] = field(default_factory=list)
+    answer: Future[list[Committed]] | None = None
 
 
 class EpochFencer:
@@ -41,17 +37,15 @@ class EpochFencer:
     the same time go to a sink in one call. The owner thread calls everything.
     """
 
-    def __init__(self, kind: TransactionKind, writers: Mapping[str, FencingWriter]) -> None:
+    def __init__(self, kind: TransactionKind, writers: Mapping[str, SinkWriter]) -> None:
         """`writers` are the sinks', by their steps' names."""
         self._kind = kind
-        self._writers = writers
-        self._waiting: dict[str, list[_Request]] = {name: [] for name in writers}
-        self._asked: dict[str, _Asked] = {}
+        self._sinks = {name: _SinkRequests(writer) for name, writer in writers.items()}
 
     def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
         request = _Request(partition, Fence(str(partition), epoch), Future())
-        for waiting in self._waiting.values():
-            waiting.append(request)
+        for sink in self._sinks.values():
+            sink.waiting.append(request)
         return request.ended
 
     def begin(self, partition: Partition, position: Position) -> Resumed:
@@ -65,31 +59,29 @@ class EpochFencer:
 
     def poll(self) -> None:
         """Take the sinks' answers, and ask them what waits. Raises SinkFailed, WriterStopped."""
-        for name, writer in self._writers.items():
-            asked = self._asked.get(name)
-            if asked is not None:
-                if not asked.answer.done():
+        for name, sink in self._sinks.items():
+            if sink.answer is not None:
+                if not sink.answer.done():
                     continue
-                del self._asked[name]
-                self._take(name, asked)
+                self._take(name, sink, sink.answer)
+                sink.answer = None
             # A request ends early if another sink refused it.
-            waiting = [each for each in self._waiting[name] if not each.ended.done()]
-            self._waiting[name] = []
-            if waiting:
-                answer = writer.fence([each.fence for each in waiting])
-                self._asked[name] = _Asked(answer, waiting)
+            sink.asked = [each for each in sink.waiting if not each.ended.done()]
+            sink.waiting = []
+            if sink.asked:
+                sink.answer = sink.writer.fence([each.fence for each in sink.asked])
 
-    def _take(self, sink: str, asked: _Asked) -> None:
+    def _take(self, name: str, sink: _SinkRequests, answer: Future[list[Committed]]) -> None:
         try:
-            committed = asked.answer.result()
+            committed = answer.result()
         except SinkFenced as error:
-            for each in asked.requests:
+            for each in sink.asked:
                 if each.fence.line != error.line:
-                    self._waiting[sink].append(each)
+                    sink.waiting.append(each)
                 elif not each.ended.done():
                     each.ended.set_exception(Fenced(each.partition, str(error)))
             return
-        for each, found in zip(asked.requests, committed, strict=True):
-            each.committed[sink] = found.txid
-            if len(each.committed) == len(self._writers) and not each.ended.done():
+        for each, found in zip(sink.asked, committed, strict=True):
+            each.committed[name] = found.txid
+            if len(each.committed) == len(self._sinks) and not each.ended.done():
                 each.ended.set_result(each.committed)

@@ -10,15 +10,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from acker.acker import Edges, Trees
-from partition.records import MAX_PARTITION_INDEX, Chunk, RecordIds, partition_indexes_of
+from acker.acker import Edges, Flags, Trees
+from partition.records import (
+    MAX_PARTITION_INDEX,
+    WRITTEN,
+    Chunk,
+    RecordIds,
+    partition_indexes_of,
+)
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
 from service.pipeline.failures import FailureHandler
-from service.pipeline.trees import WRITTEN, TreeTracker
+from service.pipeline.trees import TreeTracker, joined_edges
 from topology.advanced import Actions, AdvancedRunner
 from topology.bolt import Kind
-from topology.calls import Delivery, Failure, Outcome, failure_of
+from topology.calls import Delivery, Failure, Outcome, Parents, failure_of
 from topology.executor import Executor
 from topology.record import Message
 from topology.steps import BoltStep, SinkStep
@@ -30,6 +36,27 @@ _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"
 _is_none = partial(is_, None)
 _ANSWER_SECONDS = 1.0
 _TIDY_SECONDS = 0.5
+_NO_EDGES: Edges = np.empty(0, np.uint64)
+
+
+class _Tuples:
+    """Tuples that bolts ran over, and what came of each: new edges, XORed, and flags."""
+
+    def __init__(self, record_ids: RecordIds, trees: Trees) -> None:
+        self.record_ids = record_ids
+        self.trees = trees
+        self.edges: Edges = np.zeros(len(trees), np.uint64)
+        self.flags: Flags = np.zeros(len(trees), np.uint8)
+
+    def emit(self, parents: Parents, edges: Edges) -> None:
+        if parents is None:
+            self.edges ^= edges
+            return
+        parents, edges = joined_edges(parents, edges)
+        if (parents[1:] > parents[:-1]).all():
+            self.edges[parents] ^= edges
+        else:
+            np.bitwise_xor.at(self.edges, parents, edges)
 
 
 class Router:
@@ -88,18 +115,15 @@ class Router:
         outcome = self.executor.run_source(self._source_of(chunk.partition.topic), messages)
         for observer in self._observers:
             observer.bolts_ran(record_ids, outcome)
-        roots = np.zeros(len(record_ids), np.uint64)
-        if not outcome.failures:
-            trees = self._trees.begin(record_ids)
-            self._deliver(outcome.deliveries, trees, roots, now)
-            self._trees.init(trees, roots)
-        else:
+        good: Any = slice(None)
+        if outcome.failures:
             good = np.ones(len(record_ids), np.bool_)
             good[list(outcome.failures)] = False
-            trees = np.zeros(len(record_ids), np.int64)
-            trees[good] = self._trees.begin(record_ids[good])
-            self._deliver(outcome.deliveries, trees, roots, now)
-            self._trees.init(trees[good], roots[good])
+        trees = np.zeros(len(record_ids), np.int64)
+        trees[good] = self._trees.begin(record_ids[good])
+        inputs = _Tuples(record_ids, trees)
+        self._deliver(outcome.deliveries, inputs, now)
+        self._trees.init(trees[good], inputs.edges[good], inputs.flags[good])
         self._run_advanced(now)
         return outcome
 
@@ -144,8 +168,8 @@ class Router:
         if call.error is None:
             return False
         self._failures.fail_tuple(call.tree, call.edge, Failure(step.name, call.error))
-        if self._trees.is_compound(call.record_id):
-            self.runners.release([call.record_id])  # it never comes again as it was
+        if not self._failures.comes_again(call.record_id):  # of several records: not as it was
+            self.runners.release([call.record_id])
         return True
 
     def tick(self, now: float, *, drain: bool, leaving: Sequence[int] = ()) -> bool:
@@ -202,67 +226,66 @@ class Router:
         waiting = self.runners.waiting()
         return [(np.array(trees, np.int64), tree_seconds(step)) for step, trees in waiting]
 
-    def _deliver(
-        self, deliveries: Sequence[Delivery], trees: Trees, roots: Edges, now: float
-    ) -> None:
-        """Deliver values, each with a new edge. `trees` are their inputs'.
-
-        The edges are XORed into the `roots` of their inputs, which the caller passes to the acker.
-        """
+    def _deliver(self, deliveries: Sequence[Delivery], inputs: "_Tuples", now: float) -> None:
+        """Deliver values, and note in their `inputs` what the acker is to learn of it."""
         for delivery in deliveries:
             step, parents = delivery.boundary, delivery.parents
-            own = trees if parents is None else trees[parents]
+            record_ids, trees = inputs.record_ids, inputs.trees
+            if parents is not None:
+                record_ids, trees = record_ids[parents], trees[parents]
             if isinstance(step, SinkStep):
-                self._trees.mark(own, WRITTEN)
+                inputs.flags[slice(None) if parents is None else parents] = WRITTEN
                 # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
                 has_edges = self._committer.rows_have_edges
-                edges = self._new_edges(delivery, roots) if has_edges else None
-                self._committer.add(step.name, delivery.piece, own, edges, now)
+                edges = self._new_edges(delivery, inputs) if has_edges else _NO_EDGES
+                self._committer.add(step.name, delivery.piece, record_ids, trees, edges, now)
                 continue
-            edges = self._new_edges(delivery, roots)
+            edges = self._new_edges(delivery, inputs)
             seconds = tree_seconds(step)
             if seconds is not None:
-                self._trees.touch(own, seconds)
+                self._trees.touch(trees, seconds)
             if step.kind is Kind.ADVANCED:
-                self._arrived.append((delivery, own, edges))
+                self._arrived.append((delivery, trees, edges))
             else:
-                self._submit(step, delivery, own, edges)
+                self._submit(step, delivery, record_ids, trees, edges)
 
-    def _new_edges(self, delivery: Delivery, roots: Edges) -> Edges:
+    def _new_edges(self, delivery: Delivery, inputs: "_Tuples") -> Edges:
         edges = self._trees.new_edges(len(delivery.piece))
-        parents = delivery.parents
-        if parents is None:
-            roots ^= edges
-        elif len(parents) < 2 or bool((parents[1:] > parents[:-1]).all()):  # noqa: PLR2004
-            roots[parents] ^= edges
-        else:
-            np.bitwise_xor.at(roots, parents, edges)
+        inputs.emit(delivery.parents, edges)
         return edges
 
-    def _submit(self, step: BoltStep, delivery: Delivery, trees: Trees, edges: Edges) -> None:
+    def _submit(
+        self,
+        step: BoltStep,
+        delivery: Delivery,
+        record_ids: RecordIds,
+        trees: Trees,
+        edges: Edges,
+    ) -> None:
         piece = delivery.piece
         values = piece if isinstance(piece, list) else piece.to_pylist()
-        record_ids = self._trees.record_ids(trees)
         if self._trees.has_compound and self.runners.held:
             # A record that comes again as part of another tuple must not wait for itself.
             self.runners.release(self._trees.records_of(trees).tolist())
         for observer in self._observers:
             observer.calls_started(step.name, record_ids, edges)
-        inputs = Inputs(
-            values, trees, edges, record_ids, partition_indexes_of(record_ids), delivery.tasks
+        partitions = partition_indexes_of(record_ids)
+        self.runners.submit(
+            step, Inputs(values, trees, edges, record_ids, partitions, delivery.tasks)
         )
-        self.runners.submit(step, inputs)
 
     def _hand_on(self, outcome: Outcome, trees: Trees, edges: Edges, now: float) -> None:
         """Deliver the results of tuples, then ack the tuples."""
+        inputs = _Tuples(self._trees.record_ids(trees), trees)
         for observer in self._observers:
-            observer.bolts_ran(self._trees.record_ids(trees), outcome)
+            observer.bolts_ran(inputs.record_ids, outcome)
         for place, failure in outcome.failures.items():
             self._failures.fail_tuple(int(trees[place]), int(edges[place]), failure)
             edges[place] = 0  # the letter keeps the edge, or the tree has failed
-        emitted = np.zeros(len(trees), np.uint64)
-        self._deliver(outcome.deliveries, trees, emitted, now)
-        self._trees.ack(trees, edges ^ emitted)
+        self._deliver(outcome.deliveries, inputs, now)
+        if inputs.flags.any():
+            self._trees.mark(trees[inputs.flags > 0], WRITTEN)
+        self._trees.ack(trees, edges ^ inputs.edges)
 
     # Advanced bolts
 

@@ -7,9 +7,9 @@ staged and committed in two steps, since other sinks and dead letters are waited
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,43 +20,19 @@ from partition.records import RecordIds, offsets_of
 from service.observability.snapshot import SinkStatistics
 from service.pipeline.context import Observer
 from service.pipeline.trees import TreeTracker
-from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
+from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter
 from topology.errors import SinkFenced
 from topology.monitoring import Histogram
-from topology.sink import NO_TRACES, Batch, Piece, Share, Sink, Staged
+from topology.sink import NO_TRACES, Batch, Piece, RowTraces, Share, Staged
 from topology.steps import SinkStep
 from transactions.groups import TransactionGroup
-from transactions.pending_rows import PendingRows
+from transactions.pending_rows import OrderedRows, PendingRows
 
 _MOST_BATCHES = 2  # one that is committed, one that is staged
 _LADEN_BATCHES = 3
 _SAMPLED_ROWS = 8
 _PLAIN_BYTES = 8  # a number, a date, a flag
 _NO_RECORDS = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class WriterEvent:
-    """A report of a sink's threads."""
-
-    sink: str  # the step's name
-    done: Done
-
-
-def writer_of(
-    step: SinkStep,
-    sink: Sink[Any],
-    put: Callable[[WriterEvent], object],
-    *,
-    at_most_once: bool = False,
-    retries: WriteRetries | None = None,
-) -> SinkWriter:
-    return SinkWriter(
-        sink,
-        lambda done: put(WriterEvent(step.name, done)),
-        at_most_once=at_most_once,
-        retries=retries,
-    )
 
 
 class SinkBuffer(ABC):
@@ -73,8 +49,6 @@ class SinkBuffer(ABC):
         self._rows = 0  # of the batch that fills
         self._bytes = 0
         self._rows_written = 0
-        self._batches_written = 0
-        self._write_seconds = 0.0
         self._bytes_written: int | None = 0
         self._write_times = Histogram()
 
@@ -95,8 +69,6 @@ class SinkBuffer(ABC):
             rows_written=self._rows_written,
             rows_rejected=self.rows_rejected,
             rows_pending=self.rows_pending,
-            batches_written=self._batches_written,
-            write_seconds=self._write_seconds,
             retries=self.writer.retries,
             failing_since=self.writer.failing_since,
             last_error=self.writer.last_error,
@@ -104,31 +76,42 @@ class SinkBuffer(ABC):
             write_times=self._write_times.figures(),
         )
 
-    def _count(self, rows: int, rejected: int, num_bytes: int | None, seconds: float) -> None:
-        self._rows_written += rows
+    def _fill(self, piece: Piece) -> int:
+        """Count a piece's rows and bytes in the batch that fills; return its bytes."""
+        num_bytes = estimated_bytes(piece)
+        self._rows += len(piece)
+        self._bytes += num_bytes
+        return num_bytes
+
+    def _submitted(
+        self, number: int, record_ids: RecordIds, joined_ids: RecordIds, shares: Sequence[Share]
+    ) -> RowTraces:
+        traces = NO_TRACES
+        for observer in self._observers:
+            found = observer.batch_submitted(self.name, number, record_ids, joined_ids, shares)
+            traces = found or traces
+        return traces
+
+    def _written(self, done: BatchCommitted, rejected: int, num_bytes: int | None) -> None:
+        self._rows_written += done.staged.num_rows
         self.rows_rejected += rejected
-        self._batches_written += 1
-        self._write_seconds += seconds
-        self._write_times.add(seconds)
+        self._write_times.add(done.seconds)
         if self._bytes_written is not None and num_bytes is not None:
             self._bytes_written += num_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PendingBatch:
+class PendingBatch(NamedTuple):
     """A micro-batch on its way to the sink; `trees[i]` and `edges[i]` belong to its row i."""
 
-    batch: Batch
+    sequence: int
     num_bytes: int  # estimated, see `estimated_bytes`
     trees: Trees
     edges: Edges
 
-    def good_rows(self, staged: Staged) -> tuple[Trees, Edges]:
-        if not staged.rejected:
+    def without(self, rejected: Collection[int]) -> tuple[Trees, Edges]:
+        if not rejected:
             return self.trees, self.edges
-        good = np.ones(self.batch.num_rows, np.bool_)
-        good[list(staged.rejected)] = False
-        return self.trees[good], self.edges[good]
+        return np.delete(self.trees, list(rejected)), np.delete(self.edges, list(rejected))
 
 
 class BatchBuffer(SinkBuffer):
@@ -139,12 +122,17 @@ class BatchBuffer(SinkBuffer):
     """
 
     def __init__(
-        self, step: SinkStep, writer: SinkWriter, observers: Sequence[Observer] = ()
+        self,
+        step: SinkStep,
+        writer: SinkWriter,
+        tracker: TreeTracker,
+        observers: Sequence[Observer] = (),
     ) -> None:
         super().__init__(step, writer, observers)
-        self._ready: Future[Any] | None = None  # done once the sink can stage
+        self._tracker = tracker
+        self._ready: Future[Any] | None = writer.fence(())  # None: the sink can stage
         self._sequence = 0
-        self._writing: deque[PendingBatch] = deque()  # without their pieces
+        self._writing: deque[PendingBatch] = deque()
         self._empty()
 
     def _empty(self) -> None:
@@ -159,18 +147,16 @@ class BatchBuffer(SinkBuffer):
 
         Raises ValueError when the arrays are not as long as the piece.
         """
-        length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
-        if len(trees) != length or len(edges) != length:
+        if not len(trees) == len(edges) == len(piece):
             raise ValueError(
-                f"a piece of {length} rows came with {len(trees)} trees and {len(edges)} edges"
+                f"a piece of {len(piece)} rows came with {len(trees)} trees and {len(edges)} edges"
             )
-        if not length:
+        if not len(piece):
             return
         self._pieces.append(piece)
         self._trees.append(trees)
         self._edges.append(edges)
-        self._rows += length
-        self._bytes += estimated_bytes(piece)
+        self._fill(piece)
         if self._deadline is None:
             self._deadline = now + self.step.policy.batch_seconds
 
@@ -178,52 +164,55 @@ class BatchBuffer(SinkBuffer):
         """Whether the batch is full, or its oldest row has waited long enough."""
         return self._deadline is not None and (now >= self._deadline or self.is_filled)
 
-    def submit_due(self, now: float, tracker: TreeTracker, *, flush: bool) -> bool:
+    def submit_due(self, now: float, *, flush: bool) -> bool:
         """Hand over the batch if it is due (or `flush`) and the writer is free.
 
         Raises permanent errors.
         """
-        if not self._takes_one or not self._rows or not (flush or self.is_due(now)):
+        if self._is_busy or not self._rows or not (flush or self.is_due(now)):
             return False
         self._sequence += 1
-        batch = Batch(self._sequence, self._pieces, self._rows)
         trees, edges = np.concatenate(self._trees), np.concatenate(self._edges)
-        pending = PendingBatch(batch, self._bytes, trees, edges)
+        traces = NO_TRACES
+        if self._observers:
+            ids = self._tracker.record_ids(trees), self._tracker.records_of(trees)
+            traces = self._submitted(self._sequence, *ids, ())
+        self._writing.append(PendingBatch(self._sequence, self._bytes, trees, edges))
+        self.writer.write(Batch(self._sequence, self._pieces, self._rows, traces=traces))
         self._empty()
-        for observer in self._observers:
-            record_ids, joined_ids = tracker.record_ids(trees), tracker.records_of(trees)
-            found = observer.batch_submitted(self.name, self._sequence, record_ids, joined_ids, ())
-            pending = replace(pending, batch=replace(batch, traces=found)) if found else pending
-        self._writing.append(replace(pending, batch=replace(pending.batch, pieces=[])))
-        self.writer.write(pending.batch)
         return True
 
     @property
-    def _takes_one(self) -> bool:
-        if self._ready is None:
-            self._ready = self.writer.fence(())  # the sink's writer has started by now
-        if not self._ready.done():
-            return False
-        self._ready.result()  # raises what ends the run
-        return len(self._writing) < _MOST_BATCHES
+    def _is_busy(self) -> bool:
+        if self._ready is not None:
+            if not self._ready.done():
+                return True
+            self._ready.result()  # raises what ends the run
+            self._ready = None
+        return len(self._writing) >= _MOST_BATCHES
 
     def is_full(self, now: float) -> bool:
         """Whether the next batch is due while the writer is busy: backpressure."""
-        return not self._takes_one and self.is_due(now)
+        return self._is_busy and self.is_due(now)
 
-    def ended(self, done: Done) -> tuple[PendingBatch, Staged]:
-        """Return the batch that the writer has committed. Raises permanent errors."""
+    def ended(self, done: Done) -> tuple[PendingBatch, Mapping[int, str]]:
+        """Return the batch that the writer has committed, but for the rows that are rejected.
+
+        Raises permanent errors.
+        """
         if done.error is not None or not isinstance(done, BatchCommitted):
             raise done.error or RuntimeError(self.name)
-        pending, staged = self._writing.popleft(), done.staged
+        pending, rejected = self._writing.popleft(), done.staged.rejected
+        self._written(done, len(rejected), pending.num_bytes)
         for observer in self._observers:
-            observer.batch_ended(self.name, pending.batch.sequence, len(staged.rejected), None)
-        self._count(staged.num_rows, len(staged.rejected), pending.num_bytes, done.seconds)
-        return pending, staged
+            observer.batch_ended(self.name, pending.sequence, len(rejected), None)
+            record_ids = self._tracker.record_ids(pending.without(rejected)[0])
+            observer.rows_written(self.name, record_ids)
+        return pending, rejected
 
     @property
     def rows_pending(self) -> int:
-        return self._rows + sum(each.batch.num_rows for each in self._writing)
+        return self._rows + sum(len(each.trees) for each in self._writing)
 
     def trees(self) -> Iterator[Trees]:
         for pending in self._writing:
@@ -245,6 +234,11 @@ class GroupWork:
         """Whether it can be committed, or there is nothing to commit."""
         return self.is_done or self.staged is not None
 
+    @property
+    def num_rejected(self) -> int:
+        """Rows that the sink has rejected."""
+        return 0 if self.staged is None else len(self.staged.rejected)
+
 
 W = TypeVar("W", bound=GroupWork)
 
@@ -258,12 +252,21 @@ class GroupBuffer(SinkBuffer, Generic[W]):
         super().__init__(step, writer, observers)
         self._groups = 0
         self._works: dict[int, W] = {}
-        self._committing: W | None = None
 
     def commit(self, work: W) -> None:
         if work.staged is not None and not work.is_done:
-            self._committing = work
             self.writer.commit(work.staged)
+
+    def committed(self, done: BatchCommitted) -> W:
+        """Return the group whose commit has ended. Raises its error, unless that is SinkFenced."""
+        work = next(each for each in self._works.values() if each.staged is done.staged)
+        if done.error is None:
+            del self._works[work.number]
+            work.is_done = True
+            self._written(done, work.num_rejected, work.num_bytes)
+        elif not isinstance(done.error, SinkFenced):
+            raise done.error
+        return work
 
     def _asked(self, work: W) -> int:
         self._groups += 1
@@ -271,28 +274,12 @@ class GroupBuffer(SinkBuffer, Generic[W]):
         self._works[work.number] = work
         return work.number
 
-    def _ended(self) -> W:
-        work, self._committing = self._committing, None
-        if work is None:
-            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
-        return work
-
-    def _durable(self, seconds: float, rejected: int | None = None) -> W:
-        work = self._ended()
-        del self._works[work.number]
-        work.is_done = True
-        if work.staged is not None:
-            found = len(work.staged.rejected) if rejected is None else rejected
-            self._count(work.staged.num_rows, found, work.num_bytes, seconds)
-        return work
-
 
 class TransactionPart(NamedTuple):
     """A transaction's rows for one sink, in the order of their records."""
 
     share: Share
-    pieces: list[Piece]
-    record_ids: RecordIds
+    rows: OrderedRows
 
 
 @dataclass(slots=True, eq=False)
@@ -303,7 +290,7 @@ class TransactionWork(GroupWork):
     parts: list[TransactionPart]
 
     def record_ids(self) -> RecordIds:
-        return np.concatenate([part.record_ids for part in self.parts])
+        return np.concatenate([part.rows.record_ids for part in self.parts])
 
 
 class TransactionBuffer(GroupBuffer[TransactionWork]):
@@ -319,9 +306,8 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
 
     @property
     def rows_pending(self) -> int:
-        return self.rows.num_rows + sum(
-            len(part.record_ids) for work in self._works.values() for part in work.parts
-        )
+        parts = (part for work in self._works.values() for part in work.parts)
+        return self.rows.num_rows + sum(part.share.num_rows for part in parts)
 
     @property
     def is_laden(self) -> bool:
@@ -333,20 +319,12 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
     ) -> None:
         """Add rows of transactions; see `PendingRows.add`."""
         self.rows.add(piece, record_ids, txids, indexes)
-        num_bytes = estimated_bytes(piece)
-        self._rows += len(piece)
-        self._bytes += num_bytes
         self._all_rows += len(piece)
-        self._all_bytes += num_bytes
+        self._all_bytes += self._fill(piece)
 
     def closed(self) -> None:
         """Start a new batch: the rows so far belong to closed transactions."""
         self._rows = self._bytes = 0
-
-    def part(self, index: int, share: Share) -> TransactionPart:
-        """Take a transaction's rows out."""
-        pieces, record_ids = self.rows.take(index, share.txid)
-        return TransactionPart(replace(share, num_rows=len(record_ids)), pieces, record_ids)
 
     def stage(self, work: TransactionWork) -> None:
         """Stage a group. One without parts is done: the sink has its rows already."""
@@ -354,16 +332,12 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         if not work.parts:
             work.is_done = True
             return
-        number = self._asked(work)
-        pieces = [piece for part in work.parts for piece in part.pieces]
+        number, record_ids = self._asked(work), work.record_ids()
+        pieces = [piece for part in work.parts for piece in part.rows.pieces]
         shares = tuple(part.share for part in work.parts)
-        record_ids = work.record_ids()
         # To ask the pieces again takes as long as it took to ask when they came: 45 µs each.
         work.num_bytes = len(record_ids) * self._all_bytes // max(1, self._all_rows)
-        traces = NO_TRACES
-        for observer in self._observers:
-            found = observer.batch_submitted(self.name, number, record_ids, _NO_RECORDS, shares)
-            traces = found or traces
+        traces = self._submitted(number, record_ids, _NO_RECORDS, shares)
         offsets = offsets_of(record_ids)
         self.writer.stage(Batch(number, pieces, len(record_ids), shares, offsets, traces))
 
@@ -376,19 +350,15 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         return work
 
     def committed(self, done: BatchCommitted) -> TransactionWork:
-        """Return the group whose commit has ended. Raises permanent errors.
-
-        With SinkFenced it is staged again, without the line that is another owner's.
-        """
+        """As `GroupBuffer`; with SinkFenced stage it again without the line of another owner."""
+        work = super().committed(done)
         if isinstance(done.error, SinkFenced):
-            work = self._ended()
             self.leave_out(work, {done.error.line})
             return work
-        if done.error is not None:
-            raise done.error
-        work = self._durable(done.seconds)
         for observer in self._observers:
-            observer.batch_ended(self.name, work.number, len(done.staged.rejected), None)
+            observer.batch_ended(self.name, work.number, work.num_rejected, None)
+            rejected = list(done.staged.rejected)
+            observer.rows_written(self.name, np.delete(work.record_ids(), rejected))
         return work
 
     def leave_out(self, work: TransactionWork, lines: Collection[str]) -> None:

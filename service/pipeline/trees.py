@@ -10,7 +10,7 @@ anchor gets a compound tree without anchors.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ from topology.monitoring import text_of
 
 log = structlog.get_logger()
 
-WRITTEN, DEAD_LETTERED = 1, 2  # flags of a tree: a row of it went to a sink, a dead letter was sent
-
 _EXPIRE_EVERY_SECONDS = 0.5
 _TOUCH_SECONDS = 1e-5  # per value that waits: looking at all of them costs a hundredth of it
 
@@ -33,22 +31,20 @@ _Anchors: TypeAlias = tuple[int, ...]  # their trees
 
 # A compound tree's id is no record's: its partition index is above all that partitions have.
 _FIRST = MAX_PARTITION_INDEX << OFFSET_BITS
-_NONE: RecordIds = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRecords:
+class ResolvedRecords(NamedTuple):
     """Records that are done, with their flags, and those that failed, with the reason."""
 
-    acked: RecordIds = field(default_factory=lambda: _NONE)
-    flags: Flags = field(default_factory=lambda: np.empty(0, np.uint8))
-    failed: list[tuple[int, Failure]] = field(default_factory=list)
+    acked: RecordIds
+    flags: Flags
+    failed: list[tuple[int, Failure]]
 
     def __bool__(self) -> bool:
         return bool(len(self.acked) or self.failed)
 
 
-_NOTHING = ResolvedRecords()
+_NOTHING = ResolvedRecords(np.empty(0, np.int64), np.empty(0, np.uint8), [])
 
 
 @dataclass(slots=True)
@@ -62,12 +58,12 @@ class OutcomeCounters:
     dead_letters: Counter[tuple[str, int]] = field(default_factory=Counter)  # sent, by partition
     dead_letter_causes: Counter[tuple[str, str]] = field(default_factory=Counter)  # by step, error
 
-    def acked(self, flags: Flags) -> None:
-        dead_lettered = int(np.count_nonzero(flags & DEAD_LETTERED))
-        written = int(np.count_nonzero(flags & (WRITTEN | DEAD_LETTERED) == WRITTEN))
-        self.dead_lettered += dead_lettered
+    def resolved(self, by_flags: npt.NDArray[np.int64]) -> None:
+        """Count records; `by_flags` has how many there are with each combination of flags."""
+        filtered, written, *dead_lettered = by_flags.tolist()
+        self.filtered += filtered
         self.written += written
-        self.filtered += len(flags) - dead_lettered - written
+        self.dead_lettered += sum(dead_lettered)
 
     def add(self, other: "OutcomeCounters") -> None:
         self.written += other.written
@@ -104,7 +100,7 @@ class TreeTracker:
     ) -> None:
         """`holders` returns the step that holds a tuple, by record id or compound tree's id.
 
-        `timeout_seconds` is the acker's, and `rng` draws the edges.
+        `timeout_seconds` is the acker's.
         """
         self.acker = acker
         # What changes nothing but the acker goes straight to it.
@@ -112,7 +108,7 @@ class TreeTracker:
         self.record_ids, self.flags = acker.owners, acker.flags
         self._holders = holders
         self._timeout_seconds = timeout_seconds
-        self._rng = rng
+        self._draw = rng.bit_generator.random_raw
         self._reasons: dict[int, Failure] = {}  # why a tree failed that was not drained yet
         self._compound: dict[int, tuple[_Anchors, int]] = {}  # by id: anchors, and the edge
         self._begun = 0
@@ -126,13 +122,9 @@ class TreeTracker:
     def has_compound(self) -> bool:
         return bool(self._compound)
 
-    @staticmethod
-    def is_compound(record_id: int) -> bool:
-        return record_id >= _FIRST
-
     def new_edges(self, count: int) -> Edges:
-        """Draw random edges, never 0."""
-        return self._rng.integers(1, 2**64, count, np.uint64)
+        """Draw random edges. One is 0 as rarely as several are in sum: once in 2**64 times."""
+        return self._draw(count)
 
     def fail(self, tree: int, failure: Failure) -> None:
         """Fail a tree; `drain` returns the reason. Does nothing if the tree has failed before."""
@@ -147,10 +139,8 @@ class TreeTracker:
         ended = self.acker.drain()
         if not ended:
             return _NOTHING
-        acked: list[RecordIds] = []
-        flags: list[Flags] = []
+        acked, flags = [], []
         failed: list[tuple[int, Failure]] = []
-        expired: list[tuple[int, Failure]] = []
         holders = self._holders() if len(ended.expired) else {}
         while ended:
             record_ids, marks = ended.acked, ended.acked_flags
@@ -163,12 +153,12 @@ class TreeTracker:
             for record_id in ended.failed.tolist():
                 self._fail_record(record_id, self._reasons.pop(record_id), failed)
             for record_id in ended.expired.tolist():
-                self._fail_record(record_id, self._late(record_id, holders), expired)
+                self._fail_record(record_id, self._late(record_id, holders), failed)
             ended = self.acker.drain()
         self._log_lost()
         if len(acked) == 1:
-            return ResolvedRecords(acked[0], flags[0], failed + expired)
-        return ResolvedRecords(np.concatenate(acked), np.concatenate(flags), failed + expired)
+            return ResolvedRecords(acked[0], flags[0], failed)
+        return ResolvedRecords(np.concatenate(acked), np.concatenate(flags), failed)
 
     def place(self, emission: Emission) -> Placed:
         """Find or begin the tree of each emitted value. Raises TooManyTrees.
@@ -203,10 +193,14 @@ class TreeTracker:
         A tuple in its record's own tree keeps its edge. One in a compound tree is acked there,
         after each record got an edge for its dead letter.
         """
-        if not self._compound or not self.is_compound(int(self.record_ids(_trees([tree]))[0])):
+        if not self._compound or int(self.record_ids(_trees([tree]))[0]) < _FIRST:
             return [(tree, edge)]
-        trees, is_lost = self._records(tree)
-        if is_lost:
+        trees = np.unique(self.with_anchors(_trees([tree])))
+        record_ids = self.record_ids(trees)
+        is_compound = record_ids >= _FIRST
+        compound = record_ids[is_compound].tolist()
+        trees = trees[(record_ids >= 0) & ~is_compound]
+        if not len(trees) and not all(self._compound[each][0] for each in compound):
             self._lose(failure)
         edges = self.new_edges(len(trees))
         self.ack(trees, edges)
@@ -215,9 +209,9 @@ class TreeTracker:
 
     def records_of(self, trees: Trees) -> RecordIds:
         """Return the unresolved records that the compound trees among these belong to."""
-        compound = trees[self.record_ids(trees) >= _FIRST].tolist()
-        found = [self._records(tree)[0] for tree in compound]
-        return self.record_ids(np.concatenate([_trees([]), *found]))
+        compound = trees[self.record_ids(trees) >= _FIRST]
+        record_ids = self.record_ids(self.with_anchors(compound))
+        return np.unique(record_ids[(record_ids >= 0) & (record_ids < _FIRST)])
 
     def discard(self, chosen: Callable[[RecordIds], npt.NDArray[np.bool_]]) -> set[int]:
         """Drop the trees of the chosen records, without an outcome.
@@ -262,9 +256,13 @@ class TreeTracker:
         self.acker.expire(now)
 
     def with_anchors(self, trees: Trees) -> Trees:
+        """Return trees, the anchors of those that are compound, and so on."""
         found = [trees]
         while self._compound and len(found[-1]):
-            found.append(self._anchors(found[-1]))
+            record_ids = self.record_ids(found[-1])
+            compound = np.unique(record_ids[record_ids >= _FIRST]).tolist()
+            anchors = (tree for each in compound for tree in self._compound[each][0])
+            found.append(_trees(list(dict.fromkeys(anchors))))
         return trees if len(found) == 1 else np.concatenate(found)
 
     # Compound trees
@@ -306,7 +304,7 @@ class TreeTracker:
     def _fail_record(
         self, record_id: int, failure: Failure, failed: list[tuple[int, Failure]]
     ) -> None:
-        if not self.is_compound(record_id):
+        if record_id < _FIRST:
             failed.append((record_id, failure))
             return
         anchors, _edge = self._compound.pop(record_id)
@@ -318,31 +316,6 @@ class TreeTracker:
         live = record_ids >= 0
         self._reasons.update(dict.fromkeys(record_ids[live].tolist(), failure))
         self.acker.fail(trees[live])
-
-    def _anchors(self, trees: Trees) -> Trees:
-        record_ids = self.record_ids(trees)
-        found = np.unique(record_ids[record_ids >= _FIRST]).tolist()
-        return _trees(
-            list(dict.fromkeys(tree for each in found for tree in self._compound[each][0]))
-        )
-
-    def _records(self, tree: int) -> tuple[Trees, bool]:
-        """Return the trees of the unresolved records that a compound tree belongs to.
-
-        And whether there are none because it came from a tuple without an anchor.
-        """
-        records: dict[int, None] = {}
-        is_anchored = True
-        trees = _trees([tree])
-        while len(trees):
-            record_ids = self.record_ids(trees)
-            compound = record_ids >= _FIRST
-            records.update(dict.fromkeys(trees[(record_ids >= 0) & ~compound].tolist()))
-            is_anchored &= all(
-                self._compound[record_id][0] for record_id in record_ids[compound].tolist()
-            )
-            trees = self._anchors(trees)
-        return _trees(list(records)), not records and not is_anchored
 
     # Why trees fail
 
@@ -385,3 +358,12 @@ def _pairs(compounds: Sequence[tuple[_Anchors, int]]) -> tuple[Trees, Edges]:
     pairs = [(tree, edge) for anchors, edge in compounds for tree in anchors]
     trees = np.fromiter((tree for tree, _edge in pairs), np.int64, len(pairs))
     return trees, np.fromiter((edge for _tree, edge in pairs), np.uint64, len(pairs))
+
+
+def joined_edges(keys: npt.NDArray[np.int64], edges: Edges) -> tuple[npt.NDArray[np.int64], Edges]:
+    """Join the edges of neighbours that have the same key: many rows come of one record."""
+    changes = keys[1:] != keys[:-1]
+    if changes.all():
+        return keys, edges
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
+    return keys[starts], np.bitwise_xor.reduceat(edges, starts)

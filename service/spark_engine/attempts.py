@@ -17,17 +17,14 @@ from partition.errors import (
 from partition.records import Partition, Position, later_epoch
 from service.errors import ServiceError, TaskError
 from service.observability.snapshot import ExecutorCounters
-from service.pipeline.committers import share_of
-from service.pipeline.sink_buffer import WriterEvent
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
 from service.spark_engine.planner import RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again
 from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from sinks.errors import SparkTimeout
-from sinks.writer import BatchCommitted, BatchStaged
+from sinks.writer import BatchStaged, Done
 from topology.errors import SinkError, SinkFailed, SinkFenced
-from topology.sink import Share
 from transactions.groups import GroupMember, GroupPhase, TransactionGroup, TransactionGroups
 
 log = structlog.get_logger()
@@ -284,15 +281,12 @@ class Attempts:
         for member in attempt.members:
             self._ends.heard(member.line.partition)
         for name, work in attempt.works.items():
-            having = (m for m in attempt.members if m.txid > m.line.skips.get(name, 0))
-            shares = tuple(self._share_of(member, work) for member in having)
+            shares = tuple(
+                m.share(self._assignment.at(m.place).epoch, work.rows_of(str(m.line.partition)))
+                for m in attempt.members
+                if m.txid > m.line.skips.get(name, 0)
+            )
             self._buffers[name].stage(work, shares)
-
-    def _share_of(self, member: GroupMember, work: RangeWork) -> Share:
-        line = str(member.line.partition)
-        epoch = self._assignment.at(member.place).epoch
-        share = share_of(line, epoch, member.transaction)
-        return replace(share, num_rows=work.rows_of(line))
 
     def _fail(self, number: int, attempt: int, error: Exception, now: float) -> None:
         group = self.groups.of(number)
@@ -322,9 +316,9 @@ class Attempts:
 
     # Sinks stage and commit
 
-    def handle(self, event: WriterEvent, now: float) -> None:
+    def handle(self, done: Done, now: float) -> None:
         """Handle what a sink's thread has staged or committed. Raises what ends the run."""
-        buffer, done = self._buffers[event.sink], event.done
+        buffer = self._buffers[done.sink]
         if isinstance(done, BatchStaged):
             work = buffer.staged(done)
             if work is None:
@@ -334,7 +328,7 @@ class Attempts:
                 self._fail(attempt.number, attempt.attempt, done.error, now)
             elif done.staged is not None and done.staged.rejected:
                 self._reject(attempt, work, done.staged.rejected, now)
-        elif isinstance(done, BatchCommitted):
+        else:
             attempt = self._attempt_of(buffer.committed(done))
             if isinstance(done.error, SinkFenced):
                 attempt.fenced[done.error.line] = str(done.error)

@@ -34,7 +34,6 @@ from service.pipeline.build import sizes_of
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
-from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import (
@@ -49,6 +48,7 @@ from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import TaskSettings
 from sinks.names import local_path
 from sinks.spark.driver import SparkDriver
+from sinks.writer import SinkWriter
 from topology.errors import InvalidTopology
 from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Lifecycle
@@ -94,7 +94,7 @@ class SparkEngine:
         self._assignment = owner.assignment
         self._folder = cluster.folder
         self._clock = runtime.clock
-        self._results = results  # of TasksEnded, WriterEvent
+        self._results = results  # of TasksEnded, and writers' reports
         self._executors = cluster.executors
         self._submissions = Submissions(cluster.executors, results.put)
         groups = TransactionGroups(ranges.max_active, runtime.rng)
@@ -266,7 +266,7 @@ def spark_engine(
     steps = topology.sink_steps()
     sinks = [with_places(step.sink, at) for step in steps]
     buffers = [
-        RangeBuffer(step, writer_of(step, sink, results.put), sink)
+        RangeBuffer(step, SinkWriter(sink, results.put, step=step.name), sink)
         for step, sink in zip(steps, sinks, strict=True)
     ]
     fencer = EpochFencer(topology.transactions, {each.name: each.writer for each in buffers})

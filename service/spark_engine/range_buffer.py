@@ -19,8 +19,8 @@ from service.spark_engine.task import (
     RowFileStager,
     read_rows,
 )
-from sinks.writer import BatchCommitted, BatchStaged, SinkWriter, check_rejected
-from topology.errors import SinkFailed, SinkFenced
+from sinks.writer import BatchStaged, SinkWriter, check_rejected
+from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Share, Sink, Staged, Stager
 from topology.steps import SinkStep
 
@@ -52,6 +52,10 @@ class RangeWork(GroupWork):
     shares: tuple[Share, ...] = ()
     sources: dict[int, RowSource] = field(default_factory=dict)  # of rows that the sink rejected
     num_bytes: int | None = field(default=None, kw_only=True)  # unknown: tasks have the rows
+
+    @property
+    def num_rejected(self) -> int:
+        return sum(len(each.rejected) for each in self.made)
 
     def rows_of(self, line: str) -> int:
         shares = (share for each in self.made for share in each.shares)
@@ -136,16 +140,6 @@ class RangeBuffer(GroupBuffer[RangeWork]):
         else:
             work.staged = done.staged
         return work
-
-    def committed(self, done: BatchCommitted) -> RangeWork:
-        """Handle the end of the commit under way. Raises its error, unless that is SinkFenced."""
-        if done.error is None:
-            work = self._committing
-            rejected = 0 if work is None else sum(len(each.rejected) for each in work.made)
-            return self._durable(done.seconds, rejected)
-        if not isinstance(done.error, SinkFenced):
-            raise done.error
-        return self._ended()
 
     def discard(self, work: RangeWork) -> None:
         """Discard what will not be committed, or once it is staged."""

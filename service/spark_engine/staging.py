@@ -14,6 +14,7 @@ import structlog
 
 from acker.acker import Edges, Flags, Trees
 from partition.records import (
+    DEAD_LETTERED,
     RecordIds,
     offsets_of,
     partition_index_of,
@@ -22,7 +23,6 @@ from partition.records import (
 )
 from service.pipeline.committers import RefusedRow, SinkCommitter
 from service.pipeline.sink_buffer import estimated_bytes
-from service.pipeline.trees import DEAD_LETTERED, OutcomeCounters, TreeTracker
 from service.spark_engine.range_fetcher import RangeReader
 from service.spark_engine.task import EVERY_ROW, Reasons, Task, TaskRange
 from sinks.writer import RetryLoop, check_rejected
@@ -103,7 +103,7 @@ class TaskSink:
                 Share(str(each.partition), 0, number, 1, each.position.offset, each.end, "", count)
                 for each, count in zip(ranges, counts, strict=True)
             )
-            pieces = _only(pieces, kept) if reasons else pieces
+            pieces = rows_at(pieces, kept) if reasons else pieces
             batch = Batch(number, pieces, len(kept), shares, offsets_of(record_ids[kept]))
             staged = self._retries.run(
                 lambda: self._try_stage(batch), f"section {number} was staged", rows=len(kept)
@@ -159,18 +159,6 @@ def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
     return found
 
 
-def _only(pieces: Sequence[Piece], kept: npt.NDArray[np.intp]) -> list[Piece]:
-    """Return the rows at these indices, ascending, in the concatenation of pieces."""
-    found: list[Piece] = []
-    start = 0
-    for piece in pieces:
-        low, high = np.searchsorted(kept, [start, start + len(piece)])
-        if high > low:
-            found.append(rows_at(piece, kept[low:high] - start))
-        start += len(piece)
-    return found
-
-
 @dataclass(slots=True, eq=False)
 class _Section:
     """The records that were emitted between two moments, of all ranges."""
@@ -192,15 +180,13 @@ class StagingCommitter(SinkCommitter):
     def __init__(
         self,
         reader: RangeReader,
-        trees: TreeTracker,
         sinks: Mapping[str, TaskSink],
         task: Task,
         put: Callable[[list[RefusedRow]], object],
     ) -> None:
         """`put` is the pipeline's queue of results; refused rows come back from it to `handle`."""
-        super().__init__((), OutcomeCounters())
+        super().__init__(())
         self._sinks = sinks
-        self._trees = trees
         self._reader = reader
         self._ranges = task.ranges
         self._most = max(1, task.settings.max_pending // _SECTIONS)
@@ -213,15 +199,15 @@ class StagingCommitter(SinkCommitter):
         self,
         sink: str,
         piece: Piece,
-        trees: Trees,
-        edges: Edges | None,  # noqa: ARG002 - see BatchCommitter
+        record_ids: RecordIds,
+        trees: Trees,  # noqa: ARG002 - see BatchCommitter
+        edges: Edges,  # noqa: ARG002
         now: float,  # noqa: ARG002
     ) -> None:
-        record_ids = self._trees.record_ids(trees)  # -1 where an attempt was abandoned
         self._sinks[sink].add(piece, record_ids, *self._sections_of(record_ids))
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
-        self.counters.acked(flags)
+        self.counters.resolved(np.bincount(flags, minlength=4))
         self._reader.processed(record_ids)
         numbers, _indexes = self._sections_of(record_ids)
         letters = flags & DEAD_LETTERED > 0

@@ -232,7 +232,7 @@ def _run(
         letters,
         np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
         hooks=(),  # they are the driver's to call
-        staging=lambda _reader, trees, put: StagingCommitter(reader, trees, sinks, task, put),
+        staging=lambda _reader, put: StagingCommitter(reader, sinks, task, put),
     )
     policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
     pipeline = build_pipeline(topology, ports, policy)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from acker.acker import Acker
-from service.pipeline.trees import DEAD_LETTERED
+from partition.records import DEAD_LETTERED
 from tests.simulation.kafka import SimRecord
 from topology.workers.key_queue import CallQueue
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from partition.interfaces import Fetched
 from service.pipeline.context import ResultQueue
-from service.pipeline.sink_buffer import WriterEvent
 from service.spark_engine import engine
 from service.spark_engine.cluster import SharedFolder, TaskCluster
 from service.spark_engine.engine import EngineRuntime, SparkEngine
@@ -162,7 +161,7 @@ class SimRanges:
         self._sinks = [_Sink(table, is_spooled=table.name in spooled) for table in world.tables]
         self._buffers = []
         for table, sink in zip(world.tables, self._sinks, strict=True):
-            writer = _Writer(table, sink, life, self._hear(table.name))
+            writer = _Writer(table, sink, life, self._hear)
             step = SinkStep(table.name, sink, BatchPolicy())
             self._buffers.append(RangeBuffer(step, writer, sink))
         self.fences = SimFencing(world, self._buffers)
@@ -187,10 +186,8 @@ class SimRanges:
                 EngineRuntime(lambda: world.now, life.rng),
             )  # fmt: skip
 
-    def _hear(self, sink):
-        return lambda done: self._life.inbox.append(
-            lambda: self._results.put(WriterEvent(sink, done))
-        )
+    def _hear(self, done):
+        self._life.inbox.append(lambda: self._results.put(done))
 
     @property
     def is_idle(self):

@@ -7,7 +7,6 @@ pipeline does.
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ import numpy as np
 from partition.offsets.requests import ReplyLost
 from service.pipeline.committers import TransactionCommitter
 from service.pipeline.fences import EpochFencer
-from service.pipeline.sink_buffer import TransactionBuffer, WriterEvent
+from service.pipeline.sink_buffer import TransactionBuffer
 from sinks.memory import MemorySink
 from sinks.writer import BatchCommitted, BatchStaged
 from tests.simulation.stored import partition_of
@@ -63,18 +62,17 @@ class SimTransacting:
         self.fences = SimFencing(life.world, self._outlets)
 
     def bind(self, reader):
-        trees = SimpleNamespace(record_ids=self._life.acker.owners)
-        self.real = TransactionCommitter(reader, trees, self._outlets, ())
+        self.real = TransactionCommitter(reader, self._outlets, ())
 
     def _outlet(self, table):
         def hear(done):
-            self._life.inbox.append(lambda: self._take(WriterEvent(table.name, done)))
+            self._life.inbox.append(lambda: self._take(done))
 
         writer = SimWriter(table, self._life.world.wire, self._life, hear)
         return TransactionBuffer(SinkStep(table.name, MemorySink(), _POLICY), writer)
 
-    def _take(self, event):
-        for refused in self.real.handle(event):
+    def _take(self, done):
+        for refused in self.real.handle(done):
             self._life.world.seen("row_rejected_by_a_table")
             self._life.bury_record(refused.record_id)
 
@@ -97,7 +95,9 @@ class SimTransacting:
                 if record_ids[n] >= 0:
                     row.attempt.rows.append(row)
             if piece:
-                self.real.add(table.name, piece, trees[mine], None, life.world.now)
+                self.real.add(
+                    table.name, piece, record_ids[mine], trees[mine], None, life.world.now
+                )
         for tup in tuples:
             tup.close()
             life.ack_tuple(tup)
@@ -112,7 +112,7 @@ class SimTransacting:
         """Rows that are kept though no transaction of theirs is open; None: there are none."""
         for outlet in self._outlets:
             for place, collected in outlet.rows._partitions.items():
-                line = self.real._owned.get(place)
+                line = self.real._lines.get(place)
                 done = [txid for txid in collected if line is None or txid <= line.committed]
                 if done:
                     return f"{outlet.name} keeps rows of place {place}, txids {done}"
@@ -261,8 +261,8 @@ class SimWriter:
             except (ReplyLost, SinkBusy):
                 continue
             except SinkFailed as error:
-                return BatchStaged(group, None, error)
-            return BatchStaged(group, staged, None)
+                return BatchStaged(self.table.name, group, None, error)
+            return BatchStaged(self.table.name, group, staged, None)
 
     def _commit(self, staged):
         is_unknown = False
@@ -278,9 +278,9 @@ class SimWriter:
             except ReplyLost:
                 is_unknown = True
             except (SinkFenced, SinkFailed) as error:
-                return BatchCommitted(staged, error, 0.0)
+                return BatchCommitted(self.table.name, staged, error, 0.0)
             else:
-                return BatchCommitted(staged, None, 0.0)
+                return BatchCommitted(self.table.name, staged, None, 0.0)
 
 
 class _Hand:

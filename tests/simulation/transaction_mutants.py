@@ -193,7 +193,7 @@ def void_for_good(original, rows, record_id, index):
 @mutant
 def letter_of_a_rejected_row_not_awaited():
     """A transaction is committed while a letter of one of its records is out."""
-    return [put(PartitionTransactions, "awaits", lambda _line, _offset: None)]
+    return [put(PartitionTransactions, "awaits", lambda _line, _offset: True)]
 
 
 # Commits
@@ -229,4 +229,4 @@ def unknown_commit_taken_for_done(original, writer, staged):
         pass
     except (SinkBusy, SinkFenced, SinkFailed):
         return (yield from original(writer, staged))
-    return BatchCommitted(staged, None, 0.0)
+    return BatchCommitted(writer.table.name, staged, None, 0.0)

@@ -26,7 +26,6 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.reference_tables import References
-from service.pipeline.sink_buffer import writer_of
 from service.spark_engine.cluster import SharedFolder, TaskCluster
 from service.spark_engine.engine import EngineRuntime, SparkEngine, range_delivery
 from service.spark_engine.planner import LogEndTracker, RangeOwner
@@ -36,7 +35,7 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.wiring import Parts
 from sinks.columns import rows_of
-from sinks.writer import WriteRetries
+from sinks.writer import SinkWriter, WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
@@ -231,7 +230,7 @@ class Driving:
         results = ResultQueue()
         steps = topology.sink_steps()
         buffers = [
-            RangeBuffer(step, writer_of(step, sink, results.put, retries=retries), sink)
+            RangeBuffer(step, SinkWriter(sink, results.put, step=step.name, retries=retries), sink)
             for step in steps
             for sink in [with_places(step.sink, at)]
         ]

@@ -1,8 +1,10 @@
 """A partition's transactions, driven as the partition and the store drive them."""
 
+import numpy as np
+
 from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Partition, Position, Resumed, Transactions
+from partition.records import WRITTEN, Partition, Position, Resumed, Transactions
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy
 
@@ -13,6 +15,12 @@ def resume(
     """Transactions of a partition of which no record is here."""
     offset = resumed.position.offset
     return PartitionTransactions(partition, Ledger(offset), CommitProgress(offset), resumed, policy)
+
+
+def process(of: PartitionTransactions, *offsets: int) -> None:
+    """Let records with rows be processed."""
+    flags = np.full(len(offsets), WRITTEN, np.uint8)
+    of.processed(np.array(offsets, np.int64), flags)
 
 
 def store(of: PartitionTransactions, transactions: Transactions | None = None) -> None:

@@ -116,7 +116,8 @@ class Calls(RuleBasedStateMachine):
     @rule(picks=PICKS, edges=st.lists(EDGE, min_size=8, max_size=8), flags=FLAGS)
     def init(self, picks, edges, flags):
         trees = list(dict.fromkeys(self.some(picks)))
-        self.acker.init(array(trees), numbers(edges[: len(trees)]), flags)
+        marks = np.full(len(trees), flags, np.uint8)
+        self.acker.init(array(trees), numbers(edges[: len(trees)]), marks)
         for handle, edge in zip(trees, edges, strict=False):
             self.model_init(handle, edge, flags)
 

@@ -62,9 +62,9 @@ def test_run_of_zero_seconds_has_no_rate():
 def test_outcome_counters_count_each_tree_once():
     counters = OutcomeCounters()
     flags = np.array([0, WRITTEN, WRITTEN | DEAD_LETTERED, DEAD_LETTERED, WRITTEN, 0, 0], np.uint8)
-    counters.acked(flags)
+    counters.resolved(np.bincount(flags, minlength=4))
     assert (counters.filtered, counters.written, counters.dead_lettered) == (3, 2, 2)
-    counters.acked(flags[:0])
+    counters.resolved(np.bincount(flags[:0], minlength=4))
     assert counters.filtered + counters.written + counters.dead_lettered == len(flags)
 
 

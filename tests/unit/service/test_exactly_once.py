@@ -8,14 +8,11 @@ import pytest
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
-from partition.records import Range
-from service.pipeline.committers import share_of
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit
 from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
 from topology.errors import SinkBusy
 from topology.sink import Batch, Committed, Fence, Staged
-from transactions.transaction import Phase, Transaction
 
 
 @bolt
@@ -288,9 +285,3 @@ def test_slow_sink_holds_back_a_fan_out() -> None:
         works.turn(60)
         assert 3_000 < works.pipeline.outlets[0].rows_pending < 3_000 + 2 * 100 * 100
         assert works.ledger.emitted_to < 300
-
-
-def test_planned_range_has_no_share() -> None:
-    planned = Transaction(42, 2, Range(900, 1300), Phase.PLANNED)
-    with pytest.raises(ValueError, match=r"orders\[3\] transaction 42 is not sealed"):
-        share_of("orders[3]", 7, planned)

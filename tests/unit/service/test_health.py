@@ -28,7 +28,7 @@ def snapshot() -> Snapshot:
         return Snapshot(
             taken_at=100.0,
             partitions=tuple(test._bench.reader.statistics(0.0)),
-            sinks=(SinkStatistics("discard", 1, 0, 0, 1, 0.0, 0, None, None),),
+            sinks=(SinkStatistics("discard", 1, 0, 0, 0, None, None),),
             acker=test._bench.pipeline.statistics().acker,
             written=1,
             filtered=0,
@@ -73,7 +73,7 @@ def test_a_loop_that_stands_still_is_neither(snapshot):
         ({"settled": False}, "partitions are still to be opened"),
         ({"halted": {Partition("t", 3): "it is corrupt"}}, "t[3] is halted: it is corrupt"),
         (
-            {"sinks": (SinkStatistics("t", 0, 0, 9, 0, 0.0, 3, 99.0, "disk full"),)},
+            {"sinks": (SinkStatistics("t", 0, 0, 9, 3, 99.0, "disk full"),)},
             "sink 't' is failing: disk full",
         ),
         (

@@ -9,6 +9,7 @@ import pytest
 from partition.manager import InFlightLimits
 from partition.records import Resumed, offsets_of, partition_indexes_of
 from tests.support.consumer import ONE, TWO, GatedBench
+from tests.support.transactions import process
 from transactions.groups import GroupMember, GroupPhase, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import TransactionPolicy, resumed
@@ -52,7 +53,7 @@ class LinedBench(GatedBench):
             _chunk, owners = emission
             for place in np.unique(partition_indexes_of(owners)).tolist():
                 line = dict(self.reader.assignment.owned())[place].delivery
-                line.processed(offsets_of(owners[partition_indexes_of(owners) == place]))
+                process(line, *offsets_of(owners[partition_indexes_of(owners) == place]))
         for place, manager in self.reader.assignment.owned():
             line = manager.delivery
             line.plan(now, manager.room)

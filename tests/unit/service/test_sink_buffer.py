@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.sinks import MemorySink
-from service.pipeline.sink_buffer import BatchBuffer, WriterEvent, estimated_bytes, writer_of
+from service.pipeline.sink_buffer import BatchBuffer, estimated_bytes
+from sinks.writer import Done, SinkWriter
 from tests.support.patience import seconds, until
 from topology.sink import Batch, Committed, Fence, Piece
 from topology.steps import BatchPolicy, SinkStep
+
+NO_TREES: Any = None
 
 LARGE = BatchPolicy(batch_rows=1_000_000, batch_bytes=1 << 40, batch_seconds=1000.0)
 
@@ -38,7 +41,7 @@ class NoWriter:
 
 def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
     writer: Any = NoWriter()
-    return BatchBuffer(SinkStep("rows", MemorySink(), policy), writer), writer
+    return BatchBuffer(SinkStep("rows", MemorySink(), policy), writer, NO_TREES), writer
 
 
 def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> None:
@@ -52,7 +55,7 @@ def test_empty_batch_is_never_due() -> None:
     writer.fenced.set_result([])
     add(buffer, [])
     assert not buffer.is_due(1e9)
-    assert not buffer.submit_due(1e9, None, flush=True)
+    assert not buffer.submit_due(1e9, flush=True)
     assert writer.batches == []
 
 
@@ -77,9 +80,9 @@ def test_batch_is_handed_over_with_its_trees() -> None:
     columns = pa.record_batch({"a": [1, 2]})
     add(buffer, [{"a": 0}])
     add(buffer, columns, first=1)
-    assert not buffer.submit_due(0.0, None, flush=True), "the sink is not ready yet"
+    assert not buffer.submit_due(0.0, flush=True), "the sink is not ready yet"
     writer.fenced.set_result([])
-    assert buffer.submit_due(0.0, None, flush=True)
+    assert buffer.submit_due(0.0, flush=True)
     (batch,), (pending,) = writer.batches, buffer._writing
     assert (batch.sequence, batch.num_rows) == (1, 3)
     assert batch.pieces == [[{"a": 0}], columns]
@@ -91,10 +94,10 @@ def test_batch_is_handed_over_with_its_trees() -> None:
     add(buffer, [{}], now=7.0)
     assert not buffer.is_due(1006.9)
     assert buffer.is_due(1007.0)
-    assert buffer.submit_due(7.0, None, flush=True)
+    assert buffer.submit_due(7.0, flush=True)
     assert writer.batches[1].sequence == 2
     add(buffer, [{}], now=7.0)
-    assert not buffer.submit_due(7.0, None, flush=True), "one is committed, one is staged"
+    assert not buffer.submit_due(7.0, flush=True), "one is committed, one is staged"
 
 
 def test_arrays_that_do_not_match_the_piece_are_rejected() -> None:
@@ -118,16 +121,18 @@ def test_stand_in_gets_the_batches_of_its_sink():
     """The test kit puts sinks of its own in the places of a topology's."""
     kept = Small("kept")
     stands_in: MemorySink[Any] = MemorySink("stands in")
-    written: queue.SimpleQueue[WriterEvent] = queue.SimpleQueue()
+    written: queue.SimpleQueue[Done] = queue.SimpleQueue()
     step = SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows))
-    outlet = BatchBuffer(step, writer_of(step, stands_in, written.put))
+    outlet = BatchBuffer(step, SinkWriter(stands_in, written.put, step="rows"), NO_TREES)
     outlet.writer.start()
     one = np.ones(1, np.int64), np.ones(1, np.uint64)
     outlet.add(["a"], *one, now=0.0)
-    assert not outlet.submit_due(0.0, None, flush=False)
+    assert not outlet.submit_due(0.0, flush=False)
     outlet.add(["b"], *one, now=0.0)
-    until("the sink can stage", lambda: outlet.submit_due(0.0, None, flush=False), seconds(10))
-    ended = outlet.ended(written.get(timeout=seconds(10)).done)
-    assert ended is not None
+    until("the sink can stage", lambda: outlet.submit_due(0.0, flush=False), seconds(10))
+    done = written.get(timeout=seconds(10))
+    assert done.sink == "rows"
+    pending, rejected = outlet.ended(done)
+    assert (len(pending.trees), rejected) == (2, {})
     assert stands_in.rows == ["a", "b"]
     assert outlet.writer.stop(10)

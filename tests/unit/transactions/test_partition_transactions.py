@@ -5,6 +5,7 @@ import pytest
 
 from partition.errors import ReplayDiffers
 from partition.records import (
+    DEAD_LETTERED,
     Chunk,
     OpenTransaction,
     Partition,
@@ -13,7 +14,7 @@ from partition.records import (
     Resumed,
     Transactions,
 )
-from tests.support.transactions import resume, store
+from tests.support.transactions import process, resume, store
 from transactions.transaction import OutOfOrder, RangeDigest, TransactionPolicy
 
 ORDERS = Partition("orders", 3)
@@ -85,7 +86,7 @@ def run(line, *offsets, now=0.0):
     plan(line, now)
     store(line)
     line.on_emitted(len(offsets))
-    line.processed(array(*offsets))
+    process(line, *offsets)
     line.close()
 
 
@@ -171,7 +172,7 @@ def test_chunk_above_the_limit_is_split_when_nothing_is_open():
     line.on_emitted(2)
     plan(line, room=4)
     assert ranges(line) == [(1, 100, 102)]
-    line.processed(array(100, 101))
+    process(line, 100, 101)
     line.done(take(line).txid)
     assert line.accepts_more(6)
     plan(line, room=6)
@@ -228,19 +229,21 @@ def test_record_processed_twice_is_an_error():
     plan(line)
     store(line)
     line.on_emitted(1)
-    line.processed(array(100))
+    process(line, 100)
     with pytest.raises(ValueError, match="one came twice"):
-        line.processed(array(100))
+        process(line, 100)
 
 
 def test_dead_letter_holds_a_staged_transaction():
     line = new_line()
     run(line, 100, 101)
     line.grouped_to = 1
-    line.awaits(101)
+    assert line.awaits(101)
+    assert not line.awaits(101), "it has one"
     with pytest.raises(OutOfOrder):
         line.take(1)
-    line.processed(array(101))
+    line.processed(array(101), np.array([DEAD_LETTERED], np.uint8))
+    assert line.transaction_of(1).by_flags.tolist() == [0, 1, 1, 0]
     line.take(1)
     line.done(1)
 
@@ -295,7 +298,7 @@ def test_replay_of_other_records_is_an_error_and_never_ready(offsets, count):
     assert error.found.startswith(f"the log now gives offsets 100 to 105 ({count} records), digest")
     store(line)
     line.on_emitted(count)
-    line.processed(array(*offsets))
+    process(line, *offsets)
     assert line.ready() is None
     offer(line, 200)
     plan(line, 9.0)
@@ -339,7 +342,7 @@ def test_moved_log_is_an_error_until_the_replay_is_whole():
     assert line.replay_error(log_moved=True) is None, "the lowest needs nothing more of it"
     store(line)
     line.on_emitted(3)
-    line.processed(array(100, 101, 104))
+    process(line, 100, 101, 104)
     line.done(take(line).txid)
     assert line.replay_error(log_moved=True).txid == 6
     offer(line, 111)

@@ -50,7 +50,7 @@ class LineAndModel(RuleBasedStateMachine):
         self.position = resumes.position.offset
         self.fetched_to = self.position
         self.waiting, self.under_way, self.processed, self.uncommitted = [], set(), set(), set()
-        self.taken, self.asked, self.letters = [], None, []
+        self.taken, self.asked, self.letters, self.lettered = [], None, [], set()
         self.emitted_in = {}  # offset: txid
         self.spent = dict(self.attempts)
 
@@ -204,7 +204,7 @@ class LineAndModel(RuleBasedStateMachine):
             those = data.draw(st.lists(st.sampled_from(those), unique=True))
         self.under_way.difference_update(those)
         self.processed.update(those)
-        self.line.processed(np.array(those, np.int64))
+        lined.process(self.line, *those)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
@@ -212,13 +212,16 @@ class LineAndModel(RuleBasedStateMachine):
         covers = data.draw(st.sampled_from(self.taken)).range
         inside = [o for o in sorted(self.processed) if covers.first <= o < covers.end]
         if found := sorted(set(inside) - set(self.letters)):
-            self.letters.append(data.draw(st.sampled_from(found)))
-            self.line.awaits(self.letters[-1])
+            offset = data.draw(st.sampled_from(found))
+            assert self.line.awaits(offset) == (offset not in self.lettered)
+            if offset not in self.lettered:
+                self.lettered.add(offset)
+                self.letters.append(offset)
 
     @precondition(lambda self: self.letters)
     @rule()
     def letter_is_durable(self):
-        self.line.processed(np.array([self.letters.pop(0)], np.int64))
+        lined.process(self.line, self.letters.pop(0))
 
     # Commits
 
@@ -346,7 +349,7 @@ class LineAndModel(RuleBasedStateMachine):
             those = sorted(self.under_way)
             self.under_way.clear()
             self.processed.update(those)
-            self.line.processed(np.array(those, np.int64))
+            lined.process(self.line, *those)
             while self.letters:
                 self.letter_is_durable()
             self.take()

@@ -55,6 +55,13 @@ def standing(line):
 # Planned
 
 
+def test_planned_range_has_no_share():
+    line = new_line()
+    txid = begin(line, 1300)
+    with pytest.raises(ValueError, match=r"orders\[3\] transaction 1 is not sealed"):
+        GroupMember(0, line, txid).share(7, 0)
+
+
 def test_ranges_are_stored_before_they_run():
     """Promise 14: a record's txid is stored before it runs."""
     line = new_line()

@@ -17,7 +17,6 @@ from service.app import run_pipeline
 from service.config.settings import load
 from service.errors import TaskError
 from service.pipeline.loop import Pipeline
-from service.pipeline.sink_buffer import writer_of
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import partition_error
 from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
@@ -26,6 +25,7 @@ from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from service.wiring import wire
 from sinks.errors import SparkDied, TaskRaised
+from sinks.writer import SinkWriter
 from tests.support.patience import seconds, until
 from tests.support.spark_engine import text
 from tests.support.spark_tasks import SETTINGS, ranged
@@ -273,7 +273,7 @@ def test_a_warehouse_that_is_no_folder_cannot_share_tables() -> None:
 def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows() -> None:
     topology = exactly_once()
     step = next(each for each in topology.steps() if isinstance(each, SinkStep))
-    outlet = RangeBuffer(step, writer_of(step, step.sink, print), step.sink)
+    outlet = RangeBuffer(step, SinkWriter(step.sink, print), step.sink)
     with pytest.raises(SinkFailed, match="must be a folder, not a URI"):
         outlet.begin(None)
     assert outlet.begin("/somewhere").is_apart is False
