@@ -39,7 +39,6 @@ from service.pipeline.build import (
     build_pipeline,
     delivery_of,
     limits_of,
-    policy_of,
     sizes_of,
 )
 from service.pipeline.fences import EpochFencer
@@ -210,8 +209,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         at=at,
     )
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
-    cut = policy_of(topology, config.transaction_policy(topology.transactions))
-    delivery = delivery_of(topology, cut)
+    delivery = delivery_of(topology, config.transaction_policy(topology.transactions))
     if on_spark:
         delivery = range_delivery(topology.transactions, config.range_policy())
     policy = ConsumerPolicy(

@@ -128,30 +128,27 @@ def build_pipeline(
     )
 
 
-def policy_of(topology: Topology, policy: TransactionPolicy) -> TransactionPolicy:
-    """Limit `policy` to plans of one batch, which is committed as a whole."""
-    rows = min(step.policy.batch_rows for step in topology.sink_steps())
-    return replace(policy, plan_records=min(policy.plan_records, rows))
-
-
 def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactory[Any]:
     """Return the factory of partitions' delivery modes.
 
-    Where a source has a rate, a transaction has no more records than may be emitted while a batch
-    fills: else its commit would wait for the last of them.
+    A plan has no more records than a batch, which is committed as a whole. Where a source has a
+    rate, a transaction has no more than may be emitted while a batch fills: else its commit would
+    wait for the last of them.
     """
     if topology.reliability == "at-most-once":
         return CommitBeforeEmit
     if topology.reliability == "at-least-once":
         return AtLeastOnce
-    seconds = min(step.policy.batch_seconds for step in topology.sink_steps())
+    batches = [step.policy for step in topology.sink_steps()]
+    seconds = min(each.batch_seconds for each in batches)
+    plan_records = min(policy.plan_records, *(each.batch_rows for each in batches))
 
     def make(
         partition: Partition, ledger: Ledger, progress: CommitProgress, resumed: Resumed | None
     ) -> PartitionTransactions:
         rate = topology.source_of(partition.topic).records_per_second
         records = policy.records if rate is None else max(1, int(rate * seconds))
-        cut = replace(policy, records=min(policy.records, records))
+        cut = replace(policy, records=min(policy.records, records), plan_records=plan_records)
         return PartitionTransactions(partition, ledger, progress, resumed, cut)
 
     return make

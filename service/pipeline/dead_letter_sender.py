@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import structlog
@@ -18,15 +17,14 @@ log = structlog.get_logger()
 
 RESEND_SECONDS = 1.0
 
-_Place: TypeAlias = tuple[int, int]  # tree and edge
-_NONE: tuple[Trees, Edges] = np.empty(0, np.int64), np.empty(0, np.uint64)
-
 
 @dataclass(slots=True)
 class _Sent:
     letter: DeadLetter | RangeNotice
-    answer: "_Place | Future[None]"  # what waits for it
+    notice: Future[None] | None = None  # ends when a notice is durable
     record_id: int = -1
+    tree: int = -1
+    edge: int = 0
     refusals: int = 0
 
 
@@ -50,9 +48,9 @@ class DeadLetterSender:
 
     def send(self, letter: DeadLetter, tree: int, edge: int, record_id: int) -> None:
         """Send a letter; `poll` returns the tree and edge when it is durable."""
-        self._send(_Sent(letter, (tree, edge), record_id))
+        self._send(_Sent(letter, None, record_id, tree, edge))
 
-    def send_notice(self, loss: Loss) -> "Future[None]":
+    def send_notice(self, loss: Loss) -> Future[None]:
         """Send a notice that a range is skipped; the future ends when the notice is durable."""
         notice = RangeNotice(
             topic=loss.partition.topic,
@@ -75,22 +73,21 @@ class DeadLetterSender:
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
         """Return the trees and edges whose dead letters became durable since the last call."""
-        durable: list[_Place] = []
+        durable: list[_Sent] = []
         for delivered in self._sink.poll():
-            if delivered.error is None:
-                self._waiting_since = None
-                sent = self._sent.pop(delivered.token)
-                answer = sent.answer
-                if isinstance(answer, Future):
-                    answer.set_result(None)
-                    continue
-                durable.append(answer)
-                for observer in self._observers:
-                    observer.dead_letter_acked(sent.record_id)
+            if delivered.error is not None:
+                self.refused += 1
+                _log_rejection(self._sent[delivered.token], self._sink.name, delivered.error)
+                self._again.append((now + RESEND_SECONDS, delivered.token))
                 continue
-            self.refused += 1
-            _log_rejection(self._sent[delivered.token], self._sink.name, delivered.error)
-            self._again.append((now + RESEND_SECONDS, delivered.token))
+            self._waiting_since = None
+            sent = self._sent.pop(delivered.token)
+            if sent.notice is not None:
+                sent.notice.set_result(None)
+                continue
+            durable.append(sent)
+            for observer in self._observers:
+                observer.dead_letter_acked(sent.record_id)
         while self._again and self._again[0][0] <= now:
             token = self._again.pop(0)[1]
             self._sink.send(self._sent[token].letter, token)
@@ -100,9 +97,8 @@ class DeadLetterSender:
             self._waiting_since = now
         if not durable:
             return _NONE
-        trees = np.fromiter((tree for tree, _edge in durable), np.int64, len(durable))
-        edges = np.fromiter((edge for _tree, edge in durable), np.uint64, len(durable))
-        return trees, edges
+        trees = np.array([sent.tree for sent in durable], np.int64)
+        return trees, np.array([sent.edge for sent in durable], np.uint64)
 
     @property
     def pending(self) -> int:
@@ -113,8 +109,8 @@ class DeadLetterSender:
         return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
     def trees(self) -> Trees:
-        answers = [sent.answer for sent in self._sent.values()]
-        return np.array([a[0] for a in answers if not isinstance(a, Future)], np.int64)
+        trees = [sent.tree for sent in self._sent.values() if sent.notice is None]
+        return np.array(trees, np.int64)
 
 
 def _log_rejection(sent: _Sent, sink: str, error: str) -> None:

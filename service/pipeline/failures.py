@@ -64,7 +64,7 @@ class ScreenPolicy:
 
 
 class FailureHandler:
-    """RetryRule records, sends dead letters, and skips records. The owner thread calls everything.
+    """Retries records, sends dead letters, and skips records. The owner thread calls everything.
 
     A step with its own retry policy overrides the pipeline's for the records that fail in it.
     """

@@ -29,14 +29,15 @@ class ReferenceStatistics:
     failed_loads: int
 
 
-@dataclass(slots=True)
 class _Watched:
-    reference: Reference
-    due_at: float = 0.0  # meaningful to the refreshing thread only
-    read_at: float = 0.0
-    loads: int = 0
-    failed_loads: int = 0
-    follow_at: float = 0.0  # not before may a state catch up again
+    """A table and its figures. The refreshing thread alone uses `due_at`."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+        self.every = math.inf if reference.refresh_seconds is None else reference.refresh_seconds
+        self.due_at = self.read_at = 0.0
+        self.loads = self.failed_loads = 0
+        self.follow_at = 0.0  # not before may a state catch up again
 
 
 class References:
@@ -87,14 +88,14 @@ class References:
         for _watched, state in self._followed:
             state.follow()
         for watched in self._watched:
-            started = self._clock()
-            loaded = watched.reference.read(self._read(watched.reference))
-            self._put_in_place(watched, loaded, started)
-            watched.due_at = self._clock() + _every(watched.reference)
+            began = self._clock()
+            self._put_in_place(
+                watched, watched.reference.read(self._read(watched.reference)), began
+            )
+            watched.due_at = self._clock() + watched.every
         if any(watched.reference.refresh_seconds for watched in self._watched):
-            first = self._due_at() - self._clock()
             self._thread = threading.Thread(
-                target=self._run, args=(first,), name="headrace-references", daemon=True
+                target=self._run, name="headrace-references", daemon=True
             )
             self._thread.start()
 
@@ -111,22 +112,30 @@ class References:
         while self._ready:
             self._put_in_place(*self._ready.popleft())
         for watched, state in news:
-            self._catch_up(watched, state)
-
-    def _catch_up(self, watched: _Watched, state: State) -> None:
-        began = self._clock()
-        try:
-            state.catch_up()
-        except ReferenceLoadFailed as error:
-            self._failed(watched, error, began)
-        watched.follow_at = self._clock() + _PAUSE * (self._clock() - began)
+            began = self._clock()
+            try:
+                state.catch_up()
+            except ReferenceLoadFailed as error:
+                self._failed(watched, error, began)
+            watched.follow_at = self._clock() + _PAUSE * (self._clock() - began)
 
     def refresh(self, now: float) -> float:
         """Load the tables that are due, and return when the next is. The thread calls it."""
         for watched in self._watched:
-            if watched.due_at <= now and not self._stop.is_set():
-                self._load(watched)
-        return self._due_at()
+            if watched.due_at > now or self._stop.is_set():
+                continue
+            began = self._clock()
+            try:
+                loaded = watched.reference.read(self._read(watched.reference))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the old rows stay
+                if self._stop.is_set():
+                    break  # Spark ends with the run, under the load
+                watched.due_at = self._clock() + min(watched.every, _AGAIN_SECONDS)
+                self._failed(watched, error, began)
+            else:
+                self._ready.append((watched, loaded, began))
+                watched.due_at = self._clock() + watched.every
+        return min(watched.due_at for watched in self._watched)
 
     def statistics(self, now: float) -> tuple[ReferenceStatistics, ...]:
         return tuple(
@@ -149,26 +158,10 @@ class References:
         for watched in self._watched:
             watched.reference.unload()
 
-    def _run(self, wait: float) -> None:
-        while not self._stop.wait(max(0.0, wait)):
-            wait = self.refresh(self._clock()) - self._clock()
-
-    def _due_at(self) -> float:
-        return min(watched.due_at for watched in self._watched)
-
-    def _load(self, watched: _Watched) -> None:
-        reference = watched.reference
-        started = self._clock()
-        try:
-            loaded = reference.read(self._read(reference))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the old rows stay
-            if self._stop.is_set():
-                return  # Spark ends with the run, under the load
-            watched.due_at = self._clock() + min(_every(reference), _AGAIN_SECONDS)
-            self._failed(watched, error, started)
-        else:
-            self._ready.append((watched, loaded, started))
-            watched.due_at = self._clock() + _every(watched.reference)
+    def _run(self) -> None:
+        due = min(watched.due_at for watched in self._watched)
+        while not self._stop.wait(max(0.0, due - self._clock())):
+            due = self.refresh(self._clock())
 
     def _failed(self, watched: _Watched, error: Exception, at: float) -> None:
         watched.failed_loads += 1
@@ -194,7 +187,3 @@ class References:
             rows=loaded.num_rows,
             seconds=round(self._clock() - read_at, 3),
         )
-
-
-def _every(reference: Reference) -> float:
-    return float("inf") if reference.refresh_seconds is None else reference.refresh_seconds

@@ -31,7 +31,7 @@ from partition.recovery import Ways
 from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.health import HealthCheck
 from service.observability.snapshot import snapshot_of
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
@@ -163,15 +163,12 @@ class Works:
         topology.dead_letters.into(self.letters_sink)
         topology.validate()
         self.topology = topology
-        cut = policy_of(
-            topology,
-            TransactionPolicy(
-                exactly_once or "transactional",
-                max_active=max_active,
-                records=transaction_records,
-                plan_records=transaction_records,
-                plan_seconds=plan_seconds,
-            ),
+        transactions = TransactionPolicy(
+            exactly_once or "transactional",
+            max_active=max_active,
+            records=transaction_records,
+            plan_records=transaction_records,
+            plan_seconds=plan_seconds,
         )
         self.fetcher = MemoryFetcher(self.log)
         self.store = FaultyStore(self.nodes)
@@ -182,7 +179,7 @@ class Works:
                     limits=window or InFlightLimits(),
                     retries=retries
                     or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
-                    delivery=delivery_of(topology, cut),
+                    delivery=delivery_of(topology, transactions),
                     shared=shared,
                 ),
                 commit_interval_seconds=commit_interval_seconds,

@@ -34,7 +34,7 @@ from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Member
 from service.membership import GroupMembership, MembershipPolicy, copartitions_of
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of, policy_of
+from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of
 from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
@@ -443,9 +443,8 @@ class Process:
         letters_sink = _Letters(self)
         topology.dead_letters.into(letters_sink)
         topology.validate()
-        cut = policy_of(
-            topology,
-            TransactionPolicy(topology.transactions, records=5, plan_records=3, plan_seconds=0.0),
+        transactions = TransactionPolicy(
+            topology.transactions, records=5, plan_records=3, plan_seconds=0.0
         )
         clock = self._clock
         self.store = FaultyStore(world.nodes, clock=clock)
@@ -459,7 +458,7 @@ class Process:
                     AssignmentPolicy(
                         limits=InFlightLimits(max_pending=8),
                         retries=RetryPolicy(limit=5),
-                        delivery=delivery_of(topology, cut),
+                        delivery=delivery_of(topology, transactions),
                         discover_interval_seconds=5.0,
                         shared=True,
                     ),
