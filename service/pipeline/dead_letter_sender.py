@@ -18,6 +18,9 @@ log = structlog.get_logger()
 RESEND_SECONDS = 1.0
 
 
+_NONE: tuple[Trees, Edges] = np.empty(0, np.int64), np.empty(0, np.uint64)
+
+
 @dataclass(slots=True)
 class _Sent:
     letter: DeadLetter | RangeNotice

@@ -106,9 +106,10 @@ class TreeTracker:
         # What changes nothing but the acker goes straight to it.
         self.begin, self.init, self.ack, self.mark = acker.begin, acker.init, acker.ack, acker.mark
         self.record_ids, self.flags = acker.owners, acker.flags
+        # An edge is 0 as rarely as several of them are in sum: once in 2**64 times.
+        self.new_edges: Callable[[int], Edges] = rng.bit_generator.random_raw
         self._holders = holders
         self._timeout_seconds = timeout_seconds
-        self._draw = rng.bit_generator.random_raw
         self._reasons: dict[int, Failure] = {}  # why a tree failed that was not drained yet
         self._compound: dict[int, tuple[_Anchors, int]] = {}  # by id: anchors, and the edge
         self._begun = 0
@@ -121,10 +122,6 @@ class TreeTracker:
     @property
     def has_compound(self) -> bool:
         return bool(self._compound)
-
-    def new_edges(self, count: int) -> Edges:
-        """Draw random edges. One is 0 as rarely as several are in sum: once in 2**64 times."""
-        return self._draw(count)
 
     def fail(self, tree: int, failure: Failure) -> None:
         """Fail a tree; `drain` returns the reason. Does nothing if the tree has failed before."""
@@ -156,8 +153,6 @@ class TreeTracker:
                 self._fail_record(record_id, self._late(record_id, holders), failed)
             ended = self.acker.drain()
         self._log_lost()
-        if len(acked) == 1:
-            return ResolvedRecords(acked[0], flags[0], failed)
         return ResolvedRecords(np.concatenate(acked), np.concatenate(flags), failed)
 
     def place(self, emission: Emission) -> Placed:
@@ -168,14 +163,15 @@ class TreeTracker:
         """
         live = self.record_ids(emission.trees) >= 0
         if live.all():
-            return Placed(emission.values, emission.trees, _zeros(len(live)), emission.tasks)
+            no_edges = np.zeros(len(live), np.uint64)
+            return Placed(emission.values, emission.trees, no_edges, emission.tasks)
         trees, begun = emission.trees.copy(), {}
         for place, anchors in self._live_anchors(emission.several).items():
             if len(anchors) == 1:
                 trees[place], live[place] = anchors[0], True
             elif anchors or not emission.several[place]:
                 begun[place] = anchors
-        edges = _zeros(len(live))
+        edges = np.zeros(len(live), np.uint64)
         if begun:
             new = list(begun)
             edges[new] = self.new_edges(len(new))
@@ -348,10 +344,6 @@ class TreeTracker:
 
 def _trees(trees: Sequence[int]) -> Trees:
     return np.array(trees, np.int64)
-
-
-def _zeros(count: int) -> Edges:
-    return np.zeros(count, np.uint64)
 
 
 def _pairs(compounds: Sequence[tuple[_Anchors, int]]) -> tuple[Trees, Edges]:
