@@ -203,27 +203,18 @@ class PartitionTransactions:
 
         Such a transaction is never committed, and nothing is planned from then on. Where the log
         goes on elsewhere, either the lowest is read, or the open ones may be planned anew, as no
-        sink can have them.
+        sink can have them. The lowest decides, since they are committed in order: nobody has
+        committed a range that is only planned, and a sealed one may be dropped if transactions are
+        opaque. On the local engine, records of it may be in flight, under its txid.
         """
-        if self._differs is not None or not log_moved or self.awaits_commit or self.may_plan_anew:
+        if self._differs is not None or not log_moved or self.awaits_commit or not self._open:
             return self._differs
         lowest = self._open[0]
+        is_free = not lowest.range.is_sealed or self._may_differ(lowest)
+        if is_free and self._policy.by_executors:
+            return None
         lacks = "the log now lacks some of them"
         return ReplayDiffers(self.partition, lowest.txid, text_of_range(lowest.range), lacks)
-
-    @property
-    def may_plan_anew(self) -> bool:
-        """Whether no sink can have any open transaction, and their ranges are not promised.
-
-        The lowest decides, since they are committed in order. A range that is only planned was
-        never committed by anyone; a sealed one may be dropped if transactions are opaque. On
-        the local engine, records of it may be in flight, under its txid.
-        """
-        if not self._open:
-            return True
-        lowest = self._open[0]
-        is_free = not lowest.range.is_sealed or self._may_differ(lowest)
-        return is_free and self._policy.by_executors
 
     def resume_state(self, position: Position) -> Resumed:
         """Resume with the open ones planned anew, under their txids, in later attempts."""

@@ -14,7 +14,6 @@ from partition.errors import KindChanged, SinkAhead, SinkStateLost
 from partition.interfaces import StoredOffset
 from partition.records import (
     Offsets,
-    OpenTransaction,
     Partition,
     Position,
     Range,
@@ -203,7 +202,9 @@ def resumed(
     some = max(committed.values(), default=first)
     position = stored.position
     for each in found.open[: every - first]:
-        position = _after(each, position)
+        epoch = each.range.leader_epoch
+        led_by = position.leader_epoch if epoch is None else epoch
+        position = Position(each.range.end, led_by, position.topic_id)
     still_open = found.open[every - first :]
     if still_open and found.kind != kind:
         raise KindChanged(partition, found.kind, kind)
@@ -216,13 +217,6 @@ def resumed(
         attempts={each.txid: each.attempt for each in anew},
         least_attempt=max(stored.epoch, 1) if kind == "opaque" else 1,
     )
-
-
-def _after(done: OpenTransaction, before: Position) -> Position:
-    epoch = done.range.leader_epoch
-    if epoch is None:
-        epoch = before.leader_epoch
-    return Position(done.range.end, epoch, before.topic_id)
 
 
 def is_again(was: Range, now: Range) -> bool:

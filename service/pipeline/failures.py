@@ -27,7 +27,7 @@ from topology.calls import Failure
 from topology.errors import BoltError
 from topology.masking import mask
 from topology.monitoring import text_of
-from topology.record import Message, Record, Reject, Retry
+from topology.record import Record, Reject, Retry
 from topology.sink import DeadLetter
 from topology.steps import RetryRule
 
@@ -193,7 +193,15 @@ class FailureHandler:
     def _send(self, record_id: int, tree: int, edge: int, failure: Failure) -> None:
         manager, offset = self._reader.manager(partition_index_of(record_id)), offset_of(record_id)
         message: Any = manager.message(offset)
-        letter = _dead_letter_of(message, failure, manager.retries.attempts(offset))
+        letter = DeadLetter(
+            record=Record(message.value(), message),
+            reason=mask(text_of(failure.error)),
+            attempts=manager.retries.attempts(offset),
+            error_class=type(failure.error).__name__,
+            step=failure.step,
+            failed_at_ms=time.time_ns() // 1_000_000,
+            by_reference=isinstance(failure.error, Oversized),
+        )
         self._counters.dead_letters[message.topic(), message.partition()] += 1
         self._counters.dead_letter_causes[failure.step, letter.error_class] += 1
         for observer in self._observers:
@@ -205,19 +213,6 @@ class FailureHandler:
 def is_final(error: Exception) -> bool:
     """Whether no retry can help: the bolt said so, or it broke its contract."""
     return isinstance(error, (Reject, BoltError))
-
-
-def _dead_letter_of(message: Message, failure: Failure, attempts: int) -> DeadLetter:
-    error = failure.error
-    return DeadLetter(
-        record=Record(message.value(), message),
-        reason=mask(text_of(error)),
-        attempts=attempts,
-        error_class=type(error).__name__,
-        step=failure.step,
-        failed_at_ms=time.time_ns() // 1_000_000,
-        by_reference=isinstance(error, Oversized),
-    )
 
 
 class DeadLetterLimit:

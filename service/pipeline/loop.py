@@ -6,6 +6,8 @@
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -205,7 +207,14 @@ class Pipeline:
         for change in self.consumer.poll(now, opens=opens):
             self._partition_changed(change)
         for index in self.consumer.given_up(now):
-            if not self._names_records_of(index):
+            # Rows at a sink, dead letters, and calls without an order name their trees only,
+            # which `_drop` has discarded.
+            if not (
+                self.acker.holds(partial(_are_of, index))
+                or self.runners.holds(index)
+                or self.router.advanced.holds(index)
+                or self.committer.holds(index)
+            ):
                 self.consumer.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
@@ -229,25 +238,12 @@ class Pipeline:
 
         Its trees have no outcome, its records hold no key, and its waiting calls do not begin.
         """
-        orphans = self.trees.discard(lambda record_ids: partition_indexes_of(record_ids) == index)
+        orphans = self.trees.discard(partial(_are_of, index))
         self.runners.drop(lambda call: call.partition == index or call.record_id in orphans)
         self.runners.resume(index)
         self.committer.partition_lost(index)
         for observer in self.context.observers:
             observer.partition_lost(index)
-
-    def _names_records_of(self, index: int) -> bool:
-        """Whether anything is left that names a record of a partition.
-
-        Rows at a sink, dead letters, and calls without an order name their trees only, which
-        `_drop` has discarded.
-        """
-        return (
-            self.acker.holds(lambda record_ids: partition_indexes_of(record_ids) == index)
-            or self.runners.holds(index)
-            or self.router.advanced.holds(index)
-            or self.committer.holds(index)
-        )
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads and close the bolts; False if a thread did not end in time."""
@@ -266,6 +262,10 @@ class Pipeline:
     def settle(self) -> None:
         """Wait for bolts that run ahead on other threads, before what they look up changes."""
         self.router.executor.prefetcher.wait_idle()
+
+
+def _are_of(index: int, record_ids: RecordIds) -> Any:
+    return partition_indexes_of(record_ids) == index
 
 
 @contextmanager

@@ -190,7 +190,9 @@ class Router:
             else:
                 self._tick_here(step)
         for step in self._advanced_steps:
-            if drain or (leaving and self._keeps_of(leaving, step)):
+            kept = self.advanced.kept[step.name].by_partition
+            # What came of several records is kept under no partition.
+            if drain or (leaving and not kept.keys().isdisjoint([MAX_PARTITION_INDEX, *leaving])):
                 self._carry_out(step, self.advanced.drain(step, now), now)
             if step.timeout_seconds is not None:
                 self._carry_out(step, self.advanced.overdue(step, now), now)
@@ -333,11 +335,6 @@ class Router:
             self._trees.touch(trees, tree_seconds(step))
         for error in actions.errors:
             self._tick_failed(step.name, error)
-
-    def _keeps_of(self, places: Sequence[int], step: BoltStep) -> bool:
-        """Whether a bolt holds tuples that may come from these partitions."""
-        kept = self.advanced.kept[step.name].by_partition
-        return MAX_PARTITION_INDEX in kept or any(place in kept for place in places)
 
     def _tick_here(self, step: BoltStep) -> None:
         try:

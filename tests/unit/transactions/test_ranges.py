@@ -314,7 +314,6 @@ def test_sink_skips_what_it_has():
 
 def test_planned_range_may_be_planned_anew():
     line = new_line(OpenTransaction(5, 2, Range(100, 110)), SEALED[1], committed=4)
-    assert line.may_plan_anew
     assert line.replay_error(log_moved=True) is None
     anew = line.resume_state(Position(105, 7, "id"))
     again = resume(ORDERS, anew, policy())
@@ -331,7 +330,6 @@ def test_sealed_range_may_not_be_planned_anew():
         5,
         f"offsets 100 to 110 (8 records), digest {DIGEST} under leader epoch 7",
     )
-    assert not line.may_plan_anew
 
 
 def test_opaque_range_may_be_given_up_unless_committed():
@@ -344,7 +342,6 @@ def test_opaque_range_may_be_given_up_unless_committed():
     store(line)
     read(line, 5)
     line.take(5)
-    assert not line.may_plan_anew
     assert line.replay_error(log_moved=True) is None, "it needs nothing of the log"
 
 
