@@ -178,6 +178,7 @@ MAX_LINKS = 1_000  # of one batch
 MAX_RECORDS = 4_096  # traced at once; further ones are not
 
 _record_id_of = attrgetter("record_id")
+_NO_RECORDS: RecordIds = np.empty(0, np.int64)
 
 
 class Traces(Observer):
@@ -276,7 +277,7 @@ class Traces(Observer):
         for record_id in list(self._live):
             self._end(record_id, why)
         for sink, number in list(self._writes):
-            self.batch_ended(sink, number, 0, why)
+            self.batch_ended(sink, number, _NO_RECORDS, 0, why)
 
     def _end(self, record_id: int, error: str | None = None) -> None:
         if error is not None:
@@ -316,12 +317,6 @@ class Traces(Observer):
             traced = self._live.get(call.record_id)
             if traced is not None:
                 traced.answered(call.edge, call.error)
-
-    def advanced_ran(self, step: str, record_ids: RecordIds, seconds: float) -> None:
-        behind = time.time_ns() - time.perf_counter_ns()
-        took = Took(step, len(record_ids), seconds, time.perf_counter(), None)
-        for record_id in self._hits(record_ids):
-            self._live[record_id].took(took, None, behind)
 
     # Failures
 
@@ -408,7 +403,10 @@ class Traces(Observer):
         self._writes[sink, number] = span
         return self._rows(record_ids, hits)
 
-    def batch_ended(self, sink: str, number: int, rejected: int, error: str | None) -> None:
+    def batch_ended(
+        self, sink: str, number: int, record_ids: RecordIds, rejected: int, error: str | None
+    ) -> None:
+        del record_ids
         span = self._writes.pop((sink, number), None)
         if span is not None:
             span.set_attribute("headrace.rows.rejected", rejected)

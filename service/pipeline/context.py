@@ -57,9 +57,6 @@ class Observer:
     def calls_ended(self, calls: Sequence[Call]) -> None:
         """Such calls have ended, or were given up."""
 
-    def advanced_ran(self, step: str, record_ids: RecordIds, seconds: float) -> None:
-        """An advanced bolt was run over tuples of these records; some may have come of several."""
-
     def record_failed(self, record_id: int, failure: Failure) -> None:
         """A try of a record has failed; a retry or a dead letter follows."""
 
@@ -85,11 +82,13 @@ class Observer:
         rows carry the headers returned.
         """
 
-    def batch_ended(self, sink: str, number: int, rejected: int, error: str | None) -> None:
-        """A batch or group is durable but for rows that were rejected, or is given up."""
+    def batch_ended(
+        self, sink: str, number: int, record_ids: RecordIds, rejected: int, error: str | None
+    ) -> None:
+        """A batch or group is durable but for rows that were rejected, or is given up (`error`).
 
-    def rows_written(self, sink: str, record_ids: RecordIds) -> None:
-        """Rows of these records are durable, one of each; -1 where the record failed meanwhile."""
+        `record_ids` are of the rows that are durable; -1 where the record failed meanwhile.
+        """
 
     def records_resolved(self, record_ids: RecordIds) -> None:
         """Records are done: their offsets may pass."""

@@ -24,7 +24,7 @@ from service.pipeline.failures import FailureHandler
 from service.pipeline.trees import TreeTracker, joined_edges
 from topology.advanced import Actions, AdvancedRunner
 from topology.bolt import Kind
-from topology.calls import Delivery, Failure, Outcome, Parents, failure_of
+from topology.calls import Delivery, Failure, Outcome, Parents, Took, failure_of
 from topology.executor import Executor
 from topology.record import Message
 from topology.steps import BoltStep, SinkStep
@@ -313,8 +313,9 @@ class Router:
             seconds = perf_counter() - started
             self.executor.times[step.name].add(seconds, len(delivery.piece))
             for observer in self._observers:
-                own = np.concatenate([self._trees.record_ids(trees), self._trees.records_of(trees)])
-                observer.advanced_ran(step.name, own, seconds)
+                own = np.union1d(self._trees.record_ids(trees), self._trees.records_of(trees))
+                took = Took(step.name, len(own), seconds, started + seconds, None)
+                observer.bolts_ran(own, Outcome([], {}, [took]))
             self._carry_out(step, actions, now)
 
     def _carry_out(self, step: BoltStep, actions: Actions, now: float) -> None:

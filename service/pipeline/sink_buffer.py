@@ -205,9 +205,8 @@ class BatchBuffer(SinkBuffer):
         pending, rejected = self._writing.popleft(), done.staged.rejected
         self._written(done, len(rejected), pending.num_bytes)
         for observer in self._observers:
-            observer.batch_ended(self.name, pending.sequence, len(rejected), None)
             record_ids = self._tracker.record_ids(pending.without(rejected)[0])
-            observer.rows_written(self.name, record_ids)
+            observer.batch_ended(self.name, pending.sequence, record_ids, len(rejected), None)
         return pending, rejected
 
     @property
@@ -356,9 +355,8 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
             self.leave_out(work, {done.error.line})
             return work
         for observer in self._observers:
-            observer.batch_ended(self.name, work.number, work.num_rejected, None)
-            rejected = list(done.staged.rejected)
-            observer.rows_written(self.name, np.delete(work.record_ids(), rejected))
+            record_ids = np.delete(work.record_ids(), list(done.staged.rejected))
+            observer.batch_ended(self.name, work.number, record_ids, work.num_rejected, None)
         return work
 
     def leave_out(self, work: TransactionWork, lines: Collection[str]) -> None:
@@ -368,7 +366,8 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
             return
         del self._works[work.number]
         for observer in self._observers:
-            observer.batch_ended(self.name, work.number, 0, "a line was lost; staged anew")
+            error = "a line was lost; staged anew"
+            observer.batch_ended(self.name, work.number, _NO_RECORDS, 0, error)
         self.writer.discard(work.staged)
         work.parts = parts
         self.stage(work)

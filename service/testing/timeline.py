@@ -68,7 +68,10 @@ class RecordingObserver(Observer):
         del sink
         self._note("rejected", record_id, letter.step, letter.reason)
 
-    def rows_written(self, sink: str, record_ids: RecordIds) -> None:
+    def batch_ended(
+        self, sink: str, number: int, record_ids: RecordIds, rejected: int, error: str | None
+    ) -> None:
+        del number, rejected, error
         for record_id in np.unique(record_ids).tolist():
             if record_id in self._messages:  # else it is of several records, or of none
                 self._note("written", record_id, sink)
