@@ -228,21 +228,22 @@ class Router:
         waiting = self.runners.waiting()
         return [(np.array(trees, np.int64), tree_seconds(step)) for step, trees in waiting]
 
-    def _deliver(self, deliveries: Sequence[Delivery], inputs: "_Tuples", now: float) -> None:
+    def _deliver(self, deliveries: Sequence[Delivery], inputs: _Tuples, now: float) -> None:
         """Deliver values, and note in their `inputs` what the acker is to learn of it."""
         for delivery in deliveries:
             step, parents = delivery.boundary, delivery.parents
             record_ids, trees = inputs.record_ids, inputs.trees
             if parents is not None:
                 record_ids, trees = record_ids[parents], trees[parents]
+            # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
+            edges = _NO_EDGES
+            if not isinstance(step, SinkStep) or self._committer.rows_have_edges:
+                edges = self._trees.new_edges(len(delivery.piece))
+                inputs.emit(parents, edges)
             if isinstance(step, SinkStep):
                 inputs.flags[slice(None) if parents is None else parents] = WRITTEN
-                # Exactly once a tree is complete when its rows are ready: they are no tuples of it.
-                has_edges = self._committer.rows_have_edges
-                edges = self._new_edges(delivery, inputs) if has_edges else _NO_EDGES
                 self._committer.add(step.name, delivery.piece, record_ids, trees, edges, now)
                 continue
-            edges = self._new_edges(delivery, inputs)
             seconds = tree_seconds(step)
             if seconds is not None:
                 self._trees.touch(trees, seconds)
@@ -250,11 +251,6 @@ class Router:
                 self._arrived.append((delivery, trees, edges))
             else:
                 self._submit(step, delivery, record_ids, trees, edges)
-
-    def _new_edges(self, delivery: Delivery, inputs: "_Tuples") -> Edges:
-        edges = self._trees.new_edges(len(delivery.piece))
-        inputs.emit(delivery.parents, edges)
-        return edges
 
     def _submit(
         self,
