@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,7 +126,8 @@ class FileStager:
                 sync_below(root, [file.path for file in files])
             else:
                 with ThreadPoolExecutor(_AT_ONCE) as pool:
-                    list(pool.map(write, parts))
+                    while some := list(islice(parts, _AT_ONCE)):  # each is a copy
+                        list(pool.map(write, some))
         except BaseException:
             self.remove(files)
             raise

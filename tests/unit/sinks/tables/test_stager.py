@@ -1,20 +1,24 @@
 """Files that another process writes, for a commit in this one."""
 
+import itertools
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables import files
 from sinks.tables.files import FileStager
-from sinks.tables.partitioning import Layout
+from sinks.tables.partitioning import Layout, Part
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
 from topology.sink import Batch, Piece, Share, Staged
@@ -113,6 +117,45 @@ def test_a_file_of_another_process_that_is_not_here_is_named(
     with pytest.raises(SinkFailed, match="must share the folder of the table") as raised:
         writer.check(parts)
     assert f"file {path}, which an executor wrote, {wrong}" in str(raised.value)
+
+
+class RemoteStorage(Storage):
+    """A local folder that has to be handled as a store's."""
+
+    def filesystem(self, uri: str) -> tuple[fs.FileSystem, str]:
+        return fs.SubTreeFileSystem(uri, fs.LocalFileSystem()), ""
+
+
+def test_few_parts_for_a_store_are_in_memory_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 10: a part is a copy of its rows."""
+    unwritten: list[int] = []
+    made, written = itertools.count(1), itertools.count(1)
+    last = 0
+    all_made = Event()
+
+    class Counted(Layout):
+        def parts(self, table: pa.Table) -> Iterator[Part]:
+            for part in super().parts(table):
+                (tmp_path / part.folder).mkdir()
+                unwritten.append(next(made) - last)
+                yield part
+            all_made.set()
+
+    def write(*positional: Any, **options: Any) -> None:
+        nonlocal last
+        all_made.wait(0.2)  # the first ones do so in vain
+        all_made.set()
+        original(*positional, **options)
+        last = next(written)
+
+    original = pq.write_table
+    monkeypatch.setattr(files.pq, "write_table", write)
+    stager = FileStager(RemoteStorage("/"), str(tmp_path), Counted(["place"]), SCHEMA)
+    staged = stager.stage(group(*(row(number, f"place-{number}") for number in range(100))))
+    assert len(staged.parts) == 100
+    assert max(unwritten) <= files._AT_ONCE
 
 
 def test_no_table_has_a_stager_before_it_was_fenced() -> None:
