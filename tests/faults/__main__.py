@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,8 @@ class Results:
             with self._lock:
                 self.skipped.append(name)
             return
+        if servers.keep is not None:
+            servers = replace(servers, keep=servers.keep / name.replace(":", "-"))
         outcome = play.run(servers)
         with self._lock:
             self.outcomes[name] = outcome

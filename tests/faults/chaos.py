@@ -21,6 +21,7 @@ from benchmarks import measured
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Output, Replicas
+from tests.acceptance.trial import Trial
 from tests.faults.catalogue import Play
 from tests.faults.judge import Outcome
 from tests.faults.servers import Servers
@@ -69,17 +70,20 @@ def played(
     servers: Servers, output: Output, seed: str, seconds: float, *, soak: bool = False
 ) -> Outcome:
     """Play one pipeline. In a soak each process is a new interpreter, so that its memory counts."""
-    with servers.trial(TOPOLOGIES, subprocess.Popen if soak else None) as trial:
+
+    def play(trial: Trial) -> Outcome:
         replicas = Replicas(trial, output, topics=TOPICS)
-        play: Chaos | Soak = Chaos(replicas, Random(f"{seed} {output}"), seconds)
+        case: Chaos | Soak = Chaos(replicas, Random(f"{seed} {output}"), seconds)
         if soak:
-            play = Soak(replicas, seconds)
+            case = Soak(replicas, seconds)
         try:
             with replicas:
-                outcome = play.play()
+                outcome = case.play()
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - it is told
             outcome = Outcome(said=(f"{type(error).__name__}: {error}",))
-        return replace(outcome, figures=play.figures())
+        return replace(outcome, figures=case.figures())
+
+    return servers.play(TOPOLOGIES, play, subprocess.Popen if soak else None)
 
 
 def resident_mb(pid: int) -> float:

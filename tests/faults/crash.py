@@ -5,7 +5,6 @@ else. Two replicas are "a", which is hit, and "b"; one is "a" alone, which is st
 has ended. The feed publishes all the while.
 """
 
-import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -13,12 +12,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
-import pytest
-
 from service.failpoints import VARIABLE
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Output, Replicas
+from tests.acceptance.trial import Trial
 from tests.faults.judge import Guarantee, Outcome
 from tests.faults.servers import Servers
 from tests.support.patience import until
@@ -159,16 +157,12 @@ def crash_cases() -> dict[str, Case]:
 
 def play(case: Case, seed: str, servers: Servers) -> Outcome:
     """Play a case; what does not come about in time is a complaint."""
-    with servers.trial(TOPOLOGIES) as trial:
-        replicas = Replicas(trial, case.output, topics=TOPICS)
-        try:
-            with replicas:
-                outcome = _Crash(case, Random(f"{seed} {case.id}"), replicas).play()
-        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
-            outcome = Outcome(said=(f"{type(error).__name__}: {error}",))
-        if servers.keep is not None and not outcome.is_good:
-            shutil.copytree(trial.folder, servers.keep / case.id.replace(":", "-"))
-        return outcome
+
+    def crashed(trial: Trial) -> Outcome:
+        with Replicas(trial, case.output, topics=TOPICS) as replicas:
+            return _Crash(case, Random(f"{seed} {case.id}"), replicas).play()
+
+    return servers.play(TOPOLOGIES, crashed)
 
 
 class _Crash:

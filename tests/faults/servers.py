@@ -1,18 +1,22 @@
 """The servers that all cases of a run share."""
 
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.storage import Storage
 from tests.acceptance.harness import Launch
 from tests.acceptance.trial import Trial
+from tests.faults.judge import Outcome
 from tests.support.near_a_store import StoreProxy
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.support.store_faults import weather
@@ -45,17 +49,27 @@ class Servers:
     postgres: Callable[[], EmbeddedPostgres] = _missing
     lake: Callable[[], Lake] = _missing
 
-    @contextmanager
-    def trial(self, topologies: str, launch: Launch | None = None) -> Iterator[Trial]:
-        """A pipeline of its own, of which nothing is left behind."""
+    def play(
+        self, topologies: str, case: Callable[[Trial], Outcome], launch: Launch | None = None
+    ) -> Outcome:
+        """Play a case on a pipeline of its own; an error is a complaint.
+
+        Nothing is left behind but, in `keep`, the folder of a failed case.
+        """
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             trial = Trial(
                 self.kafka, self.zookeeper, Path(folder), topologies=topologies, launch=launch
             )
             try:
-                yield trial
+                outcome = case(trial)
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
+                outcome = Outcome(said=(f"{type(error).__name__}: {error}",))
             finally:
                 trial.end()
+            if self.keep is not None and not outcome.is_good:
+                with suppress(shutil.Error):  # raised at the end, of what cannot be copied
+                    shutil.copytree(folder, self.keep / trial.name, symlinks=True)
+            return outcome
 
 
 @contextmanager

@@ -404,7 +404,8 @@ def play(
     needs_database = any(
         STORES[name].needs_database for name in (case.rows, case.others or case.rows)
     )
-    with servers.trial(TOPOLOGIES) as trial:
+
+    def crash(trial: Trial) -> Outcome:
         try:
             pipeline = CrashPipeline(
                 trial, case.rows, case.others or None,
@@ -417,6 +418,8 @@ def play(
             return crashed(pipeline, case.kind, case.crashes)
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - one of many
             return Outcome(said=(f"{case}: {error}",))
+
+    return servers.play(TOPOLOGIES, crash)
 
 
 def control(pipeline: CrashPipeline) -> Outcome:

@@ -2,12 +2,15 @@
 
 import argparse
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import OWN, PLACES, VARIABLE, failpoints
+from tests.acceptance.trial import Trial
 from tests.faults.__main__ import Results
 from tests.faults.catalogue import Play, catalogue, chosen
 from tests.faults.crash import ACTIONS, IN_DELTA, POINTS, crash_cases
@@ -92,6 +95,30 @@ def test_what_failed_is_told_and_what_came_too_late_is_skipped(servers: Servers)
         "seconds": 12,
         "seed": "7",
     }
+
+
+def raise_an_error() -> Outcome:
+    raise AssertionError("not within 90 s")
+
+
+@pytest.mark.parametrize("ends", [lambda: Outcome(lost=1), raise_an_error])
+def test_folder_of_a_failed_case_is_kept_and_no_other(
+    servers: Servers, tmp_path: Path, ends: Callable[[], Outcome]
+) -> None:
+    def write_and(ends: Callable[[], Outcome]) -> Play:
+        def case(trial: Trial) -> Outcome:
+            (trial.folder / "log").write_text("so it was")
+            return ends()
+
+        return Play("", lambda given: given.play("topologies", case))
+
+    keeping = replace(servers, keep=tmp_path / "kept")
+    results = Results(ends=float("inf"))
+    results.play("C01:kill:1", write_and(ends), keeping)
+    results.play("C02:kill:1", write_and(Outcome), keeping)
+    results.play("C01:kill:2", write_and(ends), servers)
+    [log] = tmp_path.rglob("log")
+    assert log.parent.parent == tmp_path / "kept" / "C01-kill-1"
 
 
 def test_nothing_played_is_not_good() -> None:
