@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from examples.support.postgres_server import EmbeddedPostgres
-from service.devservers.server import EmbeddedServer
+from service.devservers.server import EmbeddedServer, connects
 
 S = TypeVar("S", bound=EmbeddedServer)
 _POLL_SECONDS = 0.1
@@ -19,7 +19,8 @@ def shared_by_workers(folder: Path, make: Callable[[Path], S]) -> Iterator[S]:
     """Start the server that lives in `folder`, or attach to the one another worker started.
 
     An attached server has an address; it cannot be killed or frozen. The worker that started
-    the server closes it once no worker is attached.
+    the server closes it once no worker is attached. One that has ended with its worker is
+    started again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     started = folder / "started"
@@ -27,12 +28,11 @@ def shared_by_workers(folder: Path, make: Callable[[Path], S]) -> Iterator[S]:
     with (folder / "gate").open("w") as gate, (folder / "users").open("w") as users:
         fcntl.flock(gate, fcntl.LOCK_EX)
         try:
-            is_ours = not started.exists()
+            server._ports = server._stored_ports() if started.exists() else ()
+            is_ours = not (server._ports and connects(server.port))
             if is_ours:
                 server.open()
                 started.touch()
-            else:
-                server._ports = server._stored_ports()
             fcntl.flock(users, fcntl.LOCK_SH)
         finally:
             fcntl.flock(gate, fcntl.LOCK_UN)

@@ -1,0 +1,51 @@
+"""Servers that workers share, with one that does nothing but listen."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from service.devservers.server import HOST, EmbeddedServer, connects
+from tests.support.servers import shared_by_workers
+
+LISTEN = """
+import signal, socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+signal.pause()
+"""
+
+
+class Listener(EmbeddedServer):
+    name = "listener"
+
+    def _prepare(self) -> None:
+        pass
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-c", LISTEN, HOST, str(self.port)]
+
+    def _answers(self) -> bool:
+        return connects(self.port)
+
+
+def test_second_worker_attaches_and_the_first_closes_after_it(tmp_path: Path) -> None:
+    with ExitStack() as first, ExitStack() as second:
+        started = first.enter_context(shared_by_workers(tmp_path, Listener))
+        attached = second.enter_context(shared_by_workers(tmp_path, Listener))
+        assert attached.address == started.address
+        assert not attached.running
+        second.close()
+        assert started.running
+    assert not connects(attached.port)
+
+
+def test_server_that_ended_with_its_worker_is_started_again(tmp_path: Path) -> None:
+    lost = Listener(tmp_path / "server")
+    lost.open()
+    (tmp_path / "started").touch()
+    lost.kill()  # the worker has crashed, and told nobody
+    with shared_by_workers(tmp_path, Listener) as found:
+        assert found.running
+        assert found.address == lost.address
+        assert connects(found.port)
+    assert not connects(found.port)
+    assert not (tmp_path / "started").exists()
