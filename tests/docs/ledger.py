@@ -36,7 +36,7 @@ PYTHON_RUN_BY = {
     ),
 }
 
-# Commands, and the tests that give them.
+# Commands, and the tests that give them for every change.
 RUN_BY = {
     "make run": CI,
     "make test": CI,
@@ -49,9 +49,6 @@ RUN_BY = {
     "headrace status readings:topology --config service.toml": QUICKSTART,
     "headrace run orders:topology --embedded": (
         "integration/service/test_cli.py::test_a_run_with_its_own_servers_needs_no_configuration"
-    ),
-    "headrace run orders:topology --engine spark --config service.toml": (
-        "acceptance/test_exactly_once.py::test_every_row_exists_once_wherever_the_process_is_killed"
     ),
     "headrace tables compact sizes:topology --config service.toml": (
         "integration/service/test_cli_exactly_once.py::"
@@ -100,24 +97,28 @@ RUN_BY = {
         "unit/examples/test_own_sink.py::test_the_example_runs_by_itself_and_stores_each_order_once"
     ),
     "python -m examples.iceberg": f"{EXAMPLES}test_page_views_are_in_the_iceberg_table_once",
-    "python -m examples.postgres": (
-        f"{EXAMPLES}test_every_parcel_on_its_way_has_the_row_of_its_last_scan"
-    ),
-    "python -m examples.spark_step": (
-        f"{EXAMPLES}test_every_order_of_a_known_customer_is_billed_once"
-    ),
     "python -m examples.topic": f"{EXAMPLES}test_card_alerts_go_into_their_topic_once",
-    "python -m examples.upserts": (
-        f"{EXAMPLES}test_upserts_example_keeps_the_last_row_of_each_customer"
-    ),
     "python -m examples.lookup": (
         "unit/examples/test_lookup.py::test_the_example_runs_by_itself_and_asks_once_per_item"
     ),
     "python -m tests.simulation --seed 34 --tape tape.json --trace": (
         "docs/test_ledger.py::test_a_tape_is_played_again_as_the_page_says"
     ),
-    "python -m examples.word_count": (
-        "acceptance/test_exactly_once.py::test_every_row_exists_once_wherever_the_process_is_killed"
+}
+
+# Commands that are given at night alone: a faster test does the same with another example.
+RUN_AT_NIGHT = {
+    "headrace run orders:topology --engine spark --config service.toml": (
+        "acceptance/test_spark_cluster.py::test_killed_executor_loses_and_repeats_no_row"
+    ),
+    "python -m examples.postgres": (
+        f"{EXAMPLES}test_every_parcel_on_its_way_has_the_row_of_its_last_scan"
+    ),
+    "python -m examples.spark_step": (
+        f"{EXAMPLES}test_every_order_of_a_known_customer_is_billed_once"
+    ),
+    "python -m examples.upserts": (
+        f"{EXAMPLES}test_upserts_example_keeps_the_last_row_of_each_customer"
     ),
     "python -m examples.word_count --engine spark": (
         f"{EXAMPLES}test_word_count_on_spark_counts_every_word_once"
@@ -127,6 +128,7 @@ RUN_BY = {
 # Commands that no test gives, and why.
 NOT_RUN = {
     "make check": A_PART,
+    "python -m examples.word_count": "unit/examples runs its topology, and the night its command",
     "make crash": CRASHES,
     "make crash CASES=delta,topic:sink_after_commit": CRASHES,
     "make crash CASES=delta@spark,postgres@spark:range_after_seal": CRASHES,
@@ -158,7 +160,7 @@ def played_pages() -> list[Path]:
 
 def is_played(command: str) -> bool:
     """Whether a command is given on real servers, in the place of the operators' pages."""
-    if command in RUN_BY or command in NOT_RUN:
+    if command in {*RUN_BY, *RUN_AT_NIGHT, *NOT_RUN}:
         return False
     return bool(
         re.search(r"^(\S+=\S+ )*headrace .*(orders|payments):topology", command)

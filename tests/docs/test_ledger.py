@@ -12,11 +12,13 @@ from tests.docs.ledger import (
     CI,
     NOT_RUN,
     PYTHON_RUN_BY,
+    RUN_AT_NIGHT,
     RUN_BY,
     is_played,
     needs_a_cluster,
     played_pages,
 )
+from tests.support.marks import marks_of
 
 # Of these `console` and the Pythons are run; TOML is loaded as a configuration, and the rest
 # is for other programs to read.
@@ -29,8 +31,7 @@ def test_commands_are_tested_or_explained_in_the_ledger():
         command
         for command in DOCUMENTED
         if not is_played(command)
-        and command not in RUN_BY
-        and command not in NOT_RUN
+        and command not in {*RUN_BY, *RUN_AT_NIGHT, *NOT_RUN}
         and not needs_a_cluster(command)
     }
     assert unknown == set(), "give them in a test, and name it in tests/docs/ledger.py"
@@ -44,8 +45,9 @@ def test_all_python_runs_with_its_page_or_in_a_test_that_is_named():
 
 
 def test_the_ledger_knows_no_command_that_is_on_no_page():
-    assert {*RUN_BY, *NOT_RUN} - DOCUMENTED == set()
-    assert RUN_BY.keys() & NOT_RUN.keys() == set()
+    assert {*RUN_BY, *RUN_AT_NIGHT, *NOT_RUN} <= DOCUMENTED
+    assert not (RUN_BY.keys() | RUN_AT_NIGHT.keys()) & NOT_RUN.keys()
+    assert not RUN_BY.keys() & RUN_AT_NIGHT.keys()
 
 
 def test_no_command_hides_in_a_block_of_another_language():
@@ -59,10 +61,12 @@ def test_no_command_hides_in_a_block_of_another_language():
 
 @pytest.mark.parametrize("test", sorted({*RUN_BY.values(), *PYTHON_RUN_BY.values()} - {CI}))
 def test_the_tests_that_the_ledger_names_are_there_and_in_ci(test):
-    file, _, name = test.partition("::")
-    text = (ROOT / "tests" / file).read_text(encoding="utf-8")
-    assert f"\ndef {name}(" in text
-    assert not re.search(r"^pytestmark = pytest\.mark\.(faults|deep)", text, re.MULTILINE)
+    assert not _left_out(test)
+
+
+@pytest.mark.parametrize("test", RUN_AT_NIGHT.values())
+def test_the_tests_that_run_at_night_are_there(test):
+    assert _left_out(test) == {"nightly"}
 
 
 def test_ci_gives_the_commands_that_the_ledger_says_it_does():
@@ -87,3 +91,9 @@ def test_a_tape_is_played_again_as_the_page_says(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def _left_out(test: str) -> set[str]:
+    """The marks for which CI leaves a test out."""
+    file, _, name = test.partition("::")
+    return marks_of(ROOT / "tests" / file)[name] & {"nightly", "faults", "deep"}

@@ -10,6 +10,7 @@ from tests.faults import rows
 from tests.faults.judge import Outcome
 from tests.faults.rows import Row
 from tests.faults.servers import Servers
+from tests.support.marks import marks_of
 
 REPORT = '<testsuites><testsuite tests="{}" skipped="{}" errors="0" failures="0"/></testsuites>'
 
@@ -20,6 +21,18 @@ def test_every_row_names_tests_that_exist_once():
         assert row.expected
         assert row.signal
         assert row.tests
+
+
+def test_each_test_that_is_left_to_the_matrix_is_in_a_row():
+    played = {test for row in rows.every_row().values() for test in row.tests}
+    left = {
+        f"{path.relative_to(rows.ROOT)}::{test}"
+        for path in (rows.ROOT / "tests").rglob("test_*.py")
+        for test, marks in marks_of(path).items()
+        if "faults" in marks
+    }
+    assert left
+    assert left - played == set(), "nobody else runs it"
 
 
 def test_row_of_an_unknown_test_is_refused(tmp_path, monkeypatch):
