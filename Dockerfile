@@ -64,7 +64,7 @@ FROM runtime AS java
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
- && rm -rf /var/lib/apt/lists/* /var/log/*
+ && rm -rf /var/lib/apt/lists/* /var/log/* /tmp/*
 ENV PYSPARK_PYTHON=/opt/headrace/bin/python \
     HEADRACE_JAR_CACHE=/opt/headrace/jars
 

@@ -37,6 +37,7 @@ if ! buildah pull --quiet docker.io/library/python:3.11-slim-bookworm >/dev/null
       '/BEGIN CERT/ {file = folder "/host-" ++n ".crt"} file {print > file} /END CERT/ {close(file); file = ""}' \
       /etc/ssl/certs/ca-certificates.crt
     chroot "$debian" update-ca-certificates >/dev/null
+    chroot "$debian" apt-get clean
     printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n' >"$debian/etc/pip.conf"
     tar -C "$debian" -c . | podman import - localhost/python:3.11-slim-bookworm
     rm -rf "$debian"
