@@ -58,18 +58,22 @@ class DeadLetterTopic:
         self._ends: dict[int, Log] = {}
         # The log's end must be the committed one, since only committed messages are read.
         plain = {key: value for key, value in properties.items() if key != "isolation.level"}
+        plain["fetch.wait.max.ms"] = _FETCH_WAIT_MS
         self._catalogue = KafkaCatalogue(plain)
-        self._fetcher = KafkaFetcher({**plain, "fetch.wait.max.ms": _FETCH_WAIT_MS})
+        self._fetcher = KafkaFetcher(plain)
+        # Records are read while the topic is, and a fetch takes from all partitions of its client.
+        self._records = KafkaFetcher(plain)
+        self._clients = (self._catalogue, self._fetcher, self._records)
 
     def open(self) -> None:
         """Create the clients without waiting for a broker. Raises KafkaMisconfigured."""
-        self._catalogue.open()
-        self._fetcher.open()
+        for client in self._clients:
+            client.open()
 
     def close(self) -> None:
         """Drop the clients. Idempotent."""
-        self._fetcher.close()
-        self._catalogue.close()
+        for client in self._clients:
+            client.close()
 
     def refresh(self, after: DeadLetterId | None = None) -> None:
         """Fix the topic's end as it is now, and read the marks; only those `after` one if given."""
@@ -102,11 +106,10 @@ class DeadLetterTopic:
             offsets = [each.offset for each in wanted if each.partition == number]
             span = _within(self._ends.get(number), min(offsets), max(offsets))
             for message in self._messages({number: span}):
-                if (number, message.offset()) not in wanted or is_mark(message):
-                    continue
-                found = read_message(message)
-                if isinstance(found, StoredDeadLetter):
-                    yield found
+                if (number, message.offset()) in wanted and not is_mark(message):
+                    found = read_message(message)
+                    if isinstance(found, StoredDeadLetter):
+                        yield found
 
     def explain(self, place: DeadLetterId) -> NoReturn:
         """Raise NoSuchDeadLetter with what stands at a position instead."""
@@ -136,8 +139,7 @@ class DeadLetterTopic:
             return letter.content
         left_out = f"its key ({key.size:,} bytes) and value" if key else "its value"
         without = f"the dead letter lacks {left_out}, {value.size:,} bytes of {letter.read}"
-        found = self._record(letter.read)
-        if isinstance(found, str):
+        if isinstance(found := self._record(letter.read), str):
             return f"{without}; {found}"
         if not _matches(value, found.value) or (key and not _matches(key, found.key)):
             return f"{without}; another record stands there now"
@@ -149,27 +151,27 @@ class DeadLetterTopic:
             return f"{partition} no longer exists"
         log = _answer(self._catalogue.log(partition))
         span = _within(log, origin.offset, origin.offset)
-        for message in self._read(partition, span.start, span.end):
+        for message in self._read(self._records, partition, span):
             return content_of(message)
         return f"{_extent_text(partition, log)}, and not this one"
 
     def _messages(self, extent: Mapping[int, Log]) -> Iterator[Message]:
         for number, log in sorted(extent.items()):
-            yield from self._read(Partition(self.name, number), log.start, log.end)
+            yield from self._read(self._fetcher, Partition(self.name, number), log)
 
-    def _read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        """Read committed messages from `start` up to before `end`, in order.
+    def _read(self, fetcher: KafkaFetcher, partition: Partition, log: Log) -> Iterator[Message]:
+        """Read the committed messages of `log`, in order; skip offsets without one.
 
-        The log has reached `end`. Offsets without a message are skipped, also where they have
-        expired. Raises KafkaUnavailable after 30 s without any progress.
+        Raises KafkaUnavailable after 30 s without any progress.
         """
+        start, end = log.start, log.end
         if start >= end:
             return
-        self._fetcher.add({partition: Position(start)})
+        fetcher.add({partition: Position(start)})
         heard_at = time.monotonic()
         try:
             while start < end:
-                fetched = self._fetcher.fetch(_FETCH_MESSAGES, _POLL_SECONDS)
+                fetched = fetcher.fetch(_FETCH_MESSAGES, _POLL_SECONDS)
                 for chunk in fetched.chunks:
                     for offset, message in zip(chunk.offsets.tolist(), chunk.messages, strict=True):
                         if offset < end:
@@ -179,7 +181,7 @@ class DeadLetterTopic:
                 failure = fetched.failures.get(partition)
                 if isinstance(failure, OffsetOutOfRange):
                     start = max(start, _answer(self._catalogue.log(partition)).start)
-                    self._fetcher.add({partition: Position(start)})
+                    fetcher.add({partition: Position(start)})
                 elif failure is not None:
                     raise failure
                 if fetched.chunks or fetched.ends or failure is not None:
@@ -188,7 +190,7 @@ class DeadLetterTopic:
                     what = f"for {partition} from offset {start} on"
                     raise KafkaUnavailable(what, f"no message in {_PATIENCE_SECONDS:g} seconds")
         finally:
-            self._fetcher.remove([partition])
+            fetcher.remove([partition])
 
 
 def _within(log: Log | None, first: int, last: int) -> Log:
