@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 77,
     "methods of one statement": 453,
     "import cycles": 0,
-    "lines of tests": 82_130,
+    "lines of tests": 82_300,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
