@@ -2,8 +2,7 @@
 
 from partition.ledger import RetryPolicy
 from service.pipeline.failures import ScreenPolicy
-from service.testing.bench import NotSettled
-from service.testing.kit import TopologyTest, topology_test
+from service.testing.kit import NotSettled, TopologyTest, topology_test
 from service.testing.timeline import Event
 
 __all__ = [

@@ -1,1 +1,1 @@
-"""The test kit: a topology on payloads, and bolts and sinks that misbehave by a seed."""
+"""The test kit: a topology on payloads."""

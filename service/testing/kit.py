@@ -3,21 +3,57 @@
 It is the real pipeline, on a log in memory, with sinks that keep their rows.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import pyarrow as pa
+
+from partition.assignment import AssignmentPolicy
+from partition.consumer import Consumer, ConsumerPolicy
 from partition.ledger import RetryPolicy
+from partition.manager import InFlightLimits
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
 from partition.records import Partition
+from partition.recovery import Loss, Ways
 from service.observability.snapshot import snapshot_of
+from service.pipeline.build import (
+    PipelinePolicy,
+    Ports,
+    build_pipeline,
+    delivery_of,
+    limits_of,
+    sizes_of,
+)
 from service.pipeline.failures import ScreenPolicy
-from service.testing.bench import Bench
-from service.testing.timeline import Event
+from service.pipeline.fences import EpochFencer
+from service.testing.timeline import Event, RecordingObserver
+from sinks.memory import MemoryDeadLetters, MemorySink
+from sinks.storage import Storage
+from sinks.writer import WriteRetries
+from topology.errors import InvalidTopology
 from topology.record import Record
 from topology.reference import Reference, Rows
-from topology.sink import DeadLetter
+from topology.sink import DeadLetter, Sink, SinkContext, innermost
+from topology.spark_step import ThroughSpark
+from topology.steps import SinkStep
 from topology.topology import Topology
+from transactions.transaction import TransactionPolicy
+
+_CONTEXT = SinkContext(pipeline="test", sink="test", kafka={}, storage=Storage(""), spark=None)
+_TURN_SECONDS = 0.005
+_TURNS_OF_REST = 3  # a call that has just ended is on its way from its thread to ours
+_EXPIRY_SECONDS = 1.0
+
+
+class NotSettled(AssertionError):
+    """Records were still in flight when the test kit's patience ended."""
 
 
 class TopologyTest:
@@ -43,16 +79,59 @@ class TopologyTest:
         `references` has the rows of the topology's reference tables, from the start to `close`.
         Limits of records per second follow the test's time.
         """
-        self._bench = Bench(
-            topology,
-            retries=retries,
-            screen=screen,
-            references=references or {},
-            message_timeout_seconds=message_timeout_seconds,
-            seed=seed,
-        )
-        self._source_of = cache(topology.source_of)
+        topology.validate()
+        self._topology = topology
         self._patience = patience_seconds
+        self._references = dict(references or {})
+        self.now = 0.0
+        """Seconds since the start."""
+        names = [source.topic for source in topology.sources]
+        self._partitions = {name: 1 for name in names if isinstance(name, str)}  # by topic
+        self._log = MemoryLog(self._partitions)
+        self._dead_letters = MemoryDeadLetters()
+        self._tables = {
+            step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink))
+            for step in topology.steps()
+            if isinstance(step, SinkStep)
+        }
+        self._recording = RecordingObserver(lambda: self.now)
+        self._store = MemoryStore()
+        policy = ConsumerPolicy(
+            _assignment(topology, retries, screen),
+            **sizes_of(topology)._asdict(),
+            records_per_second=limits_of(topology),
+        )
+
+        def make_consumer(
+            notify: Callable[[Loss], Future[None]], fences: EpochFencer | None
+        ) -> Consumer:
+            fetcher = MemoryFetcher(self._log, waits=False)
+            ways = Ways(self._store, MemoryCatalogue(self._log), notify, fences)
+            rng = random.Random(seed)  # noqa: S311  # a test wants the same numbers again
+            return Consumer(fetcher, ways, names, policy, rng)
+
+        self._pipeline = build_pipeline(
+            topology,
+            Ports(
+                make_consumer,
+                self._dead_letters,
+                np.random.default_rng(seed),
+                lambda: self.now,
+                self._tables,
+            ),
+            PipelinePolicy(
+                message_timeout_seconds,
+                screen=screen or ScreenPolicy(),
+                write_retries=WriteRetries(first_seconds=0, longest_seconds=0),
+            ),
+            [self._recording],
+        )
+        self._reader: Consumer = self._pipeline.consumer
+        self._source_of = cache(topology.source_of)
+        self._called_later = [step for step in topology.bolts() if step.has_runner]
+        self._keeps_transactions = topology.reliability == "exactly-once"
+        self._sent_to: set[Partition] = set()
+        self._is_open = False
 
     def send(
         self,
@@ -69,9 +148,12 @@ class TopologyTest:
         its retry, for another record of its key or for its source's rate limit, or is kept by an
         advanced bolt. Raises NotSettled after `patience_seconds`.
         """
-        place = Partition(self._topic(topic), partition)
-        self._bench.append(place, payloads, key=key, headers=headers, timestamp_ms=timestamp_ms)
-        self._bench.settle(self._patience)
+        place = self._partition(self._topic(topic), partition)
+        for payload in payloads:
+            self._log.append(
+                place, payload, key=key, headers=tuple(headers), timestamp_ms=timestamp_ms
+            )
+        self._settle()
         return self
 
     def advance(self, seconds: float) -> Self:
@@ -79,56 +161,57 @@ class TopologyTest:
 
         Retries, ticks, rate limits and timeouts take effect at their time, one after the other.
         """
-        self._bench.advance(seconds, self._patience)
+        self.open()
+        end = self.now + seconds
+        while (due := self._next_due()) is not None and self.now < due <= end:
+            self.now = due
+            self._settle()
+        self.now = end
+        self._settle()
         return self
 
     def drain(self) -> Self:
         """Drain advanced bolts, as at the end of a run."""
-        self._bench.settle(self._patience, drain=True)
+        self._settle(drain=True)
         return self
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return self._bench.now
 
     @property
     def acked(self) -> list[Record]:
         """Records that are complete: written or filtered, not rejected."""
         rejected = {_place_of(letter.record) for letter in self.rejected}
-        acked = self._bench.recording.acked
+        acked = self._recording.acked
         return [record for record in acked if _place_of(record) not in rejected]
 
     @property
     def rejected(self) -> list[DeadLetter]:
         """Dead letters, with their reasons."""
-        return list(self._bench.dead_letters.letters)
+        return list(self._dead_letters.letters)
 
     @property
     def rows(self) -> list[Any]:
         """Every row that reached a sink, sink by sink."""
-        return [row for table in self._bench.tables.values() for row in table.rows]
+        return [row for table in self._tables.values() for row in table.rows]
 
     def rows_of(self, sink: str) -> list[Any]:
         """The rows that reached the sink of this name. Raises ValueError if there is none."""
-        if sink not in self._bench.tables:
-            raise ValueError(f"found sink '{sink}', expected {', '.join(self._bench.tables)}")
-        return list(self._bench.tables[sink].rows)
+        if sink not in self._tables:
+            raise ValueError(f"found sink '{sink}', expected {', '.join(self._tables)}")
+        return list(self._tables[sink].rows)
 
     @property
     def retrying(self) -> int:
         """Records that wait for their retry."""
-        return self._bench.retrying
+        return sum(part.ledger.failed for part in self._reader.statistics(self.now))
 
     @property
     def unresolved(self) -> int:
         """Records that are not complete: they wait for their retry, or a bolt keeps them."""
-        return self._bench.unresolved
+        return sum(part.ledger.pending for part in self._reader.statistics(self.now))
 
     @property
     def timeline(self) -> list[Event]:
         """The events of all records, in order."""
-        return list(self._bench.recording.events)
+        return list(self._recording.events)
 
     def history(self, offset: int, *, partition: int = 0, topic: str | None = None) -> list[Event]:
         """Return the events of one record of a topic (by default the first source's)."""
@@ -145,11 +228,52 @@ class TopologyTest:
         # Not above: whoever only tests needs no client of Prometheus.
         from service.observability.metrics import figures  # noqa: PLC0415
 
-        return figures(snapshot_of(self._bench.pipeline, self._bench.now))
+        return figures(snapshot_of(self._pipeline, self.now))
+
+    def open(self) -> None:
+        """Load the reference tables and open the bolts, unless that is done.
+
+        Raises InvalidTopology where a run would have other reference tables than the test.
+        """
+        if self._is_open:
+            return
+        _check_references(self._topology, self._references)
+        self._is_open = True
+        for reference, rows in self._references.items():
+            reference.load(rows)
+        for sink in self._tables.values():
+            sink.open(_CONTEXT)
+        self._dead_letters.open(_CONTEXT)
+        self._reader.open()
+        self._pipeline.open()
+
+    def close(self) -> None:
+        """Close the bolts, end the threads, unload the reference tables. Idempotent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._pipeline.close(self._patience)
+        self._reader.close()
+        for sink in self._tables.values():
+            sink.close()
+        for reference in self._references:
+            reference.unload()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _topic(self, name: str | None) -> str:
         """Return the topic of this name, or the first source's. Raises ValueError."""
-        sources = self._bench.topology.sources
+        sources = self._topology.sources
         topic = name or sources[0].topic
         if not isinstance(topic, str):
             message = "the first source is a pattern. Name a topic with topic="
@@ -161,23 +285,79 @@ class TopologyTest:
             raise ValueError(f"found topic '{topic}', expected {labels}") from None
         return topic
 
-    def close(self) -> None:
-        """Close the bolts and end the threads."""
-        self._bench.close(self._patience)
+    def _partition(self, topic: str, number: int) -> Partition:
+        """Return a partition, which is added if missing. Raises ValueError."""
+        if number < 0:
+            raise ValueError(f"partition: found {number}, expected a whole number >= 0")
+        if topic not in self._partitions:
+            self._partitions[topic] = 1
+            self._log.create_topic(topic)
+        if number >= self._partitions[topic]:
+            self._log.add_partitions(topic, number + 1 - self._partitions[topic])
+            self._partitions[topic] = number + 1
+        partition = Partition(topic, number)
+        self._sent_to.add(partition)
+        return partition
 
-    def __enter__(self) -> Self:
-        """Open the bolts."""
-        self._bench.open()
-        return self
+    def _settle(self, *, drain: bool = False) -> None:
+        """Turn the loop until no record is in flight. Raises NotSettled."""
+        self.open()
+        patience_ends = time.monotonic() + self._patience
+        # Transactions are staged by other threads before they are committed.
+        works_elsewhere = self._keeps_transactions or self._called_later
+        enough = _TURNS_OF_REST if works_elsewhere else 1
+        resting = 0
+        while True:
+            moved = self._pipeline.step(flush=True, drain=drain)
+            resting = resting + 1 if not moved and self._rests else 0
+            if resting and self._is_all_taken() and (self._pipeline.is_idle or resting >= enough):
+                return
+            if time.monotonic() > patience_ends:
+                raise NotSettled(f"records are still in flight after {self._patience} s")
+            if not moved:
+                self._pipeline.results.wait(_TURN_SECONDS)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the bolts."""
-        self.close()
+    @property
+    def _rests(self) -> bool:
+        """Whether no thread works on anything: what is unresolved is kept, or waits its turn."""
+        pipeline, steps = self._pipeline, self._called_later
+        return (
+            not any(map(pipeline.runners.backlog, steps))
+            and not (steps and any(r.in_flight for r in pipeline.runners.statistics().values()))
+            and pipeline.committer.is_idle
+            # Rows of a transaction may wait for a record that is retried, and are at rest.
+            and (
+                self._keeps_transactions
+                or not any(outlet.rows_pending for outlet in pipeline.outlets)
+            )
+            and not pipeline.dead_letters.pending
+            and pipeline.results.is_empty
+        )
+
+    def _next_due(self) -> float | None:
+        """Return the time of the next retry, tick or expiry."""
+        dues = [manager.retries.due for _, manager in self._reader.assignment.owned()]
+        dues += [self._reader.flow.wake, self._pipeline.router.next_tick]
+        if self.unresolved > self.retrying:
+            dues.append(self.now + _EXPIRY_SECONDS)
+        due = min((due for due in dues if due is not None), default=math.inf)
+        return due if due < math.inf else None
+
+    def _is_all_taken(self) -> bool:
+        """Whether every record is done, in flight, or held up by a rate limit."""
+        parts = list(self._reader.statistics(self.now))
+        return (
+            self._reader.assignment.is_settled
+            and self._sent_to <= {part.partition for part in parts}
+            and all(
+                self._reader.flow.is_held_up(part.partition.topic, self.now)
+                or (
+                    part.ledger.fetched_to == self._log.log_range(part.partition)[1]
+                    and not part.ledger.waiting
+                )
+                for part in parts
+            )
+        )
 
 
 topology_test = TopologyTest
@@ -185,3 +365,41 @@ topology_test = TopologyTest
 
 def _place_of(record: Record) -> tuple[str, int, int]:
     return record.topic, record.partition, record.offset
+
+
+def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> None:
+    for reference in filled:
+        if reference not in topology.references:
+            raise InvalidTopology(
+                f"reference '{reference.name}' has rows in the test, but a run would not load it. "
+                "Name it in topology.uses(...)"
+            )
+    for reference in topology.references:
+        if reference not in filled and not reference.is_loaded:
+            raise InvalidTopology(
+                f"reference '{reference.name}' of topology '{topology.name}' has no rows in the "
+                "test. Set references={...}"
+            )
+
+
+def _assignment(
+    topology: Topology, retries: RetryPolicy | None, screen: ScreenPolicy | None
+) -> AssignmentPolicy:
+    return AssignmentPolicy(
+        limits=InFlightLimits(max_record_bytes=screen.max_record_bytes if screen else None),
+        retries=retries or RetryPolicy(jitter=0),
+        discover_interval_seconds=0,
+        # Time stands still, and each `send` may be a transaction.
+        delivery=delivery_of(
+            topology,
+            TransactionPolicy(topology.transactions, max_active=100_000, plan_seconds=0),
+        ),
+    )
+
+
+def _schema_of(sink: Sink[Any]) -> pa.Schema | None:
+    """Return the schema that rows are checked against, as in a run."""
+    if isinstance(sink, ThroughSpark):
+        return None if sink.step.reads_source else sink.step.schema
+    schema: pa.Schema | None = getattr(innermost(sink), "schema", None)
+    return schema

@@ -257,5 +257,5 @@ def spoil_all(
     kit: TopologyTest, names: tuple[str, ...] = ("",), **chances: Any
 ) -> dict[str, Counter[str]]:
     """Spoil what the test kit keeps rows in; of the sinks whose names begin with one of these."""
-    tables = kit._bench.tables
+    tables = kit._tables
     return {name: spoil(tables[name], **chances) for name in tables if name.startswith(names)}

@@ -301,4 +301,4 @@ def topology() -> Topology:
 
 
 def snapshot(test: TopologyTest, now: float = 100.0) -> Snapshot:
-    return snapshot_of(test._bench.pipeline, now)
+    return snapshot_of(test._pipeline, now)

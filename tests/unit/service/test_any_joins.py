@@ -114,7 +114,7 @@ def test_records_behind_joins_resolve_once_and_hold_no_key(steps, seed):
             kit.send(b"%d" % n, partition=n % 2)
         kit.advance(300)
         assert kit.unresolved == 0
-        assert not kit._bench.pipeline.runners.held
+        assert not kit._pipeline.runners.held
         for n in range(20):
             events = [event.what for event in kit.history(n // 2, partition=n % 2)]
             assert events.count("resolved") == 1

@@ -38,7 +38,7 @@ def test_tombstone_follows_null_values(policy, rows, letters):
         test.send(b"x", None, b"", key=None)
         assert [row["value"] for row in test.rows] == rows
         assert len(test.rejected) == letters
-        assert next(test._bench.reader.statistics(0.0)).ledger.last_completed_offset == 3
+        assert next(test._reader.statistics(0.0)).ledger.last_completed_offset == 3
 
 
 def test_oversized_record_is_rejected_by_reference():
@@ -86,6 +86,6 @@ def test_each_failed_record_of_a_chunk_is_retried_or_rejected(limit):
         assert {letters[place].reason for place in (1, 6)} == {"rejected 1", "rejected 6"}
         assert sorted(row["offset"] for row in test.rows) == [0, *([4] if limit else []), 7]
         assert test.unresolved == 0
-        counters = test._bench.pipeline.counters
+        counters = test._pipeline.counters
         assert (counters.written, counters.filtered) == (len(test.rows), 1)
         assert counters.dead_lettered == len(letters)

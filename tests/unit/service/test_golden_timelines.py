@@ -62,11 +62,11 @@ class Run:
                     test.advance(1)
                     self._stretch_ends(f"at {now} s")
                 for number, kinds in SENT.get(seconds, {}).items():
-                    partition = Partition("orders", number)
+                    partition = test._partition("orders", number)
                     self._kinds[partition] += kinds.split()
-                    payloads = [kind.encode() for kind in kinds.split()]
-                    test._bench.append(partition, payloads, key=None, headers=(), timestamp_ms=0)
-                test._bench.settle(60.0)
+                    for kind in kinds.split():
+                        test._log.append(partition, kind.encode(), timestamp_ms=0)
+                test._settle()
                 self._stretch_ends(f"at {now} s, with new records")
             assert test.unresolved == 0
         assert not self.wrong, self.wrong
@@ -113,7 +113,7 @@ class Run:
         return test
 
     def _watch(self, test: TopologyTest) -> None:
-        store, commit = test._bench.store, test._bench.store.commit
+        store, commit = test._store, test._store.commit
 
         def stored(progress: Mapping[Partition, Progress]) -> Any:
             self._emissions()
@@ -123,7 +123,7 @@ class Run:
             return commit(progress)
 
         store.commit = stored  # type: ignore[method-assign]
-        for sink in test._bench.tables.values():
+        for sink in test._tables.values():
             sink.commit = self._committing(sink)  # type: ignore[method-assign]
 
     def _committing(self, sink: MemorySink[Any]) -> Any:
@@ -173,12 +173,12 @@ class Run:
     def _check_done(self, partition: Partition, offset: int) -> None:
         """Of a record whose offset is stored as done."""
         kind, name = self._kinds[partition][offset], f"{partition.number}/{offset}"
-        letters = [each.record for each in self._test._bench.dead_letters.letters]
+        letters = [each.record for each in self._test._dead_letters.letters]
         is_rejected = any((r.partition, r.offset) == (partition.number, offset) for r in letters)
         sinks = {"skipped": ["raw"], "rejected": [], "doomed": []}.get(
             kind, ["raw", "doubled", "priced"]
         )
-        tables = self._test._bench.tables
+        tables = self._test._tables
         has_rows = all(any(row["id"] == name for row in tables[sink].rows) for sink in sinks)
         if not has_rows or is_rejected != (kind in ("rejected", "doomed", "odd")):
             self.wrong.append(f"{partition}@{offset} was stored too early")

@@ -27,9 +27,9 @@ def snapshot() -> Snapshot:
         test.send(b"1")
         return Snapshot(
             taken_at=100.0,
-            partitions=tuple(test._bench.reader.statistics(0.0)),
+            partitions=tuple(test._reader.statistics(0.0)),
             sinks=(SinkStatistics("discard", 1, 0, 0, 0, None, None),),
-            acker=test._bench.pipeline.statistics().acker,
+            acker=test._pipeline.statistics().acker,
             written=1,
             filtered=0,
             dead_lettered=0,

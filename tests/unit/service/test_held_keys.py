@@ -45,13 +45,13 @@ def test_late_failure_of_a_rejected_record_holds_no_key():
         return letter
 
     with topology_test(keyed(look_up), retries=RetryPolicy(limit=0)) as kit:
-        acks = kit._bench.reader.ack
+        acks = kit._reader.ack
 
         def ack(owners) -> None:
             acks(owners)
             buried.set()
 
-        kit._bench.reader.ack = ack
+        kit._reader.ack = ack
         kit.send(b"ab").send(b"ab")
         kit.advance(60)
         assert [letter.record.offset for letter in kit.rejected] == [0]
@@ -89,5 +89,5 @@ def test_drain_does_not_wait_behind_a_retry(first):
     with topology_test(topology, retries=RetryPolicy(initial_seconds=100)) as kit:
         kit.send(b"alone").send(b"a").send(b"a")
         assert (kit.unresolved, kit.retrying) == (3, 1)
-        assert kit._bench.pipeline.acker.in_flight > 0
-        assert kit._bench.pipeline.is_idle
+        assert kit._pipeline.acker.in_flight > 0
+        assert kit._pipeline.is_idle

@@ -39,7 +39,7 @@ def ordered(step, order: str = "key", **options) -> Topology:
 
 def take_over(kit, number: int) -> None:
     place = Partition("words", number)
-    kit._bench.reader.assignment.refuse(place, Fenced(place, "offset 7"))
+    kit._reader.assignment.refuse(place, Fenced(place, "offset 7"))
 
 
 RETRIES = RetryPolicy(limit=1, jitter=0, initial_seconds=5)
@@ -59,19 +59,19 @@ def test_late_failure_of_a_lost_partition_holds_no_key():
 
     with topology_test(ordered(look_up, workers=4), retries=RETRIES) as kit:
         kit.send(b"x", key=b"w", partition=1).send(b"x", key=b"w")
-        kit._bench.log.append(Partition("words", 0), b"bad", key=b"k")
+        kit._log.append(Partition("words", 0), b"bad", key=b"k")
         while not entered.is_set():
-            kit._bench.pipeline.step(flush=True)
+            kit._pipeline.step(flush=True)
         take_over(kit, 0)
-        kit._bench.pipeline.step(flush=True)  # the loss is told while the call is under way
+        kit._pipeline.step(flush=True)  # the loss is told while the call is under way
         goes_on.set()
-        while not kit._bench.pipeline.runners.held:
-            kit._bench.pipeline.step(flush=True)
+        while not kit._pipeline.runners.held:
+            kit._pipeline.step(flush=True)
         kit.send(b"x", key=b"k", partition=1)
         kit.advance(60)
         assert len(kit.rows) == 3
         assert kit.rejected == []
-        assert not kit._bench.pipeline.runners.held
+        assert not kit._pipeline.runners.held
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -80,7 +80,7 @@ def test_calls_behind_a_held_key_never_begin_after_the_drain(blocking):
     notes = Notes(blocking=blocking)
     with topology_test(ordered(notes.bolt), retries=RETRIES) as kit:
         kit.send(b"bad", b"x", b"y", key=b"k")
-        assert kit._bench.pipeline.is_idle
+        assert kit._pipeline.is_idle
     assert notes.calls == [(0, 0)]
 
 
@@ -97,13 +97,13 @@ def test_drain_waits_for_calls_beside_a_held_key():
 
     with topology_test(ordered(look_up, workers=4), retries=RETRIES) as kit:
         for value, key in ((b"bad", b"k"), (b"x", b"k"), (b"slow", b"l")):
-            kit._bench.log.append(Partition("words", 0), value, key=key)
-        while not kit._bench.pipeline.runners.held:
-            kit._bench.pipeline.step(flush=True)
-        assert not kit._bench.pipeline.is_idle
+            kit._log.append(Partition("words", 0), value, key=key)
+        while not kit._pipeline.runners.held:
+            kit._pipeline.step(flush=True)
+        assert not kit._pipeline.is_idle
         goes_on.set()
-        while not kit._bench.pipeline.is_idle:
-            kit._bench.pipeline.step(flush=True)
+        while not kit._pipeline.is_idle:
+            kit._pipeline.step(flush=True)
         assert [row["offset"] for row in kit.rows] == [2]
 
 

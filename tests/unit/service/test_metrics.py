@@ -54,24 +54,24 @@ def snapshot() -> Snapshot:
         }  # fmt: skip
         return Snapshot(
             taken_at=1.0,
-            partitions=tuple(replace(each, **known) for each in test._bench.reader.statistics(0.0)),
+            partitions=tuple(replace(each, **known) for each in test._reader.statistics(0.0)),
             sinks=tuple(
                 replace(outlet.statistics(), failing_since=0.5, last_error="disk full")
-                for outlet in test._bench.pipeline.outlets
+                for outlet in test._pipeline.outlets
             ),
-            acker=test._bench.pipeline.statistics().acker,
-            written=test._bench.pipeline.counters.written,
-            filtered=test._bench.pipeline.counters.filtered,
-            dead_lettered=test._bench.pipeline.counters.dead_lettered,
+            acker=test._pipeline.statistics().acker,
+            written=test._pipeline.counters.written,
+            filtered=test._pipeline.counters.filtered,
+            dead_lettered=test._pipeline.counters.dead_lettered,
             mirror_failures=3,
             held_back_seconds={"out": 1.5},
             references=(ReferenceStatistics("airports", 1458, 60.5, 3, 1),),
             runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
             failed_ticks={"parse": 7},
-            failures=dict(test._bench.pipeline.counters.failures) | {'odd "step"\n': 1},
-            dead_letters=dict(test._bench.pipeline.counters.dead_letters),
-            dead_letter_causes=dict(test._bench.pipeline.counters.dead_letter_causes),
-            call_times=test._bench.pipeline.statistics().call_times,
+            failures=dict(test._pipeline.counters.failures) | {'odd "step"\n': 1},
+            dead_letters=dict(test._pipeline.counters.dead_letters),
+            dead_letter_causes=dict(test._pipeline.counters.dead_letter_causes),
+            call_times=test._pipeline.statistics().call_times,
             moves=Moves(taken=3, released=2, fenced=1),
             spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
             traces=TraceStatistics(traced=6, skipped=7),

@@ -132,7 +132,7 @@ def test_failures_are_logged_by_step_and_class():
     ):
         kit.send(b"bad 0", b"1", b"x", *(b"bad %d" % n for n in range(1, 100)))
         kit.advance(15)
-        kit._bench.pipeline.statistics()  # read every quarter of a second by a service
+        kit._pipeline.statistics()  # read every quarter of a second by a service
         kit.send(b"bad 100")
         assert len(kit.rejected) == 102
     told = [line for line in logs if line["event"] == "step_failing"]

@@ -93,7 +93,7 @@ def test_calls_of_every_kind_of_bolt_are_timed(step):
     topology.dead_letters.into(MemoryDeadLetters())
     with topology_test(topology) as kit:
         kit.send(b"1", b"2", b"3")
-        spread = kit._bench.pipeline.statistics().call_times["step"]
+        spread = kit._pipeline.statistics().call_times["step"]
     assert spread.count == 3
     assert 3 * SECONDS * 0.9 <= spread.seconds < 10
     assert min(buckets(spread)) >= 0.01
