@@ -74,7 +74,6 @@ class Filters:
     pipeline: str | None = None
 
     def match(self, letter: StoredDeadLetter) -> bool:
-        """Whether all conditions hold."""
         return (
             self.pipeline in (None, letter.pipeline)
             and self.step in (None, letter.step)
@@ -152,16 +151,13 @@ class DeadLetterResult:
 
     @property
     def target(self) -> str:
-        """The topic, with the partition if it is fixed."""
         return self.topic if self.partition is None else f"{self.topic}[{self.partition}]"
 
     @property
     def ids(self) -> tuple[DeadLetterId, ...]:
-        """The dead letter and its twins."""
         return (self.letter.id, *self.twins)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return {
             "outcome": self.outcome,
             "note": self.note,
@@ -433,7 +429,6 @@ class _MarkedWriter:
         return self.flush() if is_full else True
 
     def flush(self) -> bool:
-        """Commit what was added; return False after an unknown outcome."""
         batch, self._waiting, self._bytes = self._waiting, [], 0
         return not batch or self._commit(batch)
 

@@ -185,13 +185,11 @@ def headers_to_send(
 
 
 def is_mark(message: Message) -> bool:
-    """Whether a message is a mark."""
     headers = _headers_in(message)
     return len(headers) > 0 and headers[-1][0] == MARK
 
 
 def encode_mark(mark: Mark) -> tuple[bytes, list[Header]]:
-    """Return a mark's value and headers."""
     return msgspec.json.encode(mark), [(MARK, mark.kind.encode())]
 
 

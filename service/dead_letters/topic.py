@@ -66,12 +66,10 @@ class DeadLetterTopic:
         self._clients = (self._catalogue, self._fetcher, self._records)
 
     def open(self) -> None:
-        """Create the clients without waiting for a broker. Raises KafkaMisconfigured."""
         for client in self._clients:
             client.open()
 
     def close(self) -> None:
-        """Drop the clients. Idempotent."""
         for client in self._clients:
             client.close()
 
