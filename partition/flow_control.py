@@ -187,16 +187,16 @@ class Throttle:
     """A rate limit. Seconds are of one monotonic clock.
 
     In any t seconds it lets at most `records_per_second` * t records pass, and one more and
-    those of 0.1 seconds, which it may have saved up.
+    those of `saved_seconds`, which it may have saved up.
     """
 
-    def __init__(self, records_per_second: float) -> None:
+    def __init__(self, records_per_second: float, saved_seconds: float = _BURST_SECONDS) -> None:
         if not (records_per_second > 0 and math.isfinite(records_per_second)):
             message = f"records_per_second is {records_per_second}; allowed is a number above 0"
             raise ValueError(message)
         self._rate = records_per_second
         self.most_per_second = max(1.0, records_per_second)
-        self._most = 1.0 + records_per_second * _BURST_SECONDS
+        self._most = 1.0 + records_per_second * saved_seconds
         self._group = max(1.0, records_per_second * _GROUP_SECONDS)
         self._tokens = self._most
         self._filled_at: float | None = None
@@ -211,7 +211,7 @@ class Throttle:
         tokens = self._tokens + _ROUNDING
         return int(tokens) if tokens >= self._group else 0
 
-    def take(self, count: int) -> None:
+    def take(self, count: float) -> None:
         self._tokens -= count
 
     def seconds_left(self) -> float:

@@ -67,6 +67,14 @@ class Ledger:
         index = self._cursor + count
         return int(self._offsets[index]) if index < self._tail else self.fetched_to
 
+    @property
+    def processed_to(self) -> int:
+        """The lowest emitted offset that is neither processed nor resolved, or `emitted_to`."""
+        states = self._states[self._head : self._cursor]
+        left = (states == EMITTED) | (states == FAILED)
+        first = int(np.argmax(left)) if left.any() else len(left)
+        return int(self._offsets[self._head + first]) if first < len(left) else self.emitted_to
+
     def waiting_below(self, offset: int) -> int:
         waiting = self._offsets[self._cursor : self._tail]
         return int(np.searchsorted(waiting, offset))

@@ -44,12 +44,7 @@ from service.pipeline.build import (
 from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
-from service.spark_engine.engine import (
-    SparkEngine,
-    check_runs_on_spark,
-    range_delivery,
-    spark_engine,
-)
+from service.spark_engine.engine import SparkEngine, check_runs_on_spark, spark_engine
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
@@ -209,11 +204,11 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         at=at,
     )
     sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
-    delivery = delivery_of(topology, config.transaction_policy(topology.transactions))
+    cut = config.transaction_policy(topology.transactions)
     if on_spark:
-        delivery = range_delivery(topology.transactions, config.range_policy())
+        cut = replace(cut, max_active=config.range_policy().max_active, by_executors=True)
     policy = ConsumerPolicy(
-        assignment=config.assignment(delivery),
+        assignment=config.assignment(delivery_of(topology, cut)),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=sizes.fetch_records,
         chunk_records=sizes.chunk_records,

@@ -337,20 +337,29 @@ class RangePlanner:
         return {index: logs[index][0] + count for index, count in sorted(counts.items())}
 
     def _divide(self, waiting: Mapping[int, int]) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        left = self._policy.records
-        by_need = sorted(waiting, key=lambda index: (waiting[index], index))
-        for done, index in enumerate(by_need):
-            part, more = divmod(left, len(by_need) - done)
-            if waiting[index] > part:  # and so do all that come now
-                others = sorted(by_need[done:], key=lambda each: (each < self._turn, each))
-                counts |= {each: part + (turn < more) for turn, each in enumerate(others)}
-                if more:
-                    self._turn = others[more - 1] + 1
-                break
-            counts[index] = waiting[index]
-            left -= waiting[index]
-        return {index: count for index, count in counts.items() if count}
+        counts, self._turn = divide(waiting, self._policy.records, self._turn)
+        return counts
+
+
+def divide(waiting: Mapping[int, int], most: int, turn: int) -> tuple[dict[int, int], int]:
+    """Return how many of at most so many records each partition gets, and the next `turn`.
+
+    Partitions get equal parts, and what one does not need goes to the others. `turn` is the index
+    of the one that is first to get one record more than others.
+    """
+    counts: dict[int, int] = {}
+    by_need = sorted(waiting, key=lambda index: (waiting[index], index))
+    for done, index in enumerate(by_need):
+        part, more = divmod(most, len(by_need) - done)
+        if waiting[index] > part:  # and so do all that come now
+            others = sorted(by_need[done:], key=lambda each: (each < turn, each))
+            counts |= {each: part + (place < more) for place, each in enumerate(others)}
+            if more:
+                turn = others[more - 1] + 1
+            break
+        counts[index] = waiting[index]
+        most -= waiting[index]
+    return {index: count for index, count in counts.items() if count}, turn
 
 
 def _waiting_of(logs: Mapping[int, tuple[int, int]]) -> dict[int, int]:

@@ -43,7 +43,6 @@ class Attempt:
     fenced: dict[str, str] = field(default_factory=dict)
     """Lines for which a sink has rejected the commit, and its message."""
     commits_under_way: int = 0
-    is_abandoned: bool = False  # it runs, and its result is of no use
 
     def log_fields(self) -> dict[str, Any]:
         lines = ", ".join(f"{member.line.partition} {member.txid}" for member in self.members)
@@ -83,7 +82,6 @@ class Attempts:
         self._settings = settings
         self._folder = folder
         self._at = at
-        self._slots: dict[Partition, int] = {}  # of the last attempt, by partition
         self._leaderless: frozenset[Partition] = frozenset()
         self._leaving: dict[int, bool] = {}  # by index; True: attempts that are sealed end, too
 
@@ -135,8 +133,7 @@ class Attempts:
                 del self._leaving[index]
                 self.groups.drop(index)
         for running in self.running.values():
-            if not running.is_abandoned and not self._is_live(running):
-                running.is_abandoned = True
+            if not self._is_live(running):
                 self._submissions.cancel(running.number, running.attempt)
         for processed in list(self.processed.values()):
             if not self._is_live(processed):
@@ -184,11 +181,8 @@ class Attempts:
         settings = replace(self._settings, references=self._folder.tables())
         ranges = [self._range_of(group, each) for each in group.members]
         patience = max(group.patience, *(each.patience for each in ranges))
-        slots = deal(ranges, self._submissions.slots, self._slots)
-        self._slots |= {each.partition: slot for slot, its in enumerate(slots) for each in its}
-        tasks = [
-            Task(settings, group.number, tuple(its), stagers, patience) for its in slots if its
-        ]
+        slots = deal(ranges, self._submissions.slots)
+        tasks = [Task(settings, tuple(its), stagers, patience) for its in slots]
         return Attempt(group.number, group.attempt, group.members, tasks, works)
 
     def _range_of(self, group: TransactionGroup, member: GroupMember) -> TaskRange:

@@ -4,14 +4,13 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from partition.records import Partition
 from service.errors import TaskError
 from service.spark_engine.task import (
     Task,
@@ -32,7 +31,6 @@ from topology.reference import LoadedTable, Reference
 
 _AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again after this pause
 _LONGEST_AGAIN_SECONDS = 30.0
-_EXCESS = 1.25  # so much more than its part a slot may get for a partition it had before
 _KEPT_FILES = 2  # of each reference: attempts made before the newest file read the other
 # An executor that cannot import what a task is made of will not find it the next time.
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
@@ -187,25 +185,16 @@ class Submissions:
             pause = min(2 * pause, _LONGEST_AGAIN_SECONDS)
 
 
-def deal(
-    ranges: Sequence[TaskRange], slots: int, before: Mapping[Partition, int] | None = None
-) -> list[list[TaskRange]]:
+def deal(ranges: Sequence[TaskRange], slots: int) -> list[list[TaskRange]]:
     """Deal ranges out to at most so many slots, of about equal size, as far as offsets tell.
 
-    `before` has the slot of a partition last time. The partition stays there unless that makes the
-    slot much larger than others: if Spark gives the task to the same worker again, that has its
-    records prefetched. The largest ranges come first, so that the slots' sizes differ little.
+    The largest come first, so that the slots' sizes differ little.
     """
-    before = before or {}
-    slots = max(1, min(slots, len(ranges)))
-    tasks: list[list[TaskRange]] = [[] for _ in range(slots)]
-    loads = [0] * slots
-    sizes = {each.partition: each.end - each.position.offset for each in ranges}
-    most = _EXCESS * sum(sizes.values()) / slots
-    for each in sorted(ranges, key=lambda each: (-sizes[each.partition], each.partition)):
-        size, slot = sizes[each.partition], before.get(each.partition, slots)
-        if slot >= slots or (tasks[slot] and loads[slot] + size > most):
-            slot = loads.index(min(loads))
+    tasks: list[list[TaskRange]] = [[] for _ in range(max(1, min(slots, len(ranges))))]
+    loads = [0] * len(tasks)
+    sized = [(each.end - each.position.offset, each) for each in ranges]
+    for size, each in sorted(sized, key=lambda pair: (-pair[0], pair[1].partition)):
+        slot = loads.index(min(loads))
         tasks[slot].append(each)
         loads[slot] += size
     return tasks

@@ -20,17 +20,14 @@ from typing import NamedTuple, cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import ConsumerPolicy
-from partition.delivery import DeliveryFactory
 from partition.interfaces import Catalogue, Fetcher
 from partition.kafka.kafka_catalogue import KafkaCatalogue
-from partition.ledger import CommitProgress, Ledger
 from partition.offsets.offset_store import OffsetStore
-from partition.records import Partition, Resumed, TransactionKind
 from partition.recovery import Ways
 from service.config.settings import Config
 from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.snapshot import EngineStatistics
-from service.pipeline.build import sizes_of
+from service.pipeline.build import PipelinePolicy
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
@@ -54,7 +51,6 @@ from topology.topology import Topology
 from topology.workers.lifecycle import EventLoop, Lifecycle
 from transactions.groups import GroupPhase, RangePolicy, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
-from transactions.transaction import TransactionPolicy
 
 _IDLE_SECONDS = 0.02
 _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
@@ -235,19 +231,6 @@ def check_runs_on_spark(topology: Topology) -> None:
         )
 
 
-def range_delivery(
-    kind: TransactionKind, policy: RangePolicy
-) -> DeliveryFactory[PartitionTransactions]:
-    lines = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
-
-    def make(
-        partition: Partition, ledger: Ledger, progress: CommitProgress, resumed: Resumed | None
-    ) -> PartitionTransactions:
-        return PartitionTransactions(partition, ledger, progress, resumed, lines)
-
-    return make
-
-
 def spark_engine(
     topology: Topology,
     config: Config,
@@ -283,21 +266,17 @@ def spark_engine(
         return RangeOwner(client, ways, ends, topics, policy, random.SystemRandom())
 
     storage = config.storage.storage()
-    pipeline = config.pipeline
-    sizes = sizes_of(topology, pipeline.fetch_records, pipeline.chunk_records)
     settings = TaskSettings(
         pipeline=name,
         target=target or "",
         paths=(str(Path.cwd()),),
         kafka=config.kafka,
         storage=storage,
-        retries=config.retries.policy(),
-        screen=config.screen(),
-        message_timeout_seconds=pipeline.message_timeout_seconds,
-        fetch_records=sizes.fetch_records,
-        chunk_records=sizes.chunk_records,
-        max_pending=pipeline.max_pending,
-        max_pending_bytes=pipeline.max_pending_bytes,
+        policy=PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen()),
+        limits=policy.assignment.limits,
+        retries=policy.assignment.retries,
+        fetch_records=policy.fetch_records,
+        chunk_records=policy.chunk_records,
         log_level=config.logs.level,
     )
     folder = local_path(f"{storage.warehouse}/{_SPOOL}/{name.replace('/', '_')}")

@@ -11,18 +11,19 @@ from partition.assignment import Assignment
 from partition.commits import OffsetCommitter
 from partition.consumer import ConsumerPolicy, SourceHealth
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
+from partition.flow_control import Throttle
 from partition.interfaces import Catalogue, Fetcher, LogEnd, Topic, TopicName
 from partition.manager import PartitionStatistics
 from partition.records import Partition, Position
 from partition.recovery import Ways
 from topology.steps import Source
-from transactions.groups import GroupMember, RangePlanner, RangePolicy, TransactionGroups
+from transactions.groups import GroupMember, RangePlanner, RangePolicy, TransactionGroups, divide
 from transactions.partition_transactions import PartitionTransactions
 
 log = structlog.get_logger()
 
 _SHORT_SECONDS = 5.0  # so long a log may seem to end too early: its leader has just changed
-_SAVED_SECONDS = 2.0  # a rate's unused records are kept for so many groups' time
+_SAVED_GROUPS = 2.0  # a rate's unused records are kept for the time of so many groups
 _FIRST_SECONDS = 10.0  # the pause after a first silence
 # Each attempt in vain holds the others up, for as long as silence is waited for.
 _LONGEST_SECONDS = 900.0
@@ -60,7 +61,6 @@ class _Log:
     """A partition's log, as far as it was heard of."""
 
     end: LogEnd | None = None
-    is_answered: bool = False  # the cluster was asked of it, even if it could not tell
     short_since: float | None = None  # since when it has ended too early
     silent_since: float | None = None  # since when answers have left it out
     topic: Future[Topic] | None = None  # asked for while it is silent for long: a topic may go
@@ -131,7 +131,8 @@ class LogEndTracker:
 
     def is_answered(self, partition: Partition) -> bool:
         """Whether the cluster was asked of it, even if it could not tell."""
-        return self._log(partition).is_answered
+        found = self._log(partition)
+        return found.end is not None or found.silent_since is not None
 
     def is_silent(self, partition: Partition) -> bool:
         return self._log(partition).silent_since is not None
@@ -236,7 +237,6 @@ class LogEndTracker:
         self.available |= not is_spare
         for partition in question.asked_for:
             found = self._logs[partition]
-            found.is_answered = True
             if partition in ends:
                 found.end = ends[partition]
                 found.hear()
@@ -330,12 +330,6 @@ class RangeOwner:
                 )
 
 
-@dataclass(slots=True)
-class _Budget:
-    tokens: float
-    filled_at: float
-
-
 class Rates:
     """Shortens what may be planned to what sources with a rate limit allow. Pure.
 
@@ -347,7 +341,8 @@ class Rates:
         """A group gathers records for `group_seconds`."""
         self._source_of = source_of
         self._group_seconds = group_seconds
-        self._budgets: dict[str, _Budget] = {}
+        self._throttles: dict[str, Throttle] = {}  # by the label of a source
+        self._turns: dict[str, int] = {}
 
     def allowed(
         self, now: float, logs: Mapping[int, tuple[int, int]], topic_of: Mapping[int, str]
@@ -356,36 +351,29 @@ class Rates:
 
         What a source allows is shared out evenly among those of its partitions that have records.
         """
-        allowed: dict[int, tuple[int, int]] = {}
-        limited: dict[str, list[int]] = {}
+        limited: dict[str, dict[int, int]] = {}
         for index, (first, end) in logs.items():
             source = self._source_of(topic_of[index])
-            if source.records_per_second is None:
-                allowed[index] = first, end
-            elif end > first:
-                limited.setdefault(source.label, []).append(index)
-                self._fill(source.label, source.records_per_second, now)
-        for label, indexes in limited.items():
-            left = max(0, int(self._budgets[label].tokens))
-            by_need = sorted(indexes, key=lambda index: logs[index][1] - logs[index][0])
-            for done, index in enumerate(by_need):
-                first, end = logs[index]
-                count = min(end - first, -(-left // (len(by_need) - done)))
-                allowed[index] = first, first + count
-                left -= count
+            rate = source.records_per_second
+            if rate is None:
+                continue
+            limited.setdefault(source.label, {})[index] = max(0, end - first)
+            if source.label not in self._throttles:
+                of_group = max(1.0, rate * self._group_seconds)
+                throttle = Throttle(rate, (_SAVED_GROUPS * of_group - 1.0) / rate)
+                throttle.take((_SAVED_GROUPS - 1.0) * of_group)
+                self._throttles[source.label] = throttle
+        allowed = dict(logs)
+        for label, waiting in limited.items():
+            most, turn = self._throttles[label].allows(now), self._turns.get(label, 0)
+            counts, self._turns[label] = divide(waiting, most, turn)
+            allowed |= {i: (logs[i][0], logs[i][0] + counts.get(i, 0)) for i in waiting}
         return allowed
 
     def take(self, topic: str, count: int) -> None:
-        budget = self._budgets.get(self._source_of(topic).label)
-        if budget is not None:
-            budget.tokens -= count
-
-    def _fill(self, label: str, rate: float, now: float) -> None:
-        part = max(1.0, rate * self._group_seconds)
-        budget = self._budgets.setdefault(label, _Budget(part, now))
-        gained = (now - budget.filled_at) * rate
-        budget.tokens = min(_SAVED_SECONDS * part, budget.tokens + gained)
-        budget.filled_at = now
+        throttle = self._throttles.get(self._source_of(topic).label)
+        if throttle is not None:
+            throttle.take(count)
 
 
 class RangePlans:

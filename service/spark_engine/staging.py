@@ -1,12 +1,11 @@
 """A task's committer: rows are staged as soon as their records are done, for the driver to commit.
 
-Rows are kept by range and by section: what was emitted between two moments. A section is staged
-once all its records are done, and they are resolved once the letters of refused rows are durable.
-So a range of any length passes through, in as many sections as it takes.
+Of each range those are staged that lie below the first record that is not done, a batch at a time,
+and they are resolved once the letters of refused rows are durable. So a range of any length passes
+through.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from acker.acker import Edges, Flags, Trees
 from partition.records import (
     DEAD_LETTERED,
     RecordIds,
+    offset_of,
     offsets_of,
     partition_index_of,
     partition_indexes_of,
@@ -23,7 +23,7 @@ from partition.records import (
 )
 from service.pipeline.committers import RefusedRow, SinkCommitter
 from service.pipeline.sink_buffer import estimated_bytes
-from service.spark_engine.range_fetcher import RangeReader
+from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import EVERY_ROW, Reasons, Task, TaskRange
 from sinks.writer import RetryLoop, check_rejected
 from topology.calls import Failure
@@ -31,12 +31,12 @@ from topology.errors import SinkFailed
 from topology.record import Reject
 from topology.sink import Batch, Piece, Share, Staged, Stager
 from topology.steps import SinkStep
-from transactions.pending_rows import PendingRows, rows_at
+from transactions.pending_rows import OrderedRows, PendingRows, rows_at
 
 log = structlog.get_logger()
 
-_SECTIONS = 3  # one is staged, one is being processed to its end, one fills
-_NO_END = np.iinfo(np.int64).max
+_BATCHES = 3  # at least so many are made of what may be in flight of a partition
+_ALL = 1  # stands for a transaction: what waits of a partition is not divided further
 
 
 class TaskSink:
@@ -60,16 +60,14 @@ class TaskSink:
         self._skipped = skipped
         self._rows = PendingRows()
         self._fill_rows = self._fill_bytes = 0
+        self._batches = 0
         self._retries = RetryLoop(step.name)
         self.staged: list[Staged] = []
 
-    def add(
-        self, piece: Piece, record_ids: RecordIds, sections: RecordIds, indexes: RecordIds
-    ) -> None:
-        """Add rows of records, with the numbers of their sections, from 1."""
-        if self._skipped.any():
-            sections = np.where(self._skipped[indexes], 0, sections)
-        self._rows.add(piece, record_ids, sections, indexes)
+    def add(self, piece: Piece, record_ids: RecordIds) -> None:
+        """Add rows of records, -1 for those of no record."""
+        indexes = np.where(record_ids < 0, 0, partition_indexes_of(record_ids))
+        self._rows.add(piece, record_ids, np.where(self._skipped[indexes], 0, _ALL), indexes)
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
 
@@ -78,25 +76,25 @@ class TaskSink:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough rows for a batch came since the last `closed`."""
+        """Whether enough rows for a batch came since the last `stage`."""
         policy = self.step.policy
         return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
 
-    def closed(self) -> None:
-        """Note that the rows so far are of closed sections."""
-        self._fill_rows = self._fill_bytes = 0
+    def stage(self, ends: Sequence[int], ranges: Sequence[TaskRange]) -> dict[int, str]:
+        """Stage the rows of records below `ends`, by partition index.
 
-    def stage(self, number: int, ranges: Sequence[TaskRange]) -> dict[int, str]:
-        """Stage a section's rows; return the reason of each record of which a row is refused.
-
-        What fails is retried for as long as the task may run. Raises SinkFailed.
+        Return the reason of each record of which a row is refused. What fails is retried for as
+        long as the task may run. Raises SinkFailed.
         """
-        taken = [self._rows.take(index, number) for index in range(len(ranges))]
+        self._fill_rows = self._fill_bytes = 0
+        taken = [self._take(index, end) for index, end in enumerate(ends)]
         record_ids = np.concatenate([each.record_ids for each in taken])
         reasons = self._refused_rows(record_ids)
         pieces = [piece for each in taken for piece in each.pieces]
         kept = np.delete(np.arange(len(record_ids)), list(reasons))
         if len(kept):
+            self._batches += 1
+            number = self._batches
             indexes = partition_indexes_of(record_ids[kept])
             counts = np.bincount(indexes, minlength=len(ranges)).tolist()
             shares = tuple(
@@ -106,11 +104,24 @@ class TaskSink:
             pieces = rows_at(pieces, kept) if reasons else pieces
             batch = Batch(number, pieces, len(kept), shares, offsets_of(record_ids[kept]))
             staged = self._retries.run(
-                lambda: self._try_stage(batch), f"section {number} was staged", rows=len(kept)
+                lambda: self._try_stage(batch), f"batch {number} was staged", rows=len(kept)
             )
             self.staged.append(staged)
             reasons |= {int(kept[row]): reason for row, reason in staged.rejected.items()}
         return {int(record_ids[row]): reasons[row] for row in sorted(reasons, reverse=True)}
+
+    def _take(self, index: int, end: int) -> OrderedRows:
+        """Take out a partition's rows of records below an offset."""
+        rows = self._rows.take(index, _ALL)
+        all_rows = np.arange(len(rows.record_ids))
+        count = int(np.searchsorted(offsets_of(rows.record_ids), end))
+        if count == len(all_rows):
+            return rows
+        rest = rows.record_ids[count:]
+        for piece in rows_at(rows.pieces, all_rows[count:]):
+            of_it, rest = rest[: len(piece)], rest[len(piece) :]
+            self._rows.add(piece, of_it, np.full_like(of_it, _ALL), np.full_like(of_it, index))
+        return OrderedRows(rows_at(rows.pieces, all_rows[:count]), rows.record_ids[:count])
 
     def discard(self) -> None:
         """Discard what was staged, as far as that works: the task has failed."""
@@ -159,16 +170,6 @@ def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
     return found
 
 
-@dataclass(slots=True, eq=False)
-class _Section:
-    """The records that were emitted between two moments, of all ranges."""
-
-    ends: npt.NDArray[np.int64]  # by partition index: they lie before this offset
-    emitted: int | None = None  # how many; None: more may come
-    done: int = 0  # of these, their trees have resolved
-    is_staged: bool = False
-    lettered: set[int] = field(default_factory=set)  # records with a letter
-    letters_out: set[int] = field(default_factory=set)  # for a refused row, and not durable yet
 
 
 class StagingCommitter(SinkCommitter):
@@ -189,11 +190,12 @@ class StagingCommitter(SinkCommitter):
         self._sinks = sinks
         self._reader = reader
         self._ranges = task.ranges
-        self._most = max(1, task.settings.max_pending // _SECTIONS)
+        self._most = max(1, task.settings.limits.max_pending // _BATCHES)
         self._put = put
-        self._sections = [self._new_section()]
-        self._first = 1  # the number of the lowest of these
-        self._closed_at = reader.emitted()
+        self._done = 0  # records, since the last batch
+        self._staged_to = self._resolved_to = [each.position.offset for each in task.ranges]
+        self._lettered: set[int] = set()  # records with a letter that are not staged yet
+        self._letters_out: set[int] = set()  # of the last batch, for a refused row
 
     def add(
         self,
@@ -204,20 +206,14 @@ class StagingCommitter(SinkCommitter):
         edges: Edges,  # noqa: ARG002
         now: float,  # noqa: ARG002
     ) -> None:
-        self._sinks[sink].add(piece, record_ids, *self._sections_of(record_ids))
+        self._sinks[sink].add(piece, record_ids)
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self.counters.resolved(np.bincount(flags, minlength=4))
         self._reader.processed(record_ids)
-        numbers, _indexes = self._sections_of(record_ids)
-        letters = flags & DEAD_LETTERED > 0
-        for number, section in enumerate(self._sections, self._first):
-            of_it = numbers == number
-            if section.is_staged:  # the letter of a refused row
-                section.letters_out -= set(record_ids[of_it].tolist())
-            else:
-                section.done += int(np.count_nonzero(of_it))
-                section.lettered |= set(record_ids[of_it & letters].tolist())
+        self._done += len(record_ids)
+        self._lettered.update(record_ids[flags & DEAD_LETTERED > 0].tolist())
+        self._letters_out.difference_update(record_ids.tolist() if self._letters_out else ())
 
     def handle(self, event: list[RefusedRow]) -> list[RefusedRow]:
         """Return rows that a stager refused, as `step` has put them."""
@@ -235,63 +231,36 @@ class StagingCommitter(SinkCommitter):
         flush: bool,
         plan: bool = True,  # noqa: ARG002 - as TransactionCommitter
     ) -> bool:
-        """Close, stage and resolve the sections that can be; True if anything moved.
+        """Stage a batch, or resolve the last one; True if anything moved. Raises SinkFailed."""
+        moved = not self._letters_out and self._stage(flush=flush)
+        if self._letters_out or self._resolved_to == self._staged_to:
+            return moved
+        for index, end in enumerate(self._staged_to):
+            self._reader.resolve_below(index, end)
+        self._resolved_to = self._staged_to
+        return True
 
-        Raises SinkFailed.
-        """
-        self._close(flush=flush)
-        moved = False
-        for number, section in enumerate(self._sections, self._first):
-            if section.emitted is None or section.done < section.emitted:
-                break
-            if not section.is_staged:
-                self._stage(number, section)
-                moved = True
-        while self._sections[0].is_staged and not self._sections[0].letters_out:
-            for index, end in enumerate(self._sections.pop(0).ends.tolist()):
-                self._reader.resolve_below(index, end)
-            self._first += 1
-            moved = True
-        return moved
-
-    def _close(self, *, flush: bool) -> None:
-        """Begin another section, if it is time."""
-        emitted = self._reader.emitted() - self._closed_at
-        if not emitted.any():
-            return
-        is_much = emitted.max() >= self._most or self._reader.is_full
-        if flush or is_much or any(sink.is_due for sink in self._sinks.values()):
-            self._sections[-1].ends = self._reader.emitted_to()
-            self._sections[-1].emitted = int(emitted.sum())
-            self._sections.append(self._new_section())
-            self._closed_at += emitted
-            for sink in self._sinks.values():
-                sink.closed()
-
-    def _new_section(self) -> _Section:
-        return _Section(np.full(len(self._ranges), _NO_END, np.int64))
-
-    def _sections_of(self, record_ids: RecordIds) -> tuple[RecordIds, RecordIds]:
-        """Return the sections of records, 0 for no record, and the indexes of their partitions."""
-        indexes, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
-        known = (record_ids >= 0) & (indexes < len(self._ranges))
-        if not known.all():
-            indexes = np.where(known, indexes, 0)
-        numbers = np.full(len(record_ids), self._first, np.int64)
-        for section in self._sections[:-1]:
-            numbers += offsets >= section.ends[indexes]
-        return np.where(known, numbers, 0), indexes
-
-    def _stage(self, number: int, section: _Section) -> None:
-        section.is_staged = True
+    def _stage(self, *, flush: bool) -> bool:
+        """Stage what is done, if it is time."""
+        is_rest = flush or self._reader.is_full
+        is_much = self._done >= self._most or any(sink.is_due for sink in self._sinks.values())
+        if not (is_rest or is_much):
+            return False
+        ends = self._reader.processed_to()
+        if ends == self._staged_to or not (is_much or ends == self._reader.emitted_to()):
+            return False
+        self._done, self._staged_to = 0, ends
         refused: list[RefusedRow] = []
         for name, sink in self._sinks.items():
-            for record_id, reason in sink.stage(number, self._ranges).items():
-                if record_id in section.lettered:
+            for record_id, reason in sink.stage(ends, self._ranges).items():
+                if record_id in self._lettered:
                     continue  # a record has one letter
-                section.lettered.add(record_id)
-                section.letters_out.add(record_id)
+                self._lettered.add(record_id)
+                self._letters_out.add(record_id)
                 self.counters.written -= 1  # it had a row; `resolved` counts it again
                 refused.append(RefusedRow(Failure(name, Reject(reason)), record_id))
+        later = (e for e in self._lettered if offset_of(e) >= ends[partition_index_of(e)])
+        self._lettered = set(later)
         if refused:
             self._put(refused)
+        return True

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from partition.ledger import RetryPolicy
+from partition.manager import InFlightLimits
 from partition.records import Offsets, Partition, Position
-from service.pipeline.failures import ScreenPolicy
+from service.pipeline.build import PipelinePolicy
 from service.pipeline.trees import OutcomeCounters
 from sinks.storage import Storage
 from topology.errors import SinkFailed
@@ -50,13 +51,11 @@ class TaskSettings:
     paths: tuple[str, ...]  # further folders of modules; they come last
     kafka: Mapping[str, Any] = field(repr=False)  # librdkafka properties, with secrets
     storage: Storage = field(repr=False)
+    policy: PipelinePolicy
+    limits: InFlightLimits
     retries: RetryPolicy
-    screen: ScreenPolicy
-    message_timeout_seconds: float
     fetch_records: int
     chunk_records: int
-    max_pending: int
-    max_pending_bytes: int
     references: Mapping[str, str] = field(default_factory=dict)
     """By name: an Arrow file with the rows of a reference table, where executors reach it."""
     log_level: str = "warning"
@@ -67,7 +66,6 @@ class Task:
     """Ranges that are processed together, and the stager of each sink step."""
 
     settings: TaskSettings = field(repr=False)  # long, and the same for all tasks
-    number: int  # of the group
     ranges: tuple[TaskRange, ...]
     stagers: Mapping[str, Stager]
     patience: int = 1  # multiplies the `job_deadline_seconds` of its job

@@ -2,7 +2,8 @@
 
 import multiprocessing
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +12,9 @@ from partition.errors import OffsetOutOfRange
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from service.loading import load_topology
 from service.observability import logs
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
+from service.pipeline.build import Ports, build_pipeline
 from service.pipeline.loop import rare_collections
-from service.spark_engine.range_fetcher import (
-    RangeFetcher,
-    RangeReader,
-    RangesSilent,
-    RangeUnreadable,
-)
+from service.spark_engine.range_reader import RangeReader, RangesSilent, RangeUnreadable
 from service.spark_engine.staging import StagingCommitter, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskSettings, decode, encode
 from sinks.names import local_path
@@ -90,15 +86,16 @@ class LateLetters(DeadLetterSink):
 
 
 class Worker:
-    """Clients and tables of a worker process, from one task to the next of the same settings.
+    """Client and tables of a worker process, from one task to the next of the same settings.
 
     A task that has failed closes the clients, whatever state they are in. The one thread that
     runs the tasks of the process calls everything.
     """
 
     def __init__(self) -> None:
-        self._fetchers: dict[Hashable, RangeFetcher] = {}
-        self._letters: dict[Hashable, LateLetters] = {}
+        self._settings: TaskSettings | None = None  # without references
+        self._reader: RangeReader | None = None
+        self._letters: LateLetters | None = None
         self._references: dict[tuple[str, str], str] = {}
         self._log_level: str | None = None
 
@@ -123,13 +120,12 @@ class Worker:
 
     def clients(
         self, settings: TaskSettings, topology: Topology
-    ) -> tuple[RangeFetcher, LateLetters]:
-        """Return the fetcher, where the last task left it, and the topology's dead-letter sink."""
-        properties = tuple(sorted((name, str(value)) for name, value in settings.kafka.items()))
-        key = settings.target, settings.pipeline, settings.storage.warehouse, properties
-        if key not in self._fetchers:
-            self._fetchers[key] = RangeFetcher(KafkaFetcher(settings.kafka))
-        if key not in self._letters:
+    ) -> tuple[RangeReader, LateLetters]:
+        """Return the reader, where the last task left it, and the topology's dead-letter sink."""
+        settings = replace(settings, references={})
+        if self._letters is None or self._settings != settings:
+            self.close()
+            self._settings = settings
             sink = topology.dead_letters.sink
             if sink is None:  # Topology.validate has seen to that
                 raise AssertionError
@@ -141,16 +137,21 @@ class Worker:
                 spark=None,
                 exactly_once=True,
             )
-            self._letters[key] = LateLetters(sink, context)
-        return self._fetchers[key], self._letters[key]
+            self._letters = LateLetters(sink, context)
+        if self._reader is None:
+            self._reader = RangeReader(KafkaFetcher(settings.kafka))
+        return self._reader, self._letters
 
     def close(self) -> None:
-        """Close all clients; the next task opens them anew."""
-        for fetcher in self._fetchers.values():
-            fetcher.close()
-        for letters in self._letters.values():
-            letters.close()
-        self._fetchers.clear()  # the letters stay: they know which reports are of closed tasks
+        """Close the clients; the next task opens them anew.
+
+        The letters' stays: it knows which reports are of closed tasks.
+        """
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._letters is not None:
+            self._letters.close()
 
 
 _workers: dict[int, Worker] = {}  # by process: a fork's clients have none of their threads
@@ -182,10 +183,10 @@ def run_task(data: bytes) -> bytes:
     done: TaskDone | TaskFailed | None = None
     try:
         topology = worker.topology(task.settings)
-        fetcher, letters = worker.clients(task.settings, topology)
+        reader, letters = worker.clients(task.settings, topology)
         multiprocessing.set_start_method("spawn", force=True)  # as Service.run does
         with rare_collections():
-            done = process(task, fetcher, topology, letters)
+            done = process(task, reader, topology, letters)
     except (LettersAway, TableAway):
         raise
     except Exception as error:  # noqa: BLE001 - the driver ends the run with it
@@ -197,18 +198,18 @@ def run_task(data: bytes) -> bytes:
 
 
 def process(
-    task: Task, fetcher: RangeFetcher, topology: Topology, letters: DeadLetterSink
+    task: Task, reader: RangeReader, topology: Topology, letters: DeadLetterSink
 ) -> TaskDone | TaskFailed:
     """Process a task's ranges; `letters` is open, and so are the topology's references.
 
-    Bolts are opened, and closed whatever happens. `fetcher` and `letters` stay open, and may be
+    Bolts are opened, and closed whatever happens. `reader` and `letters` stay open, and may be
     used again if it is done. Of a task that is not, all that was staged is discarded. Raises
     LettersAway; any other error is a TaskFailed.
     """
     sinks: dict[str, TaskSink] = {}
     try:
         sinks |= sinks_of(task, topology.sink_steps())
-        return _run(task, fetcher, topology, letters, sinks)
+        return _run(task, reader, topology, letters, sinks)
     except Exception as error:
         for sink in sinks.values():
             sink.discard()
@@ -219,14 +220,13 @@ def process(
 
 def _run(
     task: Task,
-    fetcher: RangeFetcher,
+    reader: RangeReader,
     topology: Topology,
     letters: DeadLetterSink,
     sinks: Mapping[str, TaskSink],
 ) -> TaskDone:
     """Turn until every record of the ranges is done. Raises what cannot heal."""
-    fetcher.begin(task.ranges)
-    reader = RangeReader(fetcher, task.ranges, task.settings)
+    reader.begin(task)
     ports = Ports(
         lambda _notify, _fences: reader,
         letters,
@@ -234,8 +234,7 @@ def _run(
         hooks=(),  # they are the driver's to call
         staging=lambda _reader, put: StagingCommitter(reader, sinks, task, put),
     )
-    policy = PipelinePolicy(task.settings.message_timeout_seconds, task.settings.screen)
-    pipeline = build_pipeline(topology, ports, policy)
+    pipeline = build_pipeline(topology, ports, task.settings.policy)
     try:
         pipeline.open()
         while not reader.has_reached_goals:
@@ -244,7 +243,7 @@ def _run(
     finally:
         pipeline.close(_CLOSE_SECONDS)
     return TaskDone(
-        ranges=fetcher.read(),
+        ranges=reader.read(),
         staged={name: tuple(sink.staged) for name, sink in sinks.items()},
         counters=pipeline.counters,
         retried=reader.retried,

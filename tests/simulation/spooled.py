@@ -65,30 +65,26 @@ class SpooledRun(NamedTuple):
 
 
 def spool_all(task, runs, refuses, rng):
-    """Spool the rows of a task's ranges as the task's own sinks do, in one group or in two."""
+    """Spool the rows of a task's ranges as the task's own sinks do, in one batch or in two."""
     made = SpooledTask()
     steps = [SimpleNamespace(name=name) for name in task.stagers]
     for name, sink in sinks_of(task, steps).items():
         if isinstance(task.stagers[name], RowFileStager):
             made.sinks.append(sink)
-            cuts = [rng.randrange(len(run.records) + 1) for run in runs]
-            firsts = [run.records[:cut] for run, cut in zip(runs, cuts, strict=True)]
-            rests = [run.records[cut:] for run, cut in zip(runs, cuts, strict=True)]
-            for number, parts in enumerate((firsts, rests), 1):
-                _spool(made, sink, number, task, runs, parts, refuses)
+            by_record = {}
+            for place, run in enumerate(runs):
+                for record in run.records:
+                    rows = list(rows_of(run.number, record, sink.step.name, refuses))
+                    record_ids = record_ids_of(place, np.full(len(rows), record.offset, np.int64))
+                    sink.add(rows, record_ids)
+                    by_record |= dict.fromkeys(record_ids.tolist(), record)
+            ends = [each.end for each in task.ranges]
+            cuts = [rng.randrange(e.position.offset, e.end + 1) for e in task.ranges]
+            for those in (cuts, ends):
+                found = sink.stage(those, task.ranges)
+                made.letters += [(by_record[record_id], sink.step.name) for record_id in found]
             made.staged[name] = tuple(sink.staged)
     return made
-
-
-def _spool(made, sink, number, task, runs, parts, refuses):
-    by_owner = {}
-    for place, (run, part) in enumerate(zip(runs, parts, strict=True)):
-        for record in part:
-            rows = list(rows_of(run.number, record, sink.step.name, refuses))
-            record_ids = record_ids_of(place, np.full(len(rows), record.offset, np.int64))
-            sink.add(rows, record_ids, np.full(len(rows), number), np.full(len(rows), place))
-            by_owner |= dict.fromkeys(record_ids.tolist(), record)
-    made.letters += [(by_owner[o], sink.step.name) for o in sink.stage(number, task.ranges)]
 
 
 class SimFiles:

@@ -22,15 +22,16 @@ from service.config.settings import load
 from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy
 from service.observability.snapshot import ExecutorCounters
+from service.pipeline.build import delivery_of
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.reference_tables import References
 from service.spark_engine.cluster import SharedFolder, TaskCluster
-from service.spark_engine.engine import EngineRuntime, SparkEngine, range_delivery
+from service.spark_engine.engine import EngineRuntime, SparkEngine
 from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
-from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.wiring import Parts
@@ -42,6 +43,7 @@ from tests.support.patience import seconds, until
 from tests.support.spark_tasks import SETTINGS
 from topology.sink import Batch, Share, Sink, Staged
 from transactions.groups import RangePolicy
+from transactions.transaction import TransactionPolicy
 
 
 def alone(store: FaultyStore, reader: Consumer) -> GroupMembership:
@@ -174,11 +176,11 @@ class HereExecutors:
         answer = self.answers.pop(0)(task) if self.answers else None
         if answer is not None:
             return answer
-        fetcher = RangeFetcher(MemoryFetcher(self._log))
+        reader = RangeReader(MemoryFetcher(self._log))
         ended: TaskDone | TaskFailed = decode(
-            encode(process(task, fetcher, self._topology, self._letters))
+            encode(process(task, reader, self._topology, self._letters))
         )
-        fetcher.close()
+        reader.close()
         return ended
 
     def cancel(self, name: str) -> None:
@@ -226,6 +228,7 @@ class Driving:
         topology.validate()
         self.topology = topology
         policy = ranges or RangePolicy(records=10, seconds=0.01)
+        by_executors = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
         retries = WriteRetries(first_seconds=0, longest_seconds=0)
         results = ResultQueue()
         steps = topology.sink_steps()
@@ -247,7 +250,7 @@ class Driving:
             ["t"],
             ConsumerPolicy(
                 AssignmentPolicy(
-                    start=start or StartPolicy(), delivery=range_delivery(kind, policy)
+                    start=start or StartPolicy(), delivery=delivery_of(topology, by_executors)
                 ),
                 commit_interval_seconds=0,
                 mirror=mirror,

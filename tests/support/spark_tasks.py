@@ -10,10 +10,11 @@ import numpy as np
 from headrace import Record, bolt
 from partition.interfaces import Fetched, LogEnd
 from partition.ledger import RetryPolicy
+from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition, Position
-from service.pipeline.failures import ScreenPolicy
-from service.spark_engine.range_fetcher import RangeFetcher
+from service.pipeline.build import PipelinePolicy
+from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskRange, TaskSettings
 from service.spark_engine.task_runner import process
 from sinks.columns import rows_of
@@ -30,13 +31,11 @@ SETTINGS = TaskSettings(
     paths=(),
     kafka={},
     storage=Storage(""),
+    policy=PipelinePolicy(),
+    limits=InFlightLimits(10_000, 1_000_000),
     retries=RetryPolicy(initial_seconds=0.001, max_seconds=0.002, jitter=0, limit=3),
-    screen=ScreenPolicy(),
-    message_timeout_seconds=30.0,
     fetch_records=50,
     chunk_records=20,
-    max_pending=10_000,
-    max_pending_bytes=1_000_000,
 )
 
 
@@ -91,7 +90,7 @@ class Tasks:
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
         self.log = FaultyLog(topics or {"t": 1})
         self.inner = CountingFetcher(self.log)
-        self.fetcher = RangeFetcher(self.inner)
+        self.reader = RangeReader(self.inner)
 
     def send(self, *values: bytes | None, partition: int = 0, topic: str = "t") -> None:
         for value in values:
@@ -103,7 +102,7 @@ class Tasks:
         stagers: Mapping[str, Stager],
         **settings: Any,
     ) -> Task:
-        return Task(replace(SETTINGS, **settings), 1, tuple(ranges), stagers)
+        return Task(replace(SETTINGS, **settings), tuple(ranges), stagers)
 
 
 def ranged(first: int, end: int, number: int = 0, topic: str = "t", **more: Any) -> TaskRange:
@@ -163,7 +162,7 @@ class TaskWorld:
 
     def run(self, *ranges: TaskRange, **settings: Any) -> TaskDone | TaskFailed:
         task = self.tasks.task(ranges, self.stagers, **settings)
-        return process(task, self.tasks.fetcher, self.topology, opened(self.letters))
+        return process(task, self.tasks.reader, self.topology, opened(self.letters))
 
     def done(self, *ranges: TaskRange, **settings: Any) -> TaskDone:
         ended = self.run(*ranges, **settings)

@@ -84,7 +84,7 @@ def test_task_runs_from_bytes_and_sends_letters(
     )
     stagers = {"rows": RowFileStager(str(tmp_path / "spool"))}
     tasks = [
-        Task(settings, 1, tuple(TaskRange(p, Position(a), b) for p, a, b in ranges), stagers)
+        Task(settings, tuple(TaskRange(p, Position(a), b) for p, a, b in ranges), stagers)
         for ranges in (
             [(places[0], 0, 600), (places[1], 10, 20)],
             [(places[0], 600, 1000)],

@@ -185,6 +185,13 @@ class LedgerAndModel(RuleBasedStateMachine):
         self.states.update(dict.fromkeys(resolved, "resolved"))
         self.ignored += len(asked) - len(resolved)
 
+    @rule(data=st.data())
+    def process(self, data):
+        emitted = [offset for offset, state in self.states.items() if state == "emitted"]
+        done = data.draw(st.lists(st.sampled_from(emitted), max_size=20)) if emitted else []
+        self.ledger.processed(np.array(sorted(set(done)), np.int64))
+        self.states.update(dict.fromkeys(done, "processed"))
+
     @rule(end=st.integers(0, 80))
     def resolve_all_below(self, end):
         below = [o for o in self.unresolved() if o < end and self.states[o] != "waiting"]
@@ -219,6 +226,8 @@ class LedgerAndModel(RuleBasedStateMachine):
         assert (seen.waiting, seen.failed) == (states.count("waiting"), states.count("failed"))
         assert seen.fetched_to == self.end
         assert seen.ignored == self.ignored
+        left = [o for o, state in self.states.items() if state in ("emitted", "failed")]
+        assert self.ledger.processed_to == min(left, default=seen.emitted_to)
         emitted = [o for o, state in self.states.items() if state != "waiting"]
         assert seen.emitted_count == sum(offset >= seen.last_completed_offset for offset in emitted)
 

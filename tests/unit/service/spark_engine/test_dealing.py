@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from headrace import Topology
 from headrace.sinks import MemorySink
-from partition.records import Partition
 from service.spark_engine.cluster import deal
 from service.spark_engine.planner import Rates
 from tests.support.spark_tasks import ranged
@@ -19,35 +18,17 @@ def sizes_in(tasks: list[list]) -> list[int]:
     return [sum(each.end - each.position.offset for each in task) for task in tasks]
 
 
-@given(SIZES, st.integers(0, 8), st.dictionaries(st.integers(0, 30), st.integers(0, 10)))
-def test_ranges_are_dealt_out_in_tasks_of_about_equal_size(
-    sizes: list[int], slots: int, before: dict[int, int]
-) -> None:
+@given(SIZES, st.integers(0, 8))
+def test_ranges_are_dealt_out_in_tasks_of_about_equal_size(sizes: list[int], slots: int) -> None:
     ranges = [ranged(0, size, number) for number, size in enumerate(sizes)]
-    known = {Partition("t", number): slot for number, slot in before.items()}
-    tasks = deal(ranges, slots, known)
+    tasks = deal(ranges, slots)
     assert sorted(each.partition.number for task in tasks for each in task) == list(
         range(len(sizes))
     )
     assert len(tasks) == max(1, min(slots, len(sizes)))
     if sizes:
         fair = sum(sizes) / len(tasks)
-        assert max(sizes_in(tasks)) <= 1.25 * fair + max(sizes)
-
-
-def test_a_partition_stays_in_its_slot() -> None:
-    ranges = [ranged(0, size, number) for number, size in enumerate([10, 11, 12, 13])]
-    before = {Partition("t", number): number % 2 for number in range(4)}
-    assert [[e.partition.number for e in task] for task in deal(ranges, 2, before)] == [
-        [2, 0],
-        [3, 1],
-    ]
-
-
-def test_slot_gives_up_partitions_beyond_its_share() -> None:
-    before = {Partition("t", number): 0 for number in range(4)}
-    tasks = deal([ranged(0, 10, number) for number in range(4)], 2, before)
-    assert sizes_in(tasks) == [20, 20]
+        assert max(sizes_in(tasks)) <= fair + max(sizes)
 
 
 def topology_of(*sources: tuple[object, float | None]) -> Topology:
@@ -71,6 +52,16 @@ def test_rate_refills_with_time_up_to_a_limit() -> None:
     assert rates.allowed(0.0, {0: (10, 100)}, {0: "t"}) == {0: (10, 10)}
     assert rates.allowed(0.5, {0: (10, 100)}, {0: "t"}) == {0: (10, 15)}
     assert rates.allowed(60.0, {0: (10, 100)}, {0: "t"}) == {0: (10, 30)}
+
+
+def test_partitions_take_turns_where_a_rate_allows_one_record() -> None:
+    rates = Rates(topology_of(("t", 1.0)).source_of, 0.0)
+    logs, found = {0: (0, 100), 1: (0, 100)}, []
+    for second in range(4):
+        allowed = rates.allowed(float(second), logs, {0: "t", 1: "t"})
+        found.append([end for _, end in allowed.values()])
+        rates.take("t", 1)
+    assert found == [[1, 0], [0, 1], [1, 0], [0, 1]]
 
 
 @given(st.lists(st.floats(0.0, 2.0), min_size=1, max_size=30), st.floats(0.5, 100.0))

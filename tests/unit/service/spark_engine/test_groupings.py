@@ -39,7 +39,7 @@ def on_executor(kind: str, grouping, *ends: int) -> list[tuple[int, int]]:
     for end in ends:
         topology = drawn(kind, grouping, letters, MemorySink("rows"))
         task = tasks.task([ranged(first, end)], {"rows": KeepingStager()})
-        done = process(task, tasks.fetcher, topology, opened(letters))
+        done = process(task, tasks.reader, topology, opened(letters))
         assert isinstance(done, TaskDone), done
         rows += rows_in(done.staged["rows"])
         first = end

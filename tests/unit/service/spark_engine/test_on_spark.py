@@ -78,7 +78,7 @@ class NoExecutors:
 
 
 def task(stagers: Any = None) -> Task:
-    return Task(SETTINGS, 1, (ranged(0, 5),), stagers or {})
+    return Task(SETTINGS, (ranged(0, 5),), stagers or {})
 
 
 def test_results_keep_order_and_slots_follow_executors(on_spark: Any) -> None:
@@ -117,7 +117,7 @@ def test_import_error_on_an_executor_ends_the_run(
 
 def test_no_secret_is_in_what_is_said_of_a_task() -> None:
     settings = replace(SETTINGS, kafka={"sasl.password": "hush-hush"})
-    told = repr(settings) + repr(Task(settings, 1, (ranged(0, 5),), {}))
+    told = repr(settings) + repr(Task(settings, (ranged(0, 5),), {}))
     assert "hush-hush" not in told
     assert "TaskRange" in told
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import SKIP, Record, Reject, bolt
+from partition.manager import InFlightLimits
 from partition.records import Partition
 from service.spark_engine.range_buffer import EVERY_ROW
 from tests.support.spark_tasks import (
@@ -103,7 +104,7 @@ def test_a_long_range_streams_through_in_several_groups() -> None:
     """Promise 10."""
     world = TaskWorld(text, batch_rows=100)
     world.tasks.send(*numbers(2000))
-    done = world.done(ranged(0, 2000), max_pending=300)
+    done = world.done(ranged(0, 2000), limits=InFlightLimits(300))
     assert rows_in(done.staged["rows"]) == texts(2000)
     groups = world.stagers["rows"].groups
     assert len(groups) > 5

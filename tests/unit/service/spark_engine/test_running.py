@@ -98,7 +98,7 @@ class Worker:
 
     def run(self, *ranges: TaskRange) -> TaskDone | TaskFailed:
         stagers = {"rows": RowFileStager(str(self.folder / "spool"))}
-        ended: Any = decode(run_task(encode(Task(self.settings, 1, ranges, stagers))))
+        ended: Any = decode(run_task(encode(Task(self.settings, ranges, stagers))))
         return ended  # type: ignore[no-any-return]
 
     def rows(self, *ranges: TaskRange) -> list[Any]:

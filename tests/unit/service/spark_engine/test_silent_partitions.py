@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from partition.errors import ReplayDiffers
 from partition.memory.ports import MemoryCatalogue
 from partition.records import Partition
-from service.spark_engine import planner, range_fetcher
+from service.spark_engine import planner, range_reader
 from service.spark_engine.planner import LogEndTracker
-from service.spark_engine.range_fetcher import RangeFetcher
+from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from sinks.errors import SparkTimeout
@@ -29,11 +29,11 @@ class Reaching(HereExecutors):
     silent: Collection[Partition] = ()
 
     def _answer(self, task: Task) -> TaskDone | TaskFailed:
-        fetcher = RangeFetcher(SilentFetcher(self._log, self.silent))
+        reader = RangeReader(SilentFetcher(self._log, self.silent))
         ended: TaskDone | TaskFailed = decode(
-            encode(process(task, fetcher, self._topology, self._letters))
+            encode(process(task, reader, self._topology, self._letters))
         )
-        fetcher.close()
+        reader.close()
         return ended
 
 
@@ -56,7 +56,7 @@ class World(Driving):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_fetcher, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(range_reader, "_SILENT_SECONDS", 0.05)
     monkeypatch.setattr(planner, "_FIRST_SECONDS", 0.05)
 
 

@@ -1,4 +1,4 @@
-"""A task stages what its records come to, section by section, and holds no more than it may."""
+"""A task stages what its records come to, batch by batch, and holds no more than it may."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Record, bolt
+from partition.manager import InFlightLimits
 from service.spark_engine.task import TaskFailed
 from sinks.writer import WriteRetries
 from tests.support.spark_tasks import (
@@ -103,7 +104,9 @@ def test_large_records_of_which_few_may_be_in_flight_pass_through() -> None:
     large = [value * 400 for value in numbers(60)]
     for number in (0, 1):
         world.tasks.send(*large, partition=number)
-    done = world.done(ranged(0, 60, 0), ranged(0, 60, 1), max_pending_bytes=2_000)
+    done = world.done(
+        ranged(0, 60, 0), ranged(0, 60, 1), limits=InFlightLimits(max_pending_bytes=2_000)
+    )
     assert len(rows_in(done.staged["rows"])) == 120
     assert max(group.num_rows for group in world.stagers["rows"].groups) <= 40
 
@@ -118,11 +121,11 @@ def test_a_range_of_which_no_row_comes_passes_through() -> None:
     world = TaskWorld(drops, partitions=2)
     for number in (0, 1):
         world.tasks.send(*numbers(500), partition=number)
-    done = world.done(ranged(0, 500, 0), ranged(0, 500, 1), max_pending=40)
+    done = world.done(ranged(0, 500, 0), ranged(0, 500, 1), limits=InFlightLimits(40))
     assert (done.counters.filtered, done.staged) == (1000, {"rows": ()})
 
 
-def test_retried_record_holds_up_its_own_section_only() -> None:
+def test_rows_behind_a_record_that_is_retried_wait_for_it() -> None:
     tries = 0
 
     @bolt
@@ -134,5 +137,5 @@ def test_retried_record_holds_up_its_own_section_only() -> None:
 
     world = TaskWorld(moody)
     world.tasks.send(*numbers(900))
-    done = world.done(ranged(0, 900), max_pending=60, chunk_records=7)
+    done = world.done(ranged(0, 900), limits=InFlightLimits(60), chunk_records=7)
     assert rows_in(done.staged["rows"]) == texts(900)

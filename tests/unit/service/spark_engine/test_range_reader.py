@@ -1,63 +1,62 @@
 """What a task reads: its ranges, to their ends, by a client that is kept from task to task."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from partition.interfaces import Fetched
-from partition.records import Chunk, Partition, Position
-from service.spark_engine.range_fetcher import (
-    PartitionQueue,
-    RangeFetcher,
-    RangesSilent,
-    RangeUnreadable,
-)
-from service.spark_engine.task import TaskRange
+from partition.records import Partition, Position
+from service.spark_engine.range_reader import RangeReader, RangesSilent, RangeUnreadable
+from service.spark_engine.task import Task, TaskRange
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import Limit
-from tests.support.spark_tasks import SilentFetcher, digest_of, ranged
+from tests.support.spark_tasks import SETTINGS, SilentFetcher, digest_of, ranged
 
-A, B = Partition("t", 0), Partition("t", 1)
+A, B = Partition("t", 0), Partition("u", 0)
+
+
+def of_b(first: int, end: int) -> TaskRange:
+    return ranged(first, end, topic="u")
 
 
 class World:
-    """A log with two partitions, and a fetcher of ranges on it."""
+    """A log with two partitions, and a reader of ranges of it, whose records are staged at once."""
 
     def __init__(self, records: int = 100) -> None:
-        self.log = FaultyLog({"t": 2})
+        self.log = FaultyLog({"t": 1, "u": 1})
         for partition in (A, B):
             for number in range(records):
                 self.log.append(partition, b"%d" % number)
         self.inner = SilentFetcher(self.log)
         self.now = 0.0
-        self.fetcher = RangeFetcher(self.inner, lambda: self.now)
-        self.held: set[Partition] = set()
+        self.reader = RangeReader(self.inner)
         self.got: dict[Partition, list[int]] = {}
-        self.ends: dict[Partition, int] = {}
 
-    def begin(self, *ranges: TaskRange) -> None:
-        self.got, self.ends = {}, {}
-        self.fetcher.begin(ranges)
+    def begin(self, *ranges: TaskRange, max_records: int = 7) -> None:
+        self.got = {}
+        settings = replace(SETTINGS, fetch_records=max_records, chunk_records=max_records)
+        self.reader.begin(Task(settings, ranges, {}))
 
-    def take(self, max_records: int = 7) -> Fetched:
-        fetched = self.fetcher.fetch(max_records, 0.0, self.held)
-        assert sum(map(len, fetched.chunks)) <= max_records
-        assert len({chunk.partition for chunk in fetched.chunks}) == len(fetched.chunks)
-        for chunk in fetched.chunks:
+    def take(self) -> None:
+        self.emit()
+        self.reader.fetch(self.now, 0.0)
+        self.emit()
+
+    def emit(self) -> None:
+        while (found := self.reader.next_chunk(self.now)) is not None:
+            chunk, record_ids = found
             assert [m.offset() for m in chunk.messages] == chunk.offsets.tolist()  # type: ignore[attr-defined]
             self.got.setdefault(chunk.partition, []).extend(chunk.offsets.tolist())
-        assert not fetched.ends.keys() & self.ends.keys(), "an end is told once"
-        self.ends |= fetched.ends
-        return fetched
+            self.reader.processed(record_ids)
+            for index, end in enumerate(self.reader.processed_to()):
+                self.reader.resolve_below(index, end)
 
     def read(self, *ranges: TaskRange, max_records: int = 7) -> None:
-        self.begin(*ranges)
+        self.begin(*ranges, max_records=max_records)
         limit = Limit(5)
-        while self.ends.keys() != {each.partition for each in ranges}:
+        while not self.reader.has_reached_goals:
             assert not limit.passed
-            self.take(max_records)
+            self.take()
+        assert self.reader.has_emitted_goals
 
 
 def test_what_was_brought_beyond_an_end_is_the_next_ranges() -> None:
@@ -99,7 +98,7 @@ def test_records_from_before_a_truncation_are_dropped() -> None:
         world.log.append(A, b"anew, %d" % number)
     world.read(ranged(10, 60, leader_epoch=1))
     assert world.inner.added == [A, A]
-    (read,) = world.fetcher.read()
+    (read,) = world.reader.read()
     assert (read.count, read.digest) == digest_of(world.log, A, 10, 60)
     assert read.leader_epoch == 1
 
@@ -119,13 +118,14 @@ def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
     world = World(10)
     world.log.append_gap(A, 5)
     world.read(ranged(8, 13))
-    assert (world.got, world.ends) == ({A: [8, 9]}, {A: 13})
+    assert world.got == {A: [8, 9]}
     world.read(ranged(13, 15))
-    assert (world.got, world.ends) == ({}, {A: 15})
+    assert world.got == {}
     world.log.append_gap(A, 2)
     world.log.append(A, b"x")
     world.read(ranged(15, 17))
-    assert (world.got, world.ends) == ({}, {A: 17})
+    assert world.got == {}
+    assert world.reader.read()[0].leader_epoch is None
     world.read(ranged(17, 18))
     assert world.got == {A: [17]}
     assert world.inner.added == [A]
@@ -133,16 +133,16 @@ def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
 
 def test_held_partition_resumes_where_it_stopped() -> None:
     world = World()
-    world.begin(ranged(0, 60, 0), ranged(0, 60, 1))
+    world.begin(ranged(0, 60), of_b(0, 60))
     world.take()
-    world.held = {A}
+    world.reader.hold_back(frozenset({"t"}))
     before = list(world.got.get(A, []))
     for _ in range(30):
         world.take()
     assert world.got.get(A, []) == before
-    assert world.ends == {B: 60}
-    world.held = set()
-    while A not in world.ends:
+    assert world.got[B] == list(range(60))
+    world.reader.hold_back(frozenset())
+    while not world.reader.has_reached_goals:
         world.take()
     assert world.got == {A: list(range(60)), B: list(range(60))}
 
@@ -151,9 +151,9 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Promise 10."""
-    monkeypatch.setattr("service.spark_engine.range_fetcher._MOST_RECORDS", 20)
+    monkeypatch.setattr("service.spark_engine.range_reader._MOST_RECORDS", 20)
     world = World(1000)
-    world.read(ranged(0, 5, 0), ranged(0, 1000, 1))
+    world.read(ranged(0, 5), of_b(0, 1000))
     assert world.inner.pauses == [A]
     assert world.inner.delivered < 1000 + 5 + 20 + 7
     world.read(ranged(5, 1000, 0))
@@ -171,7 +171,7 @@ def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
             world.log.append(A, b"late")
         if world.now == 60:
             world.log.append(A, b"too")
-    assert world.ends == {A: 12}
+    assert world.reader.has_reached_goals
     world.begin(ranged(12, 13))
     world.take()
     world.now += 29
@@ -184,32 +184,33 @@ def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
 
 def test_short_log_fails_though_another_range_brings_records() -> None:
     world = World(10)
-    world.begin(ranged(0, 12, 0), ranged(0, 5, 1))
+    world.begin(ranged(0, 12), of_b(0, 5), max_records=100)
     for _ in range(3):
         world.log.append(B, b"more")
-        world.take(100)
+        world.take()
         world.now += 10
     world.now += 10
     world.log.append(B, b"more")
     with pytest.raises(RangeUnreadable, match="its log ends there"):
-        world.take(100)
+        world.take()
 
 
 def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
     """Promise 10: their leader is gone, and the group must not wait for them for ever."""
     world = World()
     world.inner.silent = {A, B}
-    world.begin(ranged(0, 10, 0), ranged(0, 10, 1))
+    world.begin(ranged(0, 10), of_b(0, 10))
     world.now += 100
     world.take()  # nothing was asked for before
     world.now += 29
     world.take()
     world.now += 1
     with pytest.raises(
-        RangesSilent, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of t\[1\]"
+        RangesSilent, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of u\[0\]"
     ) as raised:
         world.take()
     assert raised.value.partitions == (A, B)
+    world.reader.close()
     world.inner.silent = {B}
     world.read(ranged(0, 10))
     assert world.got == {A: list(range(10))}
@@ -219,12 +220,13 @@ def test_a_range_that_was_silent_before_is_given_longer() -> None:
     """Of a long stretch of aborted records a client brings nothing, while it reads it."""
     world = World()
     world.inner.silent = {A, B}
-    world.begin(replace(ranged(0, 10, 0), patience=4), ranged(0, 10, 1))
+    world.begin(replace(ranged(0, 10), patience=4), of_b(0, 10))
     world.take()
     world.now += 30
-    with pytest.raises(RangesSilent, match=r"for 30 seconds of offsets 0 to 10 of t\[1\]$"):
+    with pytest.raises(RangesSilent, match=r"for 30 seconds of offsets 0 to 10 of u\[0\]$"):
         world.take()
-    world.begin(replace(ranged(0, 10, 0), patience=4))
+    world.reader.close()
+    world.begin(replace(ranged(0, 10), patience=4))
     world.take()
     world.now += 119
     world.take()
@@ -236,15 +238,15 @@ def test_a_range_that_was_silent_before_is_given_longer() -> None:
 def test_a_range_that_goes_silent_half_way_is_given_up() -> None:
     """Promise 10."""
     world = World()
-    world.begin(ranged(0, 50, 0), ranged(0, 50, 1))
+    world.begin(ranged(0, 50), of_b(0, 50))
     while len(world.got.get(A, [])) < 20:
         world.take()
     world.inner.silent = {A}
-    while B not in world.ends:
+    while world.inner.delivered < 100 + 20:  # what lies behind the end is brought as well
         world.now += 29
         world.take()
-    while world.inner.delivered < 100 + 21:  # what lies behind the end is brought as well
-        world.take()
+    assert world.got[B] == list(range(50))
+    world.now += 29
     world.take()
     world.now += 30
     with pytest.raises(RangesSilent) as raised:
@@ -255,21 +257,15 @@ def test_a_range_that_goes_silent_half_way_is_given_up() -> None:
 def test_range_is_not_silent_while_others_have_records() -> None:
     world = World(1000)
     world.inner.silent = {A}
-    world.begin(ranged(0, 50, 0), ranged(0, 1000, 1))
-    while B not in world.ends:  # it may be that its records wait behind these
+    world.begin(ranged(0, 50), of_b(0, 1000))
+    while len(world.got.get(B, [])) < 1000:  # it may be that its records wait behind these
         world.now += 30
         world.take()
-    world.held = {A}
-    world.take()
-    world.now += 60
-    world.take()
-    world.held = set()
     world.take()
     world.now += 20
-    world.take()
     world.inner.silent = set()
     world.now += 20
-    while A not in world.ends:
+    while not world.reader.has_reached_goals:
         world.take()
 
 
@@ -286,37 +282,14 @@ def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() ->
         world.take()
 
 
-def chunk(first: int, count: int, epochs: tuple[tuple[int, int], ...]) -> Chunk:
-    messages: list[Any] = [b"x"] * count
-    return Chunk(A, np.arange(first, first + count), messages, epochs)
-
-
-def test_cut_chunk_keeps_its_leader_epochs() -> None:
-    queue = PartitionQueue(Position(0))
-    queue.begin(6)
-    queue.add(chunk(0, 10, ((0, 1), (3, 2), (8, 5))))
-    parts = []
-    for end in (6, 10):
-        queue.begin(end)
-        while (part := queue.take(2)) is not None:
-            parts.append((part.offsets.tolist(), part.leader_epochs))
-    assert parts == [
-        ([0, 1], ((0, 1),)),
-        ([2, 3], ((2, 1), (3, 2))),
-        ([4, 5], ((4, 2),)),
-        ([6, 7], ((6, 2),)),
-        ([8, 9], ((8, 5),)),
-    ]
-    assert queue.last_epoch == 5
-
-
-def test_records_that_were_brought_before_are_dropped() -> None:
-    queue = PartitionQueue(Position(0))
-    queue.begin(20)
-    queue.add(chunk(0, 10, ()))
-    queue.add(chunk(0, 10, ()))
-    queue.add(chunk(5, 10, ()))
-    got = []
-    while (part := queue.take(100)) is not None:
-        got += part.offsets.tolist()
-    assert got == list(range(15))
+def test_leader_epoch_of_a_range_is_that_of_its_last_record() -> None:
+    world = World()
+    world.log.truncate(A, 20)
+    for number in range(20, 100):
+        world.log.append(A, b"anew, %d" % number)
+    found = []
+    for first, end in ((0, 15), (15, 20), (20, 30)):
+        world.read(ranged(first, end), max_records=100)
+        found += [read.leader_epoch for read in world.reader.read()]
+    assert found == [0, 0, 1]
+    assert world.inner.added == [A]
