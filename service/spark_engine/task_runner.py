@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -209,39 +208,28 @@ def process(
     sinks: dict[str, TaskSink] = {}
     try:
         sinks |= sinks_of(task, topology.sink_steps())
-        return _run(task, reader, topology, letters, sinks)
+        reader.begin(task)
+        ports = Ports(
+            lambda _notify, _fences: reader,
+            letters,
+            np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
+            hooks=(),  # they are the driver's to call
+            staging=lambda _reader, put: StagingCommitter(reader, sinks, task, put),
+        )
+        pipeline = build_pipeline(topology, ports, task.settings.policy)
+        try:
+            pipeline.open()
+            while not reader.has_reached_goals:
+                is_last = reader.has_emitted_goals
+                pipeline.step(flush=is_last, drain=is_last)
+        finally:
+            pipeline.close(_CLOSE_SECONDS)
     except Exception as error:
         for sink in sinks.values():
             sink.discard()
         if isinstance(error, LettersAway):
             raise
         return _failed(error)
-
-
-def _run(
-    task: Task,
-    reader: RangeReader,
-    topology: Topology,
-    letters: DeadLetterSink,
-    sinks: Mapping[str, TaskSink],
-) -> TaskDone:
-    """Turn until every record of the ranges is done. Raises what cannot heal."""
-    reader.begin(task)
-    ports = Ports(
-        lambda _notify, _fences: reader,
-        letters,
-        np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-        hooks=(),  # they are the driver's to call
-        staging=lambda _reader, put: StagingCommitter(reader, sinks, task, put),
-    )
-    pipeline = build_pipeline(topology, ports, task.settings.policy)
-    try:
-        pipeline.open()
-        while not reader.has_reached_goals:
-            is_last = reader.has_emitted_goals
-            pipeline.step(flush=is_last, drain=is_last)
-    finally:
-        pipeline.close(_CLOSE_SECONDS)
     return TaskDone(
         ranges=reader.read(),
         staged={name: tuple(sink.staged) for name, sink in sinks.items()},
