@@ -99,10 +99,7 @@ class KafkaCatalogue:
                 return
             properties = {**consumer_properties(self._properties), "error_cb": self._on_error}
             client = open_client(AdminClient, properties, self._log)
-            uncommitted = self._properties.get("isolation.level") == "read_uncommitted"
-            level = (
-                IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
-            )
+            level = IsolationLevel[str(properties.get("isolation.level", "read_committed")).upper()]
             self._ended = ended = threading.Event()
             self._questions = queue.SimpleQueue()
             cluster = _Cluster(client, level, lambda: ended.is_set() or self._refused_now)

@@ -4,7 +4,6 @@ One contract suite runs against these and the real ones (`tests/contract`).
 """
 
 import threading
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -263,16 +262,16 @@ class MemoryFetcher:
         self._log.mirrored.update(positions)
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
-        end = time.monotonic() + (timeout_seconds if self._waits else 0.0)
+        fetched = Fetched()
+
+        def has_some() -> bool:
+            nonlocal fetched
+            fetched = Fetched() if self._log.away else self._take(max_records)
+            return bool(fetched.chunks or fetched.ends or fetched.failures)
+
         with self._log.changed:
-            while True:
-                fetched = Fetched() if self._log.away else self._take(max_records)
-                if fetched.chunks or fetched.ends or fetched.failures:
-                    return fetched
-                remaining = end - time.monotonic()
-                if remaining <= 0:
-                    return fetched
-                self._log.changed.wait(remaining)
+            self._log.changed.wait_for(has_some, timeout_seconds if self._waits else 0.0)
+        return fetched
 
     def _take(self, max_records: int) -> Fetched:
         fetched, left = Fetched(), max_records
@@ -395,15 +394,12 @@ class MemoryStore(OffsetStore):
         try:
             while True:  # not by `run_all`: no reply is waited for, and nothing else runs beside
                 request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
-                reply = self._reply(request)
+                try:
+                    reply = self._server.answer(request)
+                except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
+                    reply = error
         except StopIteration as stop:
             future.set_result(stop.value)
         except Exception as error:  # noqa: BLE001 - the future's owner hears of it
             future.set_exception(error)
         return future
-
-    def _reply(self, request: Request) -> Reply | Exception:
-        try:
-            return self._server.answer(request)
-        except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
-            return error
