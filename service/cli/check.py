@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -96,7 +96,7 @@ def run_checks(topology: "Topology", config: "Config") -> Iterator[Check]:
 
     Sinks are opened as a run would open them, so they may create what is missing.
     """
-    from service.wiring import wire
+    from service.wiring import Deadline, wire
     from topology.errors import SinkFailed
 
     fine = Check("config", ok=True, detail="every key and value is allowed")
@@ -105,44 +105,33 @@ def run_checks(topology: "Topology", config: "Config") -> Iterator[Check]:
     except SinkFailed as error:  # PySpark is not installed
         yield from (fine, Check("spark", ok=False, detail=describe(error)))
         return
+
+    def close() -> list[Check]:
+        parts.close(Deadline(_CLOSE_SECONDS))
+        return []
+
     try:
         yield fine
-        yield from verdicts(topology, parts)
+        for verdicts in _begun(topology, parts):
+            yield from verdicts()
     finally:
-        _Task("close", lambda: _close(parts)).verdicts("close", "", _CLOSE_SECONDS)
+        _begin("close", "", _CLOSE_SECONDS, close)()
 
 
-def verdicts(topology: "Topology", parts: "Parts") -> Iterator[Check]:
-    """Try all dependencies at once; yield what becomes of each in a fixed order."""
+def _begun(topology: "Topology", parts: "Parts") -> list[Callable[[], list[Check]]]:
+    """Begin to try all dependencies at once."""
     config, dead_letters = parts.config, parts.dead_letter_sink
-    brokers = str(config.kafka["bootstrap.servers"])
-    kafka = _Task("kafka", lambda: _kafka(topology, parts, brokers))
-    zookeeper = _Task("zookeeper", lambda: _zookeeper(parts))
-    letters = _Task("dead-letters", lambda: _dead_letters(parts))
-    storage = _Task("storage", lambda: _storage(parts))
-    tables = _Task("sinks", lambda: _sinks(parts))
-    yield from kafka.verdicts("kafka", brokers, ASK_SECONDS)
-    yield from zookeeper.verdicts("zookeeper", config.zookeeper.hosts, ASK_SECONDS)
-    yield from storage.verdicts("storage", config.storage.warehouse, STORE_SECONDS)
-    name, place = ("spark", _master(parts)) if parts.spark is not None else ("sink", "")
-    known = tables.verdicts(name, place, SPARK_PATIENCE_SECONDS)
-    yield from known
-    if not any(each.name == "sink" for each in known):
-        for step in parts.sinks:
-            detail = f"{step.name}: not known while Spark does not answer"
-            yield Check("sink", ok=False, detail=detail)
-    yield from letters.verdicts("dead letters", dead_letters.name, ASK_SECONDS)
-
-
-def _close(parts: "Parts") -> list[Check]:
-    parts.catalogue.close()
-    parts.store.close()
-    parts.dead_letter_sink.close()
-    for step in parts.sinks:
-        step.sink.close()
-    if parts.spark is not None:
-        parts.spark.close()
-    return []
+    brokers, hosts = str(config.kafka["bootstrap.servers"]), config.zookeeper.hosts
+    warehouse = config.storage.warehouse
+    first, place = ("spark", _master(parts)) if parts.spark is not None else ("sink", "")
+    unknown = [f"{step.name}: not known while Spark does not answer" for step in parts.sinks]
+    return [
+        _begin("kafka", brokers, ASK_SECONDS, lambda: _kafka(topology, parts, brokers)),
+        _begin("zookeeper", hosts, ASK_SECONDS, lambda: _zookeeper(parts)),
+        _begin("storage", warehouse, STORE_SECONDS, lambda: _storage(parts)),
+        _begin(first, place, SPARK_PATIENCE_SECONDS, lambda: _sinks(parts), unknown),
+        _begin("dead letters", dead_letters.name, ASK_SECONDS, lambda: _dead_letters(parts)),
+    ]
 
 
 def _master(parts: "Parts") -> str:
@@ -150,17 +139,14 @@ def _master(parts: "Parts") -> str:
 
 
 def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
-    catalogue = parts.catalogue
     try:
-        catalogue.open()
+        parts.catalogue.open()
     except PartitionError as error:
         return [Check("kafka", ok=False, detail=f"{brokers}: {describe(error)}")]
     topics: list[Check] = []
     for source in topology.sources:
         try:
-            found = topics_of(source, catalogue)
-        except TopicMissing as error:
-            topics.append(Check("topic", ok=False, detail=describe(error)))
+            found = topics_of([source], parts.catalogue)
         except KafkaUnavailable as error:
             unknown = [f"{each.label}: not known while Kafka is away" for each in topology.sources]
             return [
@@ -168,10 +154,10 @@ def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
                 *(Check("topic", ok=False, detail=detail) for detail in unknown),
             ]
         except PartitionError as error:
-            detail = f"{source.label}: {describe(error)}"
-            topics.append(Check("topic", ok=False, detail=detail))
+            named = "" if isinstance(error, TopicMissing) else f"{source.label}: "
+            topics.append(Check("topic", ok=False, detail=f"{named}{describe(error)}"))
         else:
-            details = [f"{each.name}: {len(each.partitions)} partitions" for each in found]
+            details = [f"{name}: {len(each.partitions)} partitions" for name, each in found.items()]
             details = details or [f"{source.label}: no topic matches it yet"]
             topics += [Check("topic", ok=True, detail=detail) for detail in details]
     return [Check("kafka", ok=True, detail=brokers), *topics]
@@ -214,28 +200,38 @@ def _dead_letters(parts: "Parts") -> list[Check]:
     return [_try("dead letters", sink.name, sink.open, parts.context("dead-letters"))]
 
 
-class _Task:
-    """Work on a daemon thread: work that hangs does not keep the command from ending."""
+def _begin(
+    name: str,
+    place: str,
+    seconds: float,
+    work: Callable[[], list[Check]],
+    unknown: Sequence[str] = (),
+) -> Callable[[], list[Check]]:
+    """Begin work; return what waits for its verdicts, of which a failure or delay is one.
 
-    def __init__(self, name: str, work: Callable[[], list[Check]]) -> None:
-        self._future: Future[list[Check]] = Future()
-        self._work = work
-        threading.Thread(target=self._run, name=f"check-{name}", daemon=True).start()
+    The thread is a daemon: work that hangs does not keep the command from ending. If there is no
+    verdict on any sink, those `unknown` are told of.
+    """
+    future: Future[list[Check]] = Future()
 
-    def verdicts(self, name: str, place: str, seconds: float) -> list[Check]:
-        """Wait at most `seconds` for the work's verdicts; if it fails, say so as `name`."""
+    def run() -> None:
         try:
-            return self._future.result(seconds)
-        except TimeoutError:
-            return [Check(name, ok=False, detail=f"{place}: no answer within {seconds:g} s")]
+            future.set_result(work())
         except Exception as error:  # noqa: BLE001 - whatever is wrong is the verdict
-            return [Check(name, ok=False, detail=f"{place}: {describe(error)}")]
+            future.set_result([Check(name, ok=False, detail=f"{place}: {describe(error)}")])
 
-    def _run(self) -> None:
+    def verdicts() -> list[Check]:
         try:
-            self._future.set_result(self._work())
-        except Exception as error:  # noqa: BLE001 - `verdicts` reports it
-            self._future.set_exception(error)
+            found = future.result(seconds)
+        except TimeoutError:
+            detail = f"{place}: no answer within {seconds:g} s"
+            found = [Check(name, ok=False, detail=detail)]
+        if not any(each.name == "sink" for each in found):
+            found += [Check("sink", ok=False, detail=detail) for detail in unknown]
+        return found
+
+    threading.Thread(target=run, name=f"check-{name}", daemon=True).start()
+    return verdicts
 
 
 def _try(name: str, place: str, attempt: Callable[..., object], *arguments: object) -> Check:

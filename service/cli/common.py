@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -30,6 +29,7 @@ from topology.masking import escaped
 
 if TYPE_CHECKING:
     from service.config.settings import Config
+    from service.wiring import Parts
     from topology.steps import Source
     from topology.topology import Topology
 
@@ -78,20 +78,8 @@ why_option = typer.Option(
 Why = Annotated[str, why_option]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPipeline:
-    """A pipeline seen from outside its process; the catalogue and the store are open."""
-
-    topology: "Topology"
-    settings: "Config"
-    name: str
-    catalogue: Catalogue
-    store: OffsetStore
-    parts: Any = None  # the `Parts`, whose sinks may be opened
-
-
 @contextmanager
-def opened_pipeline(topology: "Topology", settings: "Config") -> Iterator[OpenPipeline]:
+def opened_pipeline(topology: "Topology", settings: "Config") -> "Iterator[Parts]":
     """Open a pipeline's catalogue and store. Raises KafkaError, StoreUnavailable."""
     from service.wiring import wire
 
@@ -100,7 +88,7 @@ def opened_pipeline(topology: "Topology", settings: "Config") -> Iterator[OpenPi
         for each in (parts.catalogue, parts.store):
             closing.callback(each.close)
             each.open()
-        yield OpenPipeline(topology, settings, parts.name, parts.catalogue, parts.store, parts)
+        yield parts
 
 
 def load_topology(target: str) -> "Topology":
@@ -158,22 +146,21 @@ def stored_offset(store: OffsetStore, partition: Partition) -> StoredOffset | St
         return error
 
 
-def topics_of(source: "Source", catalogue: Catalogue) -> list[Topic]:
-    """Return the topics of a source. Raises as the catalogue does; a pattern may match none."""
-    if isinstance(source.topic, str):
-        return [answer(catalogue.topic(source.topic))]
-    pattern = source.topic
-    every = answer(catalogue.topics())
-    return [topic for name, topic in sorted(every.items()) if pattern.fullmatch(name)]
+def topics_of(sources: "Iterable[Source]", catalogue: Catalogue) -> dict[str, Topic]:
+    """Return the topics of sources. Raises as the catalogue does; a pattern may match none."""
+    found: dict[str, Topic] = {}
+    for source in sources:
+        name = source.topic
+        if isinstance(name, str):
+            found[name] = answer(catalogue.topic(name))
+        else:
+            every = sorted(answer(catalogue.topics()).items())
+            found |= {each: topic for each, topic in every if name.fullmatch(each)}
+    return found
 
 
-def partitions_of(topology: "Topology", catalogue: Catalogue) -> list[Partition]:
-    """Return every partition that the topology reads, in order, each once."""
-    found: dict[Partition, None] = {}
-    for source in topology.sources:
-        for topic in topics_of(source, catalogue):
-            found |= {Partition(topic.name, number): None for number in topic.partitions}
-    return list(found)
+def partitions_of(topics: Iterable[Topic]) -> list[Partition]:
+    return [Partition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
 def describe(error: BaseException) -> str:

@@ -6,9 +6,9 @@ moved, and why: a JSON list, the oldest first.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -64,11 +64,6 @@ class OffsetChange(msgspec.Struct, frozen=True):
     to: int
 
 
-def changes_path(replicas_path: str) -> str:
-    """Return the path of the node, from that of `@replicas` beside it."""
-    return f"{replicas_path.rpartition('/')[0]}/@changes"
-
-
 def decode_changes(path: str, data: bytes | None) -> list[OffsetChange]:
     """Decode the node's bytes; a missing or empty node has no changes. Raises StoreCorrupt."""
     if not data:
@@ -80,14 +75,6 @@ def decode_changes(path: str, data: bytes | None) -> list[OffsetChange]:
         raise StoreCorrupt(path, f"{said(error)} in {shown(data)}", needed) from error
 
 
-def with_change(path: str, data: bytes | None, change: OffsetChange) -> bytes:
-    """Return the node's bytes with one more change, unless it is there. Raises StoreCorrupt."""
-    changes = decode_changes(path, data)
-    if change not in changes:
-        changes.append(change)
-    return msgspec.json.encode(changes[-MAX_CHANGES:])
-
-
 class ReplicaNodes:
     """The nodes of one pipeline. Everything raises StoreUnavailable, StoreError, StoreCorrupt."""
 
@@ -97,7 +84,7 @@ class ReplicaNodes:
         self.pipeline = pipeline
         self.path = f"{root.rstrip('/')}/{pipeline}"
         self.control_path = control_path(root, pipeline)
-        self.changes_path = changes_path(replicas_path(root, pipeline))
+        self.changes_path = f"{self.path}/@changes"
 
     def members(self) -> list[Member]:
         """Return the registered replicas, by name."""
@@ -132,8 +119,13 @@ class ReplicaNodes:
         return decode_changes(self.changes_path, node and node.data)
 
     def record(self, change: OffsetChange) -> None:
-        path = self.changes_path
-        self._nodes.change(path, lambda data: with_change(path, data, change))
+        def with_change(data: bytes | None) -> bytes:
+            changes = decode_changes(self.changes_path, data)
+            if change not in changes:  # the reply to an earlier try was lost
+                changes.append(change)
+            return msgspec.json.encode(changes[-MAX_CHANGES:])
+
+        self._nodes.change(self.changes_path, with_change)
 
 
 @contextmanager
@@ -154,15 +146,6 @@ def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNod
         editor.close()
 
 
-def control_facts(control: Control) -> dict[str, Any]:
-    """Return what operators ask for, for JSON."""
-    return {
-        "paused": asdict(control.paused) if control.paused else None,
-        "drained": {name: asdict(note) for name, note in sorted(control.drained.items())},
-        "rebalance": control.rebalance,
-    }
-
-
 def control_lines(control: Control) -> Iterator[str]:
     """Yield what operators ask for, for a person, a line each."""
     yield f"paused {_by(control.paused)}" if control.paused else "not paused"
@@ -177,17 +160,15 @@ def pause(target: Target, why: Why, config: ConfigPath = None, *, as_json: Json 
     It stays so, also for replicas that are started later, until `headrace resume`.
     """
     note = Note(whoami(), why, now_ms())  # who paused first, stays
-    with _nodes(target, config) as nodes:
-        control = nodes.change_control(lambda now: replace(now, paused=now.paused or note))
-        _show(nodes, control, as_json=as_json)
+    with _opened(target, config) as nodes:
+        _change(nodes, lambda now: replace(now, paused=now.paused or note), as_json=as_json)
 
 
 @control_app.command()
 def resume(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
     """Have paused replicas go on."""
-    with _nodes(target, config) as nodes:
-        control = nodes.change_control(lambda now: replace(now, paused=None))
-        _show(nodes, control, as_json=as_json)
+    with _opened(target, config) as nodes:
+        _change(nodes, lambda now: replace(now, paused=None), as_json=as_json)
 
 
 @control_app.command()
@@ -218,42 +199,37 @@ def drain(
     note = Note(whoami(), why or "", now_ms())
 
     def changed(now: Control) -> Control:
-        drained = dict(now.drained)
+        others = {name: each for name, each in now.drained.items() if name != replica}
         if undo:
-            drained.pop(replica, None)
-        else:
-            drained.setdefault(replica, note)  # who drained first, stays
-        return replace(now, drained=drained)
+            return replace(now, drained=others)
+        return replace(now, drained={replica: note, **now.drained})  # who drained first, stays
 
-    with _nodes(target, config) as nodes:
+    with _opened(target, config) as nodes:
         if undo:
             _check_is_among(nodes.control().drained, replica, "drained")
         else:
             _check_is_among([each.name for each in nodes.members()], replica, "registered")
-        _show(nodes, nodes.change_control(changed), as_json=as_json)
+        _change(nodes, changed, as_json=as_json)
 
 
 @control_app.command()
 def rebalance(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
     """Have the partitions shared out anew, whoever has them now."""
-    with _nodes(target, config) as nodes:
-        control = nodes.change_control(lambda now: replace(now, rebalance=now.rebalance + 1))
-        _show(nodes, control, as_json=as_json)
+    with _opened(target, config) as nodes:
+        _change(nodes, lambda now: replace(now, rebalance=now.rebalance + 1), as_json=as_json)
 
 
-@contextmanager
-def _nodes(target: str, config: ConfigPath) -> Iterator[ReplicaNodes]:
-    topology = load_topology(target)
-    with replica_nodes(topology, configured(config)) as nodes:
-        yield nodes
+def _opened(target: str, config: ConfigPath) -> AbstractContextManager[ReplicaNodes]:
+    return replica_nodes(load_topology(target), configured(config))
 
 
-def _show(nodes: ReplicaNodes, control: Control, *, as_json: bool) -> None:
-    """Print what is in force now, and the replicas it is for."""
+def _change(nodes: ReplicaNodes, function: Callable[[Control], Control], *, as_json: bool) -> None:
+    """Change what operators ask for; print what is in force now, and the replicas it is for."""
+    control = nodes.change_control(function)
     names = [each.name for each in nodes.members()]
     if as_json:
-        facts = {"pipeline": nodes.pipeline, "control": nodes.control_path}
-        print_json({**facts, **control_facts(control), "replicas": names})
+        facts = {"pipeline": nodes.pipeline, "control": nodes.control_path, "replicas": names}
+        print_json({**facts, **msgspec.to_builtins(control)})
         return
     lines = [
         *control_lines(control),

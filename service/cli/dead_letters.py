@@ -4,7 +4,6 @@ A command that changes something reads twice: once to show what would happen, an
 nobody else can change it any longer. Nothing of a record steers a terminal.
 """
 
-import base64
 import heapq
 import sys
 from collections import Counter
@@ -561,9 +560,7 @@ def one_as_json(
     """Return a letter and its record for JSON; bytes are base64."""
     if isinstance(content, str):
         return {**_facts(letter, marks), "content": None, "content_missing": content}
-    headers = [[name, _base64(value)] for name, value in content.headers]
-    record = {"key": _base64(content.key), "value": _base64(content.value), "headers": headers}
-    return {**_facts(letter, marks), "content": record}
+    return {**_facts(letter, marks), "content": msgspec.to_builtins(content._asdict())}
 
 
 def _facts(letter: "StoredDeadLetter", marks: "Sequence[Mark]") -> dict[str, Any]:
@@ -584,7 +581,3 @@ def _facts(letter: "StoredDeadLetter", marks: "Sequence[Mark]") -> dict[str, Any
         "state": marks[-1].kind if marks else "open",
         "marks": [msgspec.to_builtins(mark) for mark in marks],
     }
-
-
-def _base64(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()

@@ -4,21 +4,15 @@ Storm's nodes are only read. Everything is read and judged before anything is wr
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import structlog
 import typer
 from rich.console import Console
 
-from partition.errors import (
-    PartitionError,
-    StoreConflict,
-    StoreError,
-    StormUnreadable,
-    TopicMissing,
-)
+from partition.errors import StoreConflict, StoreError, StormUnreadable, TopicMissing
 from partition.interfaces import Log, StoredOffset
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position
@@ -27,42 +21,32 @@ from service.cli.common import (
     ConfigPath,
     DryRun,
     Json,
-    OpenPipeline,
     Target,
     answer,
     answers,
     claimed,
     configured,
-    describe,
     done,
     load_topology,
     opened_pipeline,
+    partitions_of,
     print_json,
     print_lines,
     stored_offset,
     table_of,
     topics_of,
 )
+from service.cli.offsets import OffsetRow, refused, write_in_turn
 from service.errors import NotImported, StormStillRuns
 
 if TYPE_CHECKING:
     from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
+    from service.wiring import Parts
     from topology.steps import Source
+    from topology.topology import Topology
 
 log = structlog.get_logger()
-
-Outcome: TypeAlias = Literal[
-    "imported", "to_import", "stored_already", "no_storm_node", "refused", "failed"
-]
-_WORDS: Mapping[Outcome, str] = {
-    "imported": "imported",
-    "to_import": "not imported",
-    "stored_already": "stored already",
-    "no_storm_node": "no Storm node",
-    "refused": "refused",
-    "failed": "failed",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +63,7 @@ class ImportRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportRow:
-    """One partition, what becomes of it, and why."""
-
-    partition: Partition
-    outcome: Outcome
-    note: str
+class ImportRow(OffsetRow):
     storm: StormOffset | None = None
     log: Log | None = None
     stored_offset: int | None = None
@@ -170,7 +149,7 @@ def offsets_import_storm(
     """
     request = ImportRequest(layout, path, topic, dry_run, partial, allow_loss, watch_seconds)
     topology = load_topology(target)
-    sources = _chosen(topology.sources, topic)
+    sources = _chosen(topology, topic)
     settings = configured(config)
     tree = _reader(settings, storm_zookeeper)
     try:
@@ -180,7 +159,7 @@ def offsets_import_storm(
     finally:
         tree.close()
     place = f"{settings.zookeeper.root}/{pipeline.name}"
-    bad, written = _refused(rows), sum(row.outcome == "imported" for row in rows)
+    bad, written = len(refused(rows)), sum(row.outcome == "imported" for row in rows)
     if as_json:
         print_json(
             {
@@ -189,18 +168,18 @@ def offsets_import_storm(
                 "to": place,
                 "dry_run": dry_run,
                 "imported": written,
-                "refused": len(bad),
+                "refused": bad,
                 "partitions": {str(row.partition): row.as_json() for row in rows},
             }
         )
     else:
         show_imports(answers(), rows, request, place)
     if bad:
-        raise NotImported(len(bad), len(rows), written)
+        raise NotImported(bad, len(rows), written)
 
 
 def import_offsets(
-    pipeline: OpenPipeline,
+    pipeline: "Parts",
     tree: Tree,
     sources: "Sequence[Source]",
     request: ImportRequest,
@@ -211,26 +190,24 @@ def import_offsets(
     Raises StormStillRuns, StormUnreadable (nothing of these topics is there), and what the
     catalogue and the store raise. What fails while it is written is in the rows.
     """
-    topics = [topic for source in sources for topic in topics_of(source, pipeline.catalogue)]
-    if request.topic is not None:
-        topics = [topic for topic in topics if topic.name == request.topic]
-    names = sorted({topic.name for topic in topics})
+    topics = topics_of(sources, pipeline.catalogue)
+    names = sorted(name for name in topics if request.topic in (None, name))
     if not names:  # patterns only
         raise TopicMissing(request.topic or ", ".join(source.label for source in sources))
     found = read_offsets(tree, request.layout, request.path, names)
-    partitions = {Partition(topic.name, n) for topic in topics for n in topic.partitions}
+    partitions = partitions_of(topics[name] for name in names)
     asked = {each: pipeline.catalogue.log(each) for each in partitions}
-    ends: dict[Partition, Log] = {each: answer(future) for each, future in asked.items()}
+    logs: dict[Partition, Log] = {each: answer(future) for each, future in asked.items()}
     rows = [
         judge_import(
             each,
             found.get(each),
-            ends.get(each),
+            logs.get(each),
             stored_offset(pipeline.store, each),
             pipeline.name,
             allow_loss=request.allow_loss,
         )
-        for each in sorted(partitions | set(found))
+        for each in sorted({*partitions, *found})
     ]
     pause(request.watch_seconds)
     moved = _moved(found, read_offsets(tree, request.layout, request.path, names))
@@ -243,9 +220,9 @@ def import_offsets(
         ]
     if moved:
         raise StormStillRuns(moved)
-    if _refused(rows) and not request.partial:
+    if refused(rows) and not request.partial:
         return rows
-    return _write(pipeline.store, rows)
+    return write_in_turn(rows, lambda row: _begin(pipeline.store, row))
 
 
 def judge_import(
@@ -263,35 +240,27 @@ def judge_import(
     An offset outside [log start, log end] is refused. `allow_loss` lets one below the start
     through as it stands: the run then applies `on_data_loss`, which counts what is gone.
     """
-    outcome, note = _verdict(storm, log, stored, topology_id, allow_loss=allow_loss)
+    outcome = "refused"
+    if isinstance(storm, StormUnreadable):
+        note = str(storm)
+    elif storm is None:
+        outcome = "no_storm_node"
+        note = f"Storm holds no offset for it; {_without_storm(stored)}"
+    elif log is None:
+        note = f"{storm.path} is of a partition that the topic does not have"
+    elif isinstance(stored, StoreError):
+        note = str(stored)
+    elif stored is None:
+        outcome, note = _against_log(storm, log, allow_loss=allow_loss)
+    elif stored.topology_id != topology_id:
+        note = f"topology '{stored.topology_id}' has stored offset {stored.offset} here"
+    elif stored.offset != storm.offset:
+        note = f"this pipeline has stored offset {stored.offset} already"
+    else:
+        outcome, note = "stored_already", storm.note
     found = storm if isinstance(storm, StormOffset) else None
     before = stored.offset if isinstance(stored, StoredOffset) else None
     return ImportRow(partition, outcome, note, found, log, before)
-
-
-def _refused(rows: Iterable[ImportRow]) -> list[ImportRow]:
-    """Return the rows that keep an import from being complete."""
-    return [row for row in rows if row.outcome in ("refused", "failed")]
-
-
-def _verdict(
-    storm: StormOffset | StormUnreadable | None,
-    log: Log | None,
-    stored: StoredOffset | StoreError | None,
-    topology_id: str,
-    *,
-    allow_loss: bool,
-) -> tuple[Outcome, str]:
-    if isinstance(storm, StormUnreadable):
-        return "refused", str(storm)
-    if storm is None:
-        return "no_storm_node", f"Storm holds no offset for it; {_without_storm(stored)}"
-    if log is None:
-        return "refused", f"{storm.path} is of a partition that the topic does not have"
-    if stored is not None:
-        trouble = _against_stored(storm, stored, topology_id)
-        return ("stored_already", storm.note) if trouble is None else ("refused", trouble)
-    return _against_log(storm, log, allow_loss=allow_loss)
 
 
 def _without_storm(stored: StoredOffset | StoreError | None) -> str:
@@ -302,20 +271,7 @@ def _without_storm(stored: StoredOffset | StoreError | None) -> str:
     return f"a run goes on at the stored offset {stored.offset}"
 
 
-def _against_stored(
-    storm: StormOffset, stored: StoredOffset | StoreError, topology_id: str
-) -> str | None:
-    """Return the conflict with the offset that is stored already; None if it is the same."""
-    if isinstance(stored, StoreError):
-        return str(stored)
-    if stored.topology_id != topology_id:
-        return f"topology '{stored.topology_id}' has stored offset {stored.offset} here"
-    if stored.offset != storm.offset:
-        return f"this pipeline has stored offset {stored.offset} already"
-    return None
-
-
-def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[Outcome, str]:
+def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[str, str]:
     if storm.offset > log.end:
         return "refused", (
             f"offset {storm.offset} of {storm.path} is {storm.offset - log.end} above the log's "
@@ -332,24 +288,16 @@ def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[Out
     return "refused", f"{gone}; --allow-loss imports it, and on_data_loss then decides"
 
 
-def _chosen(sources: "Sequence[Source]", topic: str | None) -> "Sequence[Source]":
+def _chosen(topology: "Topology", topic: str | None) -> "Sequence[Source]":
     """Return the chosen sources; `topic` may be one's name, or match one that is a pattern."""
     if topic is None:
-        return sources
-    meant = [
-        source
-        for source in sources
-        if (
-            source.topic == topic
-            if isinstance(source.topic, str)
-            else source.topic.fullmatch(topic)
-        )
-    ]
-    if not meant:
-        names = ", ".join(source.label for source in sources)
+        return topology.sources
+    try:
+        return [topology.source_of(topic)]
+    except KeyError:
+        names = ", ".join(source.label for source in topology.sources)
         message = f"the topology does not read '{topic}', but {names}"
-        raise typer.BadParameter(message, param_hint="--topic")
-    return meant
+        raise typer.BadParameter(message, param_hint="--topic") from None
 
 
 def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperStore":
@@ -365,60 +313,47 @@ def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperStore":
 
 def _moved(first: Found, second: Found) -> list[Partition]:
     """Return the partitions whose nodes differ between two readings."""
-    return [
-        partition
-        for partition in sorted(set(first) | set(second))
-        if _what(first.get(partition)) != _what(second.get(partition))
-    ]
+
+    def comparable(found: Found, partition: Partition) -> StormOffset | str | None:
+        node = found.get(partition)
+        return str(node) if isinstance(node, StormUnreadable) else node
+
+    every = sorted({*first, *second})
+    return [each for each in every if comparable(first, each) != comparable(second, each)]
 
 
-def _what(found: StormOffset | StormUnreadable | None) -> StormOffset | str | None:
-    return str(found) if isinstance(found, StormUnreadable) else found
-
-
-def _write(store: OffsetStore, rows: Sequence[ImportRow]) -> list[ImportRow]:
-    """Store one after the other, and read each back; the first that fails ends it."""
-    written: list[ImportRow] = []
-    for row in rows:
-        if row.outcome != "to_import" or any(each.outcome == "failed" for each in written):
-            written.append(row)
-            continue
-        try:
-            position = _begin(store, row)
-        except PartitionError as error:
-            written.append(replace(row, outcome="failed", note=describe(error)))
-        else:
-            written.append(replace(row, outcome="imported"))
-            log.info(
-                "storm_offset_imported",
-                partition=str(row.partition),
-                offset=position.offset,
-                topic_id=position.topic_id,
-                node=row.storm.path if row.storm else "",
-            )
-    return written
-
-
-def _begin(store: OffsetStore, row: ImportRow) -> Position:
-    """Store a row's position as a partition's first. Raises what the store raises."""
+def _begin(store: OffsetStore, row: ImportRow) -> ImportRow:
+    """Store a row's position as a partition's first, and read it back. Raises as the store."""
     if row.storm is None or row.log is None:
         raise AssertionError(row.outcome)
-    position = Position(row.storm.offset, None, row.log.topic_id)
-    claim = claimed(store, row.partition, "a first offset")
+    partition, offset, topic_id = row.partition, row.storm.offset, row.log.topic_id
+    position = Position(offset, None, topic_id)
+    claim = claimed(store, partition, "a first offset")
     if claim.stored is not None:
-        raise StoreConflict(str(row.partition), f"offset {claim.stored.offset}, just stored")
-    done(store.begin(row.partition, position), "a first offset")
-    back = store.load(row.partition)
+        raise StoreConflict(str(partition), f"offset {claim.stored.offset}, just stored")
+    done(store.begin(partition, position), "a first offset")
+    back = store.load(partition)
     if back is None or back.position != position:
-        raise StoreError(f"{row.partition}: {position} was stored, and {back} is read back")
-    return position
+        raise StoreError(f"{partition}: {position} was stored, and {back} is read back")
+    log.info(
+        "storm_offset_imported",
+        partition=str(partition),
+        offset=offset,
+        topic_id=topic_id,
+        node=row.storm.path,
+    )
+    return replace(row, outcome="imported")
 
 
 def show_imports(
     console: Console, rows: Sequence[ImportRow], request: ImportRequest, place: str
 ) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
-    words = {**_WORDS, "to_import": "would be imported"} if request.dry_run else _WORDS
+    words: Mapping[str, str] = {
+        "to_import": "would be imported" if request.dry_run else "not imported",
+        "stored_already": "stored already",
+        "no_storm_node": "no Storm node",
+    }
     columns = ("partition", ">storm", ">log start", ">log end", ">lag", "what happens")
     cells = (
         (
@@ -427,7 +362,7 @@ def show_imports(
             row.log.start if row.log else None,
             row.log.end if row.log else None,
             row.lag,
-            words[row.outcome],
+            words.get(row.outcome, row.outcome),
         )
         for row in rows
     )

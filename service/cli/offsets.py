@@ -7,7 +7,7 @@ whoever has the partition is fenced: a replica releases it, and opens it anew wh
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import structlog
 import typer
@@ -21,7 +21,6 @@ from service.cli.common import (
     ConfigPath,
     DryRun,
     Json,
-    OpenPipeline,
     Target,
     Why,
     answer,
@@ -33,6 +32,7 @@ from service.cli.common import (
     load_topology,
     now_ms,
     opened_pipeline,
+    partitions_of,
     print_json,
     print_lines,
     stored_offset,
@@ -43,17 +43,18 @@ from service.cli.common import (
 from service.cli.control import OffsetChange, ReplicaNodes, replica_nodes
 from service.errors import ServiceError
 
+if TYPE_CHECKING:
+    from service.wiring import Parts
+
 log = structlog.get_logger()
 offsets_app = typer.Typer(
     help="Move committed offsets, or import those of a Storm topology.", no_args_is_help=True
 )
 
 Goals: TypeAlias = Mapping[Partition, StartFrom]
-Outcome: TypeAlias = Literal["moved", "to_move", "refused", "failed"]
 
 _PLACE = "TOPIC:PARTITION=OFFSET"
 _PLACE_FORM = re.compile(r"(.+):(\d{1,9})=(\d{1,18})")
-_WORDS = {"moved": "moved", "to_move": "not moved", "refused": "refused", "failed": "failed"}
 
 
 class StillConsumed(ServiceError):
@@ -72,6 +73,39 @@ class NotMoved(ServiceError):
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """One partition, what becomes of it, and why."""
+
+    partition: Partition
+    outcome: str  # "to_…" until it is written; "refused" or "failed" if it is not
+    note: str
+
+
+Row = TypeVar("Row", bound=OffsetRow)
+
+
+def refused(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that keep a command from being complete."""
+    return [row for row in rows if row.outcome in ("refused", "failed")]
+
+
+def write_in_turn(rows: Iterable[Row], write: Callable[[Row], Row]) -> list[Row]:
+    """Write the rows that are to be written, one after the other; the first that fails ends it."""
+    written: list[Row] = []
+    is_over = False
+    for row in rows:
+        result = row
+        if row.outcome.startswith("to_") and not is_over:
+            try:
+                result = write(row)
+            except PartitionError as error:
+                result = replace(row, outcome="failed", note=describe(error))
+            is_over = result.outcome == "failed"
+        written.append(result)
+    return written
+
+
+@dataclass(frozen=True, slots=True)
 class MoveRequest:
     """An operator's request; `goals` chooses among the topics that the topology reads."""
 
@@ -83,15 +117,20 @@ class MoveRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRow:
-    """One partition, what becomes of it, and why."""
-
-    partition: Partition
-    outcome: Outcome
-    note: str
+class MoveRow(OffsetRow):
     log: Log
     to: int
     before: int | None  # what is stored; None: nothing is, or it cannot be read
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "outcome": self.outcome,
+            "note": self.note,
+            "from": self.before,
+            "to": self.to,
+            "log_start": self.log.start,
+            "log_end": self.log.end,
+        }
 
 
 @offsets_app.command("set")
@@ -169,7 +208,7 @@ def _move(target: str, config: ConfigPath, request: MoveRequest, *, as_json: boo
         opened_pipeline(topology, settings) as pipeline,
     ):
         rows, reason = move_offsets(pipeline, nodes, request)
-    moved = sum(row.outcome == "moved" for row in rows)
+    moved, bad = sum(row.outcome == "moved" for row in rows), len(refused(rows))
     if as_json:
         print_json(
             {
@@ -178,29 +217,19 @@ def _move(target: str, config: ConfigPath, request: MoveRequest, *, as_json: boo
                 "by": request.by,
                 "why": request.why,
                 "moved": moved,
-                "refused": len(_refused(rows)),
+                "refused": bad,
                 "consumed": reason,
-                "partitions": {
-                    str(row.partition): {
-                        "outcome": row.outcome,
-                        "note": row.note,
-                        "from": row.before,
-                        "to": row.to,
-                        "log_start": row.log.start,
-                        "log_end": row.log.end,
-                    }
-                    for row in rows
-                },
+                "partitions": {str(row.partition): row.as_json() for row in rows},
             }
         )
     else:
         show_moves(answers(), rows, request, reason)
-    if _refused(rows):
-        raise NotMoved(len(_refused(rows)), len(rows), moved)
+    if bad:
+        raise NotMoved(bad, len(rows), moved)
 
 
 def move_offsets(
-    pipeline: OpenPipeline, nodes: ReplicaNodes, request: MoveRequest
+    pipeline: "Parts", nodes: ReplicaNodes, request: MoveRequest
 ) -> tuple[list[MoveRow], str | None]:
     """Read all, judge all, then move: all or nothing, but for what fails while it is written.
 
@@ -211,8 +240,8 @@ def move_offsets(
     if reason is not None and not request.dry_run:
         raise StillConsumed(reason)
     nodes.changes()  # what could not be recorded is not moved
-    sources, catalogue = pipeline.topology.sources, pipeline.catalogue
-    topics = {each.name: each for one in sources for each in topics_of(one, catalogue)}
+    sources, catalogue, store = pipeline.topology.sources, pipeline.catalogue, pipeline.store
+    topics = topics_of(sources, catalogue)
     if not topics:  # patterns only
         raise TopicMissing(", ".join(one.label for one in sources))
     goals = request.goals(topics)
@@ -227,15 +256,27 @@ def move_offsets(
             each,
             goals[each],
             answer(found),
-            stored_offset(pipeline.store, each),
+            stored_offset(store, each),
             nodes.pipeline,
             exactly_once=exactly_once,
         )
         for each, found in asked.items()
     ]
-    if request.dry_run or _refused(rows):
+    if request.dry_run or refused(rows):
         return rows, reason
-    return _write(pipeline, nodes, request, rows, topics), reason
+
+    def write(row: MoveRow) -> MoveRow:
+        before = _store(pipeline, request, row, len(topics[row.partition.topic].partitions))
+        row = replace(row, outcome="moved", before=row.before if before is None else before)
+        by, at_ms, why = request.by, request.at_ms, request.why
+        try:
+            nodes.record(OffsetChange(at_ms, by, why, str(row.partition), row.before, row.to))
+        except PartitionError as error:
+            reason = f"moved, but who and why could not be kept: {describe(error)}"
+            return replace(row, outcome="failed", note=reason)
+        return row
+
+    return write_in_turn(rows, write), reason
 
 
 def judge_move(
@@ -249,93 +290,53 @@ def judge_move(
 ) -> MoveRow:
     """Decide about one partition. An offset outside [log start, log end] is always refused."""
     to = _offset(goal, log)
-    before = stored.offset if isinstance(stored, StoredOffset) else None
-    row = MoveRow(partition, "to_move", "", log, to, before)
+    outcome = "refused"
     if not log.start <= to <= log.end:
-        return replace(
-            row, outcome="refused", note=f"the log holds {log.start} to {log.end}, not offset {to}"
-        )
-    if isinstance(stored, StoreCorrupt) and not exactly_once:
-        return replace(row, outcome="to_move", note=f"{stored}; it is replaced")
-    if isinstance(stored, StoreError):
-        return replace(row, outcome="refused", note=str(stored))
-    if stored is None:
-        return replace(row, outcome="to_move", note="nothing is stored; it is begun there")
-    if stored.topology_id != pipeline:
+        note = f"the log holds {log.start} to {log.end}, not offset {to}"
+    elif isinstance(stored, StoreCorrupt) and not exactly_once:
+        outcome, note = "to_move", f"{stored}; it is replaced"
+    elif isinstance(stored, StoreError):
+        note = str(stored)
+    elif stored is None:
+        outcome, note = "to_move", "nothing is stored; it is begun there"
+    elif stored.topology_id != pipeline:
         found = f"topology '{stored.topology_id}' stored its offset, not '{pipeline}'"
-        return replace(row, outcome="refused", note=f"{found}; use another [pipeline] name")
-    trouble = still_open(stored)
-    return row if trouble is None else replace(row, outcome="refused", note=trouble)
+        note = f"{found}; use another [pipeline] name"
+    else:
+        note = still_open(stored)
+        outcome = "refused" if note else "to_move"
+    before = stored.offset if isinstance(stored, StoredOffset) else None
+    return MoveRow(partition, outcome, note, log, to, before)
 
 
-def still_open(stored: StoredOffset) -> str | None:
-    """Return which open transactions a move would lose; None if there are none."""
+def still_open(stored: StoredOffset) -> str:
+    """Return which open transactions a move would lose; nothing if there are none."""
     opened = stored.transactions.open if stored.transactions else ()
     if not opened:
-        return None
+        return ""
     txids = ", ".join(str(each.txid) for each in opened)
     return f"transactions are open ({txids}): let a replica finish them, then move it"
 
 
-def _refused(rows: Iterable[MoveRow]) -> list[MoveRow]:
-    """Return the rows that keep a move from being complete."""
-    return [row for row in rows if row.outcome in ("refused", "failed")]
-
-
-def _write(
-    pipeline: OpenPipeline,
-    nodes: ReplicaNodes,
-    request: MoveRequest,
-    rows: Sequence[MoveRow],
-    topics: Mapping[str, Topic],
-) -> list[MoveRow]:
-    """Move one after the other, and record each; the first that fails ends it."""
-    written: list[MoveRow] = []
-    for row in rows:
-        if any(each.outcome == "failed" for each in written):
-            written.append(row)
-            continue
-        try:
-            before = _store(pipeline, request, row, len(topics[row.partition.topic].partitions))
-        except PartitionError as error:
-            written.append(replace(row, outcome="failed", note=describe(error)))
-            continue
-        moved = replace(row, outcome="moved", before=row.before if before is None else before)
-        change = OffsetChange(
-            request.at_ms, request.by, request.why, str(row.partition), moved.before, row.to
-        )
-        try:
-            nodes.record(change)
-        except PartitionError as error:
-            reason = f"moved, but who and why could not be kept: {describe(error)}"
-            moved = replace(moved, outcome="failed", note=reason)
-        written.append(moved)
-    return written
-
-
-def _store(
-    pipeline: OpenPipeline, request: MoveRequest, row: MoveRow, partitions: int
-) -> int | None:
+def _store(pipeline: "Parts", request: MoveRequest, row: MoveRow, partitions: int) -> int | None:
     """Store a row's position; return what was stored until then. Raises what the store does."""
     partition, reason = row.partition, f"{request.by}: {request.why}"
     # Of no record's epoch: the leader's shows a later cut of the log, too.
     position = Position(row.to, row.log.leader_epoch, row.log.topic_id)
     stored: StoredOffset | None = None
     try:
-        claim = claimed(pipeline.store, partition, "a move")
+        stored = claimed(pipeline.store, partition, "a move").stored
     except (StoreMissing, StoreCorrupt):
         if pipeline.topology.reliability == "exactly-once":  # the count of transactions is lost
             raise
     else:
-        stored = claim.stored
         if stored is None:
             done(pipeline.store.begin(partition, position, partitions), "a move")
             log.info(
                 "offset_moved", partition=str(partition), before=None, offset=row.to, reason=reason
             )
             return None
-    trouble = still_open(stored) if stored else None
-    if trouble is not None:  # opened since it was judged
+    if stored is not None and (trouble := still_open(stored)):  # opened since it was judged
         raise StoreError(trouble)
     # The count of transactions goes on: the sinks have it, too.
     kept = replace(stored.transactions, open=()) if stored and stored.transactions else None
@@ -372,7 +373,7 @@ def parse_to(text: str) -> StartFrom:
 
 def check_are_read(asked: Collection[Partition], topics: Mapping[str, Topic]) -> None:
     """Raise typer.BadParameter, naming those that there are, unless all of them are read."""
-    there = _partitions(topics.values())
+    there = set(partitions_of(topics.values()))
     for partition in asked:
         if partition not in there:
             message = f"the topology does not read {partition}, but {_named(there)}"
@@ -392,7 +393,7 @@ def chosen(
     if numbers and topic is None and len(topics) > 1:
         message = f"of which topic? --topic is needed: {', '.join(sorted(topics))}"
         raise typer.BadParameter(message, param_hint="--partition")
-    there = _partitions(each for name, each in topics.items() if topic in (None, name))
+    there = partitions_of(each for name, each in topics.items() if topic in (None, name))
     if not numbers:
         return sorted(there)
     missing = sorted(set(numbers) - {each.number for each in there})
@@ -424,10 +425,6 @@ def _offset(goal: StartFrom, log: Log) -> int:
     return log.start if goal == "earliest" else log.end
 
 
-def _partitions(topics: Iterable[Topic]) -> set[Partition]:
-    return {Partition(topic.name, number) for topic in topics for number in topic.partitions}
-
-
 def _named(partitions: Collection[Partition]) -> str:
     found = sorted(by_topic(partitions).items())
     return ", ".join(f"{topic} {numbers}" for topic, numbers in found) or "none"
@@ -437,7 +434,7 @@ def show_moves(
     console: Console, rows: Sequence[MoveRow], request: MoveRequest, reason: str | None
 ) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
-    words = {**_WORDS, "to_move": "would be moved"} if request.dry_run else _WORDS
+    words = {"to_move": "would be moved" if request.dry_run else "not moved"}
     columns = ("partition", ">from", ">to", ">log start", ">log end", "what happens")
     cells = (
         (
@@ -446,7 +443,7 @@ def show_moves(
             row.to,
             row.log.start,
             row.log.end,
-            words[row.outcome],
+            words.get(row.outcome, row.outcome),
         )
         for row in rows
     )

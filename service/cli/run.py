@@ -5,17 +5,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from service.cli.common import (
     ConfigPath,
@@ -147,19 +145,15 @@ def dev_up(
     try:
         with embedded(state_dir) as servers:
             servers.ensure_topics(topic or [])
+            kafka, zookeeper = servers.kafka.address, servers.zookeeper.address
             if as_json:
-                print_json(
-                    {
-                        "kafka": servers.kafka.address,
-                        "zookeeper": servers.zookeeper.address,
-                        "state_dir": str(state_dir.absolute()),
-                    }
-                )
+                place = str(state_dir.absolute())
+                print_json({"kafka": kafka, "zookeeper": zookeeper, "state_dir": place})
             else:
                 sys.stdout.write(
                     "Kafka and ZooKeeper are up. For service.toml:\n\n"
-                    f'[kafka]\n"bootstrap.servers" = "{servers.kafka.address}"\n\n'
-                    f'[zookeeper]\nhosts = "{servers.zookeeper.address}"\n\n'
+                    f'[kafka]\n"bootstrap.servers" = "{kafka}"\n\n'
+                    f'[zookeeper]\nhosts = "{zookeeper}"\n\n'
                     f"Their data is in {state_dir}. Ctrl-C stops them.\n"
                 )
             sys.stdout.flush()
@@ -204,27 +198,19 @@ def embedded(state_dir: Path, progress: "JarProgress | None" = None) -> Iterator
 
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper")
     kafka = EmbeddedKafka(state_dir / "kafka", progress=progress)
-    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
-        try:
-            zookeeper.open()
-            kafka.open()
-            yield Servers(kafka, zookeeper)
-        finally:
-            try:
-                kafka.close()
-            finally:
-                zookeeper.close()
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), closing(zookeeper), closing(kafka):
+        zookeeper.open()
+        kafka.open()
+        yield Servers(kafka, zookeeper)
 
 
 @contextmanager
 def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in signals}
+    on_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in signals if on_main}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # nohup's
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
@@ -232,15 +218,11 @@ def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-class RunProgress:
+class RunProgress(Progress):
     """A live line with the records resolved of those known. Shown only on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
@@ -248,23 +230,8 @@ class RunProgress:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
-        self._is_shown = console.is_terminal
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        if self._is_shown:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._is_shown:
-            self._progress.stop()
 
     def jars(self, coordinate: str, done: int, total: int) -> None:
         self.step("fetching jars", done, total, coordinate)
@@ -279,21 +246,13 @@ class RunProgress:
         self.step("records", resolved, snapshot.read + waiting, facts)
 
     def step(self, text: str, done: int = 0, total: int = 0, facts: str = "") -> None:
-        if not self._is_shown:
-            return
-        if self._task is None:
-            self._task = self._progress.add_task(text, total=total, facts=facts)
-        self._progress.update(
-            self._task, description=text, completed=done, total=total, facts=facts
-        )
+        task = self.task_ids[0] if self.task_ids else self.add_task(text, total=total, facts=facts)
+        self.update(task, description=text, completed=done, total=total, facts=facts)
 
 
 def show_summary(console: Console, summary: "RunSummary") -> None:
     """Print a run summary as tables."""
-    totals = Table(title="Where every record is", show_header=False, title_justify="left")
-    totals.add_column()
-    totals.add_column(justify="right")
-    for label, value in (
+    totals = (
         ("records read", summary.read),
         ("  in the sinks", summary.written),
         ("  filtered", summary.filtered),
@@ -302,9 +261,10 @@ def show_summary(console: Console, summary: "RunSummary") -> None:
         ("rows written", summary.rows),
         ("retries", summary.retried),
         ("records/s", round(summary.records_per_second)),
-    ):
-        totals.add_row(label, f"{value:,}")
-    console.print(totals)
+    )
+    table = table_of(("", ">"), totals, "Where every record is")
+    table.show_header = False
+    console.print(table)
     partitions = sorted(summary.partitions.items())
     rows = ((name, part.committed, part.log_end, part.lag) for name, part in partitions)
     columns = ("partition", ">committed", ">log end", ">lag")

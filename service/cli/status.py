@@ -6,11 +6,11 @@ too; nothing is fenced and no row is written, so a service may run meanwhile.
 
 import http.client
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
@@ -26,7 +26,6 @@ from partition.replicas.plan import Control, Member, Plan, leader_of
 from service.cli.common import (
     ConfigPath,
     Json,
-    OpenPipeline,
     Target,
     answer,
     answers,
@@ -40,14 +39,9 @@ from service.cli.common import (
     print_json,
     stored_offset,
     table_of,
+    topics_of,
 )
-from service.cli.control import (
-    OffsetChange,
-    ReplicaNodes,
-    control_facts,
-    control_lines,
-    replica_nodes,
-)
+from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks
 from service.errors import SinksFailed
 
@@ -55,6 +49,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from service.config.settings import HttpConfig
+    from service.wiring import Parts
     from topology.sink import Committed
 
 status_app = typer.Typer()
@@ -62,7 +57,10 @@ status_app = typer.Typer()
 _CHANGES_SHOWN = 3
 _LEAST_ROWS = 5
 _LINES_BESIDE = 20  # frames, titles and notes
-_COMPLETED_METRIC = "headrace_partition_last_completed_offset{"
+_COMPLETED = re.compile(
+    r'^headrace_partition_last_completed_offset\{partition="(\d+)",topic="(.+)"\} (\S+)$',
+    re.MULTILINE,
+)
 _SCRAPE_SECONDS = 2.0
 
 
@@ -134,11 +132,19 @@ class PartitionRow:
     restart: Restart | None = None  # None: not known
 
     @property
+    def committed(self) -> int | None:
+        return self.stored.offset if self.stored else None
+
+    @property
+    def epoch(self) -> int | None:
+        return self.stored.epoch if self.stored else None
+
+    @property
     def lag(self) -> int | None:
         """Offsets from what is committed, or else the log's start, to the log's end."""
         if self.log is None:
             return None
-        return self.log.end - (self.log.start if self.stored is None else self.stored.offset)
+        return self.log.end - (self.log.start if self.committed is None else self.committed)
 
     @property
     def open(self) -> tuple[OpenTransaction, ...]:
@@ -146,8 +152,7 @@ class PartitionRow:
         stored = self.stored
         return stored.transactions.open if stored and stored.transactions else ()
 
-    def having(self, txid: int) -> list[str]:
-        """Return the sinks that have committed a transaction."""
+    def sinks_with(self, txid: int) -> list[str]:
         return [name for name, found in self.sinks.items() if found.txid >= txid]
 
     def as_json(self) -> dict[str, Any]:
@@ -156,8 +161,8 @@ class PartitionRow:
         return {
             "owner": self.owner,
             "state": self.state,
-            "epoch": stored.epoch if stored else None,
-            "committed": stored.offset if stored else None,
+            "epoch": self.epoch,
+            "committed": self.committed,
             "last_completed": self.completed,
             "log_start": log.start if log else None,
             "log_end": log.end if log else None,
@@ -165,25 +170,25 @@ class PartitionRow:
             "kind": transactions.kind if transactions else None,
             "committed_txid": committed_txid(stored),
             "open_txids": [each.txid for each in self.open],
-            "open": [
-                {
-                    "txid": each.txid,
-                    "attempt": each.attempt,
-                    "first": each.range.first,
-                    "end": each.range.end,
-                    "state": "sealed" if each.range.is_sealed else "planned",
-                    "records": each.range.count,
-                    "digest": each.range.digest,
-                    "sinks": self.having(each.txid),
-                }
-                for each in self.open
-            ],
+            "open": [self._transaction(each) for each in self.open],
             "sinks": {
                 name: {"epoch": found.epoch, "txid": found.txid}
                 for name, found in self.sinks.items()
             },
             "restart": msgspec.to_builtins(self.restart),
             "note": self.note,
+        }
+
+    def _transaction(self, each: OpenTransaction) -> dict[str, Any]:
+        return {
+            "txid": each.txid,
+            "attempt": each.attempt,
+            "first": each.range.first,
+            "end": each.range.end,
+            "state": "sealed" if each.range.is_sealed else "planned",
+            "records": each.range.count,
+            "digest": each.range.digest,
+            "sinks": self.sinks_with(each.txid),
         }
 
 
@@ -214,7 +219,7 @@ class Status:
             "place": self.path,
             "leader": self.leader,
             "plan": {"number": plan.number, "leader": plan.leader} if plan else None,
-            **control_facts(self.control),
+            **msgspec.to_builtins(self.control),
             "replicas": {
                 each.name: {
                     "leads": each.name == self.leader,
@@ -240,7 +245,7 @@ class Status:
 
 
 def read_status(
-    pipeline: OpenPipeline,
+    pipeline: "Parts",
     nodes: ReplicaNodes,
     completed: Mapping[Partition, int] | None = None,
     sinks: OpenSinks | None = None,
@@ -301,19 +306,17 @@ def total_lag(rows: Iterable[PartitionRow], holder: Member | None = None) -> int
     return sum(known) if len(known) == len(lags) else None
 
 
-def _logs(
-    pipeline: OpenPipeline,
-) -> tuple[Mapping[Partition, Log | None], KafkaError | None]:
+def _logs(pipeline: "Parts") -> tuple[Mapping[Partition, Log | None], KafkaError | None]:
     """Return the logs of all partitions that the topology reads, and why some are not known."""
     try:
-        partitions = partitions_of(pipeline.topology, pipeline.catalogue)
+        topics = topics_of(pipeline.topology.sources, pipeline.catalogue)
     except KafkaError as error:
         return {}, error
+    # All at once: the catalogue asks for them together.
+    asked = {each: pipeline.catalogue.log(each) for each in partitions_of(topics.values())}
     logs: dict[Partition, Log | None] = {}
     trouble = None
-    # All at once: the catalogue asks for them together.
-    asked = [(partition, pipeline.catalogue.log(partition)) for partition in partitions]
-    for partition, log in asked:
+    for partition, log in asked.items():
         try:
             logs[partition] = answer(log)
         except KafkaError as error:
@@ -331,20 +334,13 @@ def last_completed(http_config: "HttpConfig") -> dict[Partition, int]:
     )
     try:
         connection.request("GET", "/metrics")
-        response = connection.getresponse()
-        text = response.read().decode() if response.status == HTTPStatus.OK else ""
+        text = connection.getresponse().read().decode()
     except (OSError, http.client.HTTPException, UnicodeDecodeError):
         return {}  # no service, or another one
     finally:
         connection.close()
-    found: dict[Partition, int] = {}
-    for line in text.splitlines():
-        if line.startswith(_COMPLETED_METRIC):
-            labels, value = line.removeprefix(_COMPLETED_METRIC).rsplit("} ", 1)
-            named = dict(label.split("=", 1) for label in labels.split(","))
-            topic, number = named["topic"].strip('"'), int(named["partition"].strip('"'))
-            found[Partition(topic, number)] = int(float(value))
-    return found
+    found = _COMPLETED.findall(text)
+    return {Partition(topic, int(number)): int(float(value)) for number, topic, value in found}
 
 
 def follow(
@@ -404,8 +400,8 @@ def render_status(status: Status, most: int | None = None) -> Group:
 
 def _replicas(status: Status) -> "Table":
     def named(member: Member) -> str:
-        marks = ["leader"] if member.name == status.leader else []
-        marks += ["drained"] if member.name in status.control.drained else []
+        marks = ["leader"] * (member.name == status.leader)
+        marks += ["drained"] * (member.name in status.control.drained)
         return f"{member.name} ({', '.join(marks)})" if marks else member.name
 
     columns = ("replica", "host", "since", ">holds", ">lag", ">plan", "headrace")
@@ -436,17 +432,15 @@ def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> "Table
     columns += [*(f">{name}" for name in names), *(["a restart"] if sinks else [])]
 
     def cells(row: PartitionRow) -> Iterator[str | int | None]:
-        stored, log = row.stored, row.log
         owner = row.owner or "-"
-        yield str(row.partition)
-        yield f"{owner} ({row.state})" if row.state in ("opening", "leaving", "gone") else owner
-        yield stored.epoch if stored else None
-        yield stored.offset if stored else None
+        is_moving = row.state in ("opening", "leaving", "gone")
+        yield from (str(row.partition), f"{owner} ({row.state})" if is_moving else owner)
+        yield from (row.epoch, row.committed)
         if knows_completed:
             yield row.completed
-        yield from (log.start, log.end, row.lag) if log else (None, None, None)
+        yield from (row.log.start, row.log.end, row.lag) if row.log else (None, None, None)
         if is_transactional:
-            yield from (committed_txid(stored), len(row.open))
+            yield from (committed_txid(row.stored), len(row.open))
         yield from (row.sinks[name].txid if name in row.sinks else None for name in names)
         if sinks:
             yield str(row.restart) if row.restart else None
@@ -464,7 +458,7 @@ def _open_transactions(rows: Sequence[PartitionRow]) -> "Table":
             each.range.first,
             each.range.end,
             each.range.count if each.range.is_sealed else "planned",
-            ", ".join(row.having(each.txid)) or ("no sink" if row.sinks else "-"),
+            ", ".join(row.sinks_with(each.txid)) or ("no sink" if row.sinks else "-"),
         )
         for row in rows
         for each in row.open

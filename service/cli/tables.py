@@ -143,6 +143,10 @@ class TableRow:
     note: str = ""
     seconds: float = 0.0
 
+    def as_json(self) -> dict[str, object]:
+        said = {"kind": self.kind, "outcome": self.outcome, "note": self.note}
+        return {**said, **self.result._asdict(), "seconds": round(self.seconds, 3)}
+
 
 @dataclass(frozen=True, slots=True)
 class _Job:
@@ -173,17 +177,7 @@ class _Job:
                 progress.step(f"{self.doing} {step.name}", number, len(steps))
                 rows.append(self._maintain(parts, step, work))
         if self.as_json:
-            facts = {
-                row.sink: {
-                    "kind": row.kind,
-                    "outcome": row.outcome,
-                    "note": row.note,
-                    **row.result._asdict(),
-                    "seconds": round(row.seconds, 3),
-                }
-                for row in rows
-            }
-            print_json({"sinks": facts})
+            print_json({"sinks": {row.sink: row.as_json() for row in rows}})
         else:
             show_rows(answers(), rows)
         failed = [row.sink for row in rows if row.outcome == "failed"]
@@ -217,19 +211,18 @@ def chosen(topology: "Topology", names: Sequence[str]) -> "list[SinkStep]":
     files, or no sink of the topology has.
     """
     steps = topology.sink_steps()
+    kinds = {step.name: _kind(step) for step in steps}
     able = [step.name for step in steps if _has_files(step)]
-    allowed = f"allowed: {', '.join(able) or 'none'}"
     if not able:
-        kinds = ", ".join(f"'{step.name}' is of {_kind(step)}" for step in steps)
-        message = f"no sink of topology '{topology.name}' has a log of its files: {kinds}"
+        found = ", ".join(f"'{name}' is of {kind}" for name, kind in kinds.items())
+        message = f"no sink of topology '{topology.name}' has a log of its files: {found}"
         raise typer.BadParameter(message, param_hint="MODULE:TOPOLOGY")
-    known = {step.name: step for step in steps}
     for name in names:
-        if name not in known:
-            message = f"topology '{topology.name}' has no sink '{name}'; {allowed}"
-            raise typer.BadParameter(message, param_hint="SINK")
         if name not in able:
-            message = f"sink '{name}' ({_kind(known[name])}) has no log of its files; {allowed}"
+            found = f"topology '{topology.name}' has no sink '{name}'"
+            if name in kinds:
+                found = f"sink '{name}' ({kinds[name]}) has no log of its files"
+            message = f"{found}; allowed: {', '.join(able)}"
             raise typer.BadParameter(message, param_hint="SINK")
     return [step for step in steps if not names or step.name in names]
 

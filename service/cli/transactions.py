@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from partition.errors import TransactionError
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, TransactionKind
-from service.cli.common import OpenPipeline, describe
+from service.cli.common import describe
 
 if TYPE_CHECKING:
+    from service.wiring import Parts
     from topology.sink import Committed
 
 _READINGS = 3  # of the store, until it stands still while the sinks are asked
@@ -41,9 +42,9 @@ class OpenSinks:
 
 
 @contextmanager
-def opened_sinks(pipeline: OpenPipeline) -> Iterator[OpenSinks]:
+def opened_sinks(parts: "Parts") -> Iterator[OpenSinks]:
     """Open the sinks of a topology that is exactly-once, as a run would; some may fail."""
-    parts, topology = pipeline.parts, pipeline.topology
+    topology = parts.topology
     is_exact = topology.reliability == "exactly-once"
     found = OpenSinks(topology.reliability, topology.transactions if is_exact else None)
     with ExitStack() as closing:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from headrace import Record, Topology, bolt
@@ -23,7 +24,6 @@ from partition.replicas.heartbeat import (
     replicas_path,
 )
 from partition.replicas.plan import Control, Member, Note, Plan
-from service.cli.common import OpenPipeline
 from service.cli.control import ReplicaNodes
 from service.cli.offsets import MoveRequest, MoveRow, move_offsets
 from service.dead_letters.stored import StoredDeadLetter, read_message
@@ -211,8 +211,9 @@ class World:
         return made
 
     def carry_out(self, request: MoveRequest) -> tuple[list[MoveRow], str | None]:
-        settings: Any = None
-        pipeline = OpenPipeline(self.topology, settings, "tables", self.catalogue, self.store)
+        pipeline: Any = SimpleNamespace(
+            topology=self.topology, name="tables", catalogue=self.catalogue, store=self.store
+        )
         return move_offsets(pipeline, self.nodes.pipeline, request)
 
     def move(

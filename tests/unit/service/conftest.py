@@ -45,7 +45,7 @@ def operated(headrace, service_toml, monkeypatch):
         for module in ("control", "offsets"):
             monkeypatch.setattr(f"service.cli.{module}.whoami", lambda: ME)
             monkeypatch.setattr(f"service.cli.{module}.now_ms", lambda: AT)
-        wired = SimpleNamespace(name="tables", spark=None, **parts)
+        wired = SimpleNamespace(name="tables", topology=topology, spark=None, **parts)
         monkeypatch.setattr("service.wiring.wire", lambda *_: wired)
 
         def given(*words):

@@ -7,13 +7,7 @@ import pytest
 from partition.errors import StoreCorrupt
 from partition.replicas.plan import Control, Note
 from service.cli.common import moment, whoami
-from service.cli.control import (
-    MAX_CHANGES,
-    OffsetChange,
-    changes_path,
-    decode_changes,
-    with_change,
-)
+from service.cli.control import MAX_CHANGES, OffsetChange
 from tests.support.commands import NOTE, TARGET, FileSink, NodesInMemory, topology_of
 from tests.unit.service.conftest import AT, ME
 
@@ -126,24 +120,22 @@ def test_silent_zookeeper_is_one_line_and_exit_code_1(control, nodes):
     assert (code, out, len(err.splitlines())) == (1, "", 1)
 
 
-def test_newest_changes_are_recorded_once_each():
-    path = changes_path("/headrace/tables/@replicas")
-    assert path == "/headrace/tables/@changes"
-    data = None
+def test_newest_changes_are_recorded_once_each(nodes):
     changes = [OffsetChange(at, ME, "x", "t[0]", at - 1, at) for at in range(MAX_CHANGES + 5)]
     for change in changes:
-        data = with_change(path, data, change)
-        assert with_change(path, data, change) == data  # its reply was lost
-    assert decode_changes(path, data) == changes[-MAX_CHANGES:]
-    assert json.loads(data)[0] == {
+        nodes.pipeline.record(change)
+        nodes.pipeline.record(change)  # its reply was lost
+    assert nodes.pipeline.changes() == changes[-MAX_CHANGES:]
+    assert json.loads(nodes.nodes["/headrace/tables/@changes"].data)[0] == {
         "at_ms": 5, "by": ME, "why": "x", "partition": "t[0]", "from": 4, "to": 5,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("data", [b"?", b"{}", b'[{"at_ms": 1}]', b"\xff", b"[" * 10_000])
-def test_unreadable_changes_are_not_overwritten(data):
+def test_unreadable_changes_are_not_overwritten(nodes, data):
+    nodes.put(nodes.pipeline.changes_path, data)
     with pytest.raises(StoreCorrupt, match="/@changes"):
-        with_change("/p/@changes", data, OffsetChange(1, ME, "x", "orders[0]", None, 1))
+        nodes.pipeline.record(OffsetChange(1, ME, "x", "orders[0]", None, 1))
 
 
 def test_moment_is_printed_in_utc():

@@ -16,7 +16,6 @@ from partition.interfaces import StoredOffset
 from partition.memory.ports import MemoryCatalogue
 from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 from partition.replicas.plan import Control, Leaving, Plan
-from service.cli.common import OpenPipeline
 from service.cli.control import OffsetChange
 from service.cli.status import follow, last_completed, owner_and_state, read_status, render_status
 from service.cli.transactions import OpenSinks, Restart, compare, restart_of
@@ -50,7 +49,9 @@ class World:
             self.store.claim(partition).result(0)
             self.store.begin(partition, Position(offset)).result(0)
         self.topology = topology_of([FileSink("a")])
-        self.pipeline = OpenPipeline(self.topology, None, "tables", self.catalogue, self.store)
+        self.pipeline = SimpleNamespace(
+            topology=self.topology, name="tables", catalogue=self.catalogue, store=self.store
+        )
 
     def read(self, **more):
         return read_status(self.pipeline, self.nodes.pipeline, **more)

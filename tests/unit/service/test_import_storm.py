@@ -4,12 +4,14 @@ import io
 import json
 import re
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 import typer
 from rich.console import Console
 
+from headrace import Topology
 from partition.errors import (
     StoreCorrupt,
     StoreError,
@@ -22,7 +24,6 @@ from partition.interfaces import Claimed, Log, StoredOffset, Topic
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
 from partition.storm_offsets import Layout, StormOffset
-from service.cli.common import OpenPipeline
 from service.cli.import_storm import (
     ImportRequest,
     ImportRow,
@@ -113,7 +114,7 @@ class Store:
 
 
 def imported(nodes, store, order=ORDER, kafka=None, sources=None):
-    pipeline = OpenPipeline(None, None, "p", kafka or Kafka(), store)
+    pipeline = SimpleNamespace(name="p", catalogue=kafka or Kafka(), store=store)
     rows = import_offsets(pipeline, nodes, sources or [Source("t")], order, lambda _: None)
     return {str(row.partition): row for row in rows}
 
@@ -195,7 +196,7 @@ def test_dry_run_reports_a_running_storm():
 
 def test_storm_is_watched_for_the_given_time():
     pauses = []
-    pipeline, nodes = OpenPipeline(None, None, "p", Kafka(), Store()), Nodes({0: 1})
+    pipeline, nodes = SimpleNamespace(name="p", catalogue=Kafka(), store=Store()), Nodes({0: 1})
     for order in (ORDER, ImportRequest("core", "/s", watch_seconds=0)):
         import_offsets(pipeline, nodes, [Source("t")], order, pauses.append)
     assert pauses == [3.0, 0]
@@ -223,12 +224,14 @@ def test_silent_store_ends_the_import():
 
 
 def test_topics_are_the_topologys_or_the_named_one():
-    named, pattern = Source("t"), Source(re.compile("w-.*"))
-    assert list(_chosen([named, pattern], None)) == [named, pattern]
-    assert list(_chosen([named, pattern], "t")) == [named]
-    assert list(_chosen([named, pattern], "w-1")) == [pattern]
+    topology = Topology("t")
+    topology.sources += [Source("t"), Source(re.compile("w-.*"))]
+    named, pattern = topology.sources
+    assert list(_chosen(topology, None)) == [named, pattern]
+    assert list(_chosen(topology, "t")) == [named]
+    assert list(_chosen(topology, "w-1")) == [pattern]
     with pytest.raises(typer.BadParameter, match="t, /w-"):
-        _chosen([named, pattern], "other")
+        _chosen(topology, "other")
     kafka = Kafka(names=("w-1", "w-2", "x"))
     order = ImportRequest("core", "/s", topic="w-2")
     assert set(imported(Nodes({0: 1}), Store(), order, kafka, [pattern])) == {
