@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,27 +47,20 @@ class HttpServer:
     """Answers scrapes and probes on its own threads, from snapshots only."""
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        metrics: Metrics,
-        health: HealthCheck,
-        page: StatusPage | None = None,
+        self, host: str, port: int, metrics: Metrics, health: HealthCheck, page: StatusPage
     ) -> None:
         self._host = host
         self._port = port
         self._routes: Routes = {
-            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, metrics.exposition()),
+            path: partial(_found, kind, body) for path, (kind, body) in page_files().items()
+        } | {
+            "/metrics": lambda: _found(CONTENT_TYPE, metrics.exposition()),
             "/health/live": lambda: _verdict(health.live()),
             "/health/startup": lambda: _verdict(health.startup()),
             "/health/ready": lambda: _verdict(health.ready()),
+            "/status.json": lambda: _found("application/json", page.json()),
         }
-        if page is not None:
-            for path, (kind, body) in page_files().items():
-                self._routes[path] = partial(_found, kind, body)
-            self._routes["/status.json"] = lambda: _found("application/json", page.json())
         self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
@@ -84,24 +78,20 @@ class HttpServer:
         except OSError as error:
             reason = error.strerror or str(error)
             raise AddressTaken(self._host, self._port, reason) from error
-        self._thread = threading.Thread(
+        threading.Thread(
             target=self._server.serve_forever,
             args=(_CHECK_SECONDS,),
             name="headrace-http",
             daemon=True,
-        )
-        self._thread.start()
+        ).start()
         log.info("http_listening", host=self._host, port=self.port)
 
     def close(self) -> None:
         """Stop listening. May be called twice."""
         server, self._server = self._server, None
-        thread, self._thread = self._thread, None
         if server is not None:
             server.shutdown()
             server.server_close()
-        if thread is not None:
-            thread.join()
 
 
 class _Server(ThreadingHTTPServer):
@@ -116,12 +106,10 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._since: dict[socket.socket, float] = {}  # in the order they came
-        self._guard = threading.Lock()
+        self._guard = threading.Lock()  # of the connections
         self._spare: int | None = None
-        self._is_closed = False
         self._warned_at = -_WARN_SECONDS
         super().__init__(address, handler)
-        self._keep_spare()
 
     def server_bind(self) -> None:
         """Bind, without asking a name server for our name as the base class does."""
@@ -139,54 +127,44 @@ class _Server(ThreadingHTTPServer):
             if now - self._warned_at >= _WARN_SECONDS:
                 self._warned_at = now
                 log.warning("descriptors_exhausted", error=error.strerror)
-            with self._guard:
-                had_spare = self._free_spare()
-            if not had_spare:
+            if self._spare is None:
                 # The client still waits, so the server would be back at once, and again.
                 time.sleep(_CHECK_SECONDS)
-                self._keep_spare()
                 raise
+            self._free_spare()
             return super().get_request()
 
-    def _keep_spare(self) -> None:
-        with self._guard, suppress(OSError):  # there is none now
-            if self._spare is None and not self._is_closed:
-                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def _free_spare(self) -> bool:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            os.close(spare)
-        return spare is not None
-
-    def server_close(self) -> None:
-        super().server_close()
-        with self._guard:
-            self._is_closed = True
-            self._free_spare()
-
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Note a connection; above the limit the oldest one goes."""
         with self._guard:
             self._since[request] = time.monotonic()
-            crowd = list(self._since)[:-MOST_CONNECTIONS]
-        for oldest in crowd:
-            _cut(oldest)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         with self._guard:
             self._since.pop(request, None)
         super().shutdown_request(request)
-        self._keep_spare()
 
     def service_actions(self) -> None:
-        """Cut off what takes too long; called every `_CHECK_SECONDS`."""
+        """Cut off who takes too long; called behind each request, and every `_CHECK_SECONDS`."""
+        if self._spare is None:
+            with suppress(OSError):  # there is none now
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         longest_ago = time.monotonic() - REQUEST_SECONDS
         with self._guard:
-            late = [each for each, since in self._since.items() if since < longest_ago]
-        for each in late:
-            _cut(each)
+            clients = list(self._since.items())
+        late = [client for client, since in clients if since < longest_ago]
+        for each in {*late, *(client for client, _ in clients[:-MOST_CONNECTIONS])}:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads or writes it
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._free_spare()
+
+    def _free_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            os.close(spare)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay quiet: clients go away as they please."""
@@ -234,10 +212,4 @@ def _found(kind: str, body: bytes) -> Answer:
 
 def _verdict(health: Health) -> Answer:
     status = HTTPStatus.OK if health.ok else HTTPStatus.SERVICE_UNAVAILABLE
-    body = json.dumps({"ok": health.ok, "problems": health.problems}) + "\n"
-    return status, "application/json", mask(body).encode()
-
-
-def _cut(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads or writes it
+    return status, "application/json", mask(json.dumps(asdict(health)) + "\n").encode()

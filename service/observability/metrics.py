@@ -21,12 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from partition.manager import PartitionStatistics
-from service.observability.snapshot import (
-    SinkStatistics,
-    Snapshot,
-    SparkStatistics,
-    TraceStatistics,
-)
+from service.observability.snapshot import SinkStatistics, Snapshot
 from service.pipeline.reference_tables import ReferenceStatistics
 from topology.monitoring import BOUNDS, Distribution
 from topology.workers.runners import RunnerStatistics
@@ -51,18 +46,16 @@ class Metric:
     distributions: Callable[[Snapshot], Distributions] = lambda _snapshot: []
 
 
-def _total(read: Callable[[Snapshot], float]) -> Callable[[Snapshot], Samples]:
-    return lambda snapshot: [((), float(read(snapshot)))]
-
-
-def _per_partition(read: Callable[[PartitionStatistics], float]) -> Callable[[Snapshot], Samples]:
+def _total(read: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Samples]:
+    """One sample, if the figure is known."""
     return lambda snapshot: [
-        ((part.partition.topic, str(part.partition.number)), float(read(part)))
-        for part in snapshot.partitions
+        ((), float(figure)) for figure in [read(snapshot)] if figure is not None
     ]
 
 
-def _known(read: Callable[[PartitionStatistics], float | None]) -> Callable[[Snapshot], Samples]:
+def _per_partition(
+    read: Callable[[PartitionStatistics], float | None],
+) -> Callable[[Snapshot], Samples]:
     """One sample for each partition of which the figure is known."""
     return lambda snapshot: [
         ((part.partition.topic, str(part.partition.number)), float(figure))
@@ -93,16 +86,6 @@ def _per_sink(read: Callable[[SinkStatistics], float]) -> Callable[[Snapshot], S
 
 def _failing_seconds(since: float | None, snapshot: Snapshot) -> float:
     return 0.0 if since is None else max(0.0, snapshot.taken_at - since)
-
-
-def _of_spark(read: Callable[[SparkStatistics], float]) -> Callable[[Snapshot], Samples]:
-    """One sample, if there is a Spark."""
-    return lambda s: [] if s.spark is None else [((), float(read(s.spark)))]
-
-
-def _of_traces(read: Callable[[TraceStatistics], int]) -> Callable[[Snapshot], Samples]:
-    """One sample where records are traced."""
-    return lambda s: [] if s.traces is None else [((), float(read(s.traces)))]
 
 
 def _per_reference(
@@ -170,22 +153,22 @@ CATALOGUE: tuple[Metric, ...] = (
            _per_partition(lambda p: p.lag)),
     Metric("headrace_partition_open_transactions", "gauge",
            "Transactions that are recorded and not committed in every sink (exactly once).",
-           _PARTITION, _known(lambda p: p.open_transactions)),
+           _PARTITION, _per_partition(lambda p: p.open_transactions)),
     Metric("headrace_partition_committed_transactions", "gauge",
            "The last txid that every sink has committed, so how many ever (exactly once).",
-           _PARTITION, _known(lambda p: p.committed_txid)),
+           _PARTITION, _per_partition(lambda p: p.committed_txid)),
     Metric("headrace_partition_log_start_offset", "gauge",
            "The log's first offset, as the client last heard of it.", _PARTITION,
-           _known(lambda p: p.log_start)),
+           _per_partition(lambda p: p.log_start)),
     Metric("headrace_partition_log_end_offset", "gauge",
            "The next offset to be written, as the client last heard of it.", _PARTITION,
-           _known(lambda p: p.log_end)),
+           _per_partition(lambda p: p.log_end)),
     Metric("headrace_partition_oldest_pending_seconds", "gauge",
            "How long ago the oldest unresolved record was fetched; 0 if none is unresolved.",
            _PARTITION, _per_partition(lambda p: p.oldest_pending_seconds)),
     Metric("headrace_partition_fetch_latency_seconds", "gauge",
            "From the time stamp of the newest record fetched to its arrival here.", _PARTITION,
-           _known(lambda p: p.fetch_latency_seconds)),
+           _per_partition(lambda p: p.fetch_latency_seconds)),
     Metric("headrace_partition_transaction_wait_seconds", "gauge",
            "How long a transaction that a producer has not ended has held readers up; else 0.",
            _PARTITION, _per_partition(lambda p: p.transaction_wait_seconds)),
@@ -318,16 +301,16 @@ CATALOGUE: tuple[Metric, ...] = (
            (), _total(lambda s: s.commit_seconds)),
     Metric("headrace_service_spark_running_state", "gauge",
            "1 while Spark's JVM is there, where one is used.", (),
-           _of_spark(lambda spark: spark.is_running)),
+           _total(lambda s: s.spark.is_running if s.spark else None)),
     Metric("headrace_service_spark_restarts", "counter",
            "Times that Spark's JVM, or the context in it, was started anew.", (),
-           _of_spark(lambda spark: spark.restarts + spark.renewals)),
+           _total(lambda s: s.spark.restarts + s.spark.renewals if s.spark else None)),
     Metric("headrace_service_traced_records", "counter",
            "Records whose way was traced, where tracing is on.", (),
-           _of_traces(lambda traces: traces.traced)),
+           _total(lambda s: s.traces.traced if s.traces else None)),
     Metric("headrace_service_untraced_records", "counter",
            "Records that were to be traced and were not, as too many were at that moment.", (),
-           _of_traces(lambda traces: traces.skipped)),
+           _total(lambda s: s.traces.skipped if s.traces else None)),
     Metric("headrace_service_range_groups_failing_seconds", "gauge",
            "For how long a group of ranges has failed on Spark's executors; 0 while all is well.",
            (), _total(lambda s: _failing_seconds(s.apart.failing_since, s))),
@@ -353,13 +336,13 @@ def figures(snapshot: Snapshot) -> dict[str, float]:
     found: dict[str, float] = {}
     for metric in CATALOGUE:
         name = f"{metric.name}_total" if metric.kind == "counter" else metric.name
-        for values, figure in metric.samples(snapshot):
-            labels = ",".join(f'{k}="{v}"' for k, v in zip(metric.labels, values, strict=True))
-            found[f"{name}{{{labels}}}" if labels else name] = figure
-        for values, spread in metric.distributions(snapshot):
-            labels = ",".join(f'{k}="{v}"' for k, v in zip(metric.labels, values, strict=True))
-            found[f"{name}_count{{{labels}}}"] = float(spread.count)
-            found[f"{name}_sum{{{labels}}}"] = spread.seconds
+        samples = [(name, labels, figure) for labels, figure in metric.samples(snapshot)]
+        for labels, spread in metric.distributions(snapshot):
+            samples.append((f"{name}_count", labels, float(spread.count)))
+            samples.append((f"{name}_sum", labels, spread.seconds))
+        for full, labels, figure in samples:
+            named = ",".join(f'{k}="{v}"' for k, v in zip(metric.labels, labels, strict=True))
+            found[f"{full}{{{named}}}" if named else full] = figure
     return found
 
 
@@ -376,14 +359,19 @@ def _buckets(spread: Distribution) -> list[tuple[str, int]]:
     return list(zip(limits, accumulate(spread.counts), strict=True))
 
 
-class _SnapshotCollector(Collector):
-    """Turns the newest snapshot into samples of every metric of the catalogue."""
+class Metrics(Collector):
+    """The newest snapshot in Prometheus' text form. Any thread may ask."""
 
     def __init__(self, snapshot: Callable[[], Snapshot | None]) -> None:
         self._snapshot = snapshot
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def exposition(self) -> bytes:
+        """Return the body of `/metrics`; before the first snapshot it is empty."""
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Any]:
-        """All metrics; before the first snapshot none."""
         snapshot = self._snapshot()
         if snapshot is None:
             return
@@ -394,15 +382,3 @@ class _SnapshotCollector(Collector):
             for labels, spread in metric.distributions(snapshot):
                 family.add_metric(labels, _buckets(spread), spread.seconds)
             yield family
-
-
-class Metrics:
-    """The figures in Prometheus' text form. Any thread may ask."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot | None]) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_SnapshotCollector(snapshot))
-
-    def exposition(self) -> bytes:
-        """Return the body of `/metrics`."""
-        return generate_latest(self._registry)

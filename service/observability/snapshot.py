@@ -191,9 +191,6 @@ def snapshot_of(
     )
 
 
-_NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
     """Offsets of one partition; each is the next to read."""

@@ -3,13 +3,14 @@
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from partition.manager import PartitionStatistics
-from service.observability.health import Health, HealthCheck
+from service.observability.health import HealthCheck
 from service.observability.snapshot import Snapshot
 from topology.masking import mask
 from topology.record import DEFAULT_STREAM
@@ -17,6 +18,7 @@ from topology.steps import BoltStep, Source, Step
 from topology.topology import Topology
 
 MOST_PARTITIONS = 200  # that are shown: those that are worst off
+_TOTALS = ("read", "written", "filtered", "dead_lettered", "unresolved", "retried", "rows")
 _FRESH_SECONDS = 0.25  # snapshots are no younger; who asks more often is told the same again
 
 
@@ -68,9 +70,7 @@ class StatusPage:
             "reliability": topology.reliability,
         }
         self._graph = graph_of(topology)
-        self._topics = {
-            f"source-{number}": each.topic for number, each in enumerate(topology.sources)
-        }
+        self._topology = topology
         self._snapshot = snapshot
         self._health = health
         self._clock = clock
@@ -88,12 +88,9 @@ class StatusPage:
             return self._made
 
     def _status(self, now: float) -> dict[str, Any]:
-        verdicts = {
-            "live": _verdict(self._health.live()),
-            "ready": _verdict(self._health.ready()),
-        }
+        verdicts = {"live": asdict(self._health.live()), "ready": asdict(self._health.ready())}
         snapshot = self._snapshot()
-        status = {**self._facts, "health": verdicts, "graph": _drawn(self._graph)}
+        status = {**self._facts, "health": verdicts, "graph": asdict(self._graph)}
         if snapshot is None:
             return {**status, "taken_at": None}
         shown = sorted(snapshot.partitions, key=lambda each: _need(each, snapshot))
@@ -101,7 +98,7 @@ class StatusPage:
             **status,
             "taken_at": snapshot.taken_at,
             "age_seconds": max(0.0, now - snapshot.taken_at),
-            "totals": _totals(snapshot),
+            "totals": {name: getattr(snapshot, name) for name in _TOTALS},
             "nodes": {each.id: self._figures(each, snapshot) for each in self._graph.nodes},
             "partitions": [
                 _partition(each, snapshot)
@@ -136,13 +133,12 @@ class StatusPage:
     def _figures(self, node: Node, snapshot: Snapshot) -> dict[str, float]:
         """The counts of a node; what is `done` only grows, so a rate can be read off two looks."""
         if node.kind == "source":
-            return {"done": self._read(node.id, snapshot)}
+            return {"done": self._read(node, snapshot)}
         if node.kind == "sink":
-            sinks = (each for each in snapshot.sinks if each.sink == node.name)
-            found = next(sinks, None)
-            if found is None:
-                return {"done": 0}
-            return {"done": found.rows_written, "waiting": found.rows_pending}
+            for sink in snapshot.sinks:
+                if sink.sink == node.name:
+                    return {"done": sink.rows_written, "waiting": sink.rows_pending}
+            return {"done": 0}
         times, runner = snapshot.call_times.get(node.name), snapshot.runners.get(node.name)
         figures: dict[str, float] = {
             "done": 0 if times is None else times.count,
@@ -152,40 +148,14 @@ class StatusPage:
             figures |= {"in_flight": runner.in_flight, "waiting": runner.waiting}
         return figures
 
-    def _read(self, source: str, snapshot: Snapshot) -> int:
-        topic = self._topics[source]
+    def _read(self, node: Node, snapshot: Snapshot) -> int:
+        topology = self._topology
+        parts = snapshot.partitions
         return sum(
             part.read
-            for part in snapshot.partitions
-            if (
-                part.partition.topic == topic
-                if isinstance(topic, str)
-                else topic.fullmatch(part.partition.topic)
-            )
+            for part in parts
+            if topology.source_of(part.partition.topic).label == node.name
         )
-
-
-def _verdict(health: Health) -> dict[str, Any]:
-    return {"ok": health.ok, "problems": list(health.problems)}
-
-
-def _drawn(graph: Graph) -> dict[str, Any]:
-    return {
-        "nodes": [asdict(node) for node in graph.nodes],
-        "edges": [asdict(edge) for edge in graph.edges],
-    }
-
-
-def _totals(snapshot: Snapshot) -> dict[str, int]:
-    return {
-        "read": snapshot.read,
-        "written": snapshot.written,
-        "filtered": snapshot.filtered,
-        "dead_lettered": snapshot.dead_lettered,
-        "unresolved": snapshot.unresolved,
-        "retried": snapshot.retried,
-        "rows": snapshot.rows,
-    }
 
 
 def _need(part: PartitionStatistics, snapshot: Snapshot) -> tuple[object, ...]:
@@ -225,46 +195,33 @@ def _partition(part: PartitionStatistics, snapshot: Snapshot) -> dict[str, Any]:
 
 def graph_of(topology: Topology) -> Graph:
     """Lay a topology out: every step one layer behind the last of those that lead to it."""
-    steps = list(topology.steps())
-    ids = {id(step): f"step-{number}" for number, step in enumerate(steps)}
     sources = {f"source-{number}": each for number, each in enumerate(topology.sources)}
+    steps = {f"step-{number}": each for number, each in enumerate(topology.steps())}
+    ids = {id(step): name for name, step in steps.items()}
     edges = [
         Edge(name, ids[id(child)], "")
         for name, source in sources.items()
         for child in source.children
     ]
     edges += [
-        Edge(ids[id(step)], ids[id(child)], "" if stream == DEFAULT_STREAM else stream)
-        for step in steps
+        Edge(name, ids[id(child)], "" if stream == DEFAULT_STREAM else stream)
+        for name, step in steps.items()
         if isinstance(step, BoltStep)
         for stream, children in step.streams.items()
         for child in children
     ]
-    layers = _layers([*sources, *ids.values()], edges)
-    rows = dict.fromkeys(range(max(layers.values(), default=0) + 1), 0)
+    layers = dict.fromkeys([*sources, *steps], 0)
+    for edge in edges:  # parents before children, so that of a parent is known
+        layers[edge.target] = max(layers[edge.target], layers[edge.source] + 1)
+    rows: Counter[int] = Counter()
     nodes = []
-    every: list[tuple[str, Source | Step]] = [*sources.items(), *((ids[id(s)], s) for s in steps)]
+    every: list[tuple[str, Source | Step]] = [*sources.items(), *steps.items()]
     for name, each in every:
         layer = layers[name]
         label = each.label if isinstance(each, Source) else each.name
         nodes.append(Node(name, label, _kind(each), layer, rows[layer]))
         rows[layer] += 1
     return Graph(tuple(nodes), tuple(edges))
-
-
-def _layers(names: list[str], edges: list[Edge]) -> dict[str, int]:
-    """The length of the longest way to each; a topology has no circles."""
-    layers = dict.fromkeys(names, 0)
-    for _ in names:
-        moved = False
-        for edge in edges:
-            least = layers[edge.source] + 1
-            if layers[edge.target] < least:
-                layers[edge.target] = least
-                moved = True
-        if not moved:
-            break
-    return layers
 
 
 def _kind(each: Source | Step) -> str:

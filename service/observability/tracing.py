@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from operator import attrgetter
@@ -58,7 +58,11 @@ def parents_in(headers: Sequence[Any]) -> dict[int, Context]:
     for place, pairs in enumerate(headers):
         if not pairs:
             continue
-        carrier = {n.lower(): _text(value) for n, value in pairs if value and is_of_trace(n)}
+        carrier = {
+            name.lower(): value.decode("ascii", "replace")
+            for name, value in pairs
+            if value and is_of_trace(name)
+        }
         if "traceparent" in carrier:
             context = _W3C.extract(carrier, NO_CONTEXT)
             if get_current_span(context).get_span_context().is_valid:
@@ -76,10 +80,6 @@ def carried(context: Context) -> TraceHeaders:
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, context)
     return tuple((name, value.encode()) for name, value in carrier.items())
-
-
-def _text(value: bytes) -> str:
-    return value.decode("ascii", "replace")
 
 
 MAX_SPANS = 64  # of bolts' calls for one try of a record
@@ -173,8 +173,6 @@ def _record_end(span: Span, error: Exception | None) -> None:
 
 
 MAX_LINKS = 1_000  # of one batch
-
-
 MAX_RECORDS = 4_096  # traced at once; further ones are not
 
 _record_id_of = attrgetter("record_id")
@@ -292,12 +290,8 @@ class Traces(Observer):
 
         They were called in one go, so each record's span has the time of the whole call.
         """
-        hits = self._hits(record_ids)
-        if not hits:
-            return
         behind = time.time_ns() - time.perf_counter_ns()
-        # A record may have several tuples here, its own and joined ones.
-        for place in np.flatnonzero(np.isin(record_ids, list(hits))).tolist():
+        for place in self._places(record_ids):
             traced = self._live[int(record_ids[place])]
             failure = outcome.failures.get(place)
             for took in outcome.took:
@@ -306,8 +300,7 @@ class Traces(Observer):
                     traced.took(took, error, behind)
 
     def calls_started(self, step: str, record_ids: RecordIds, edges: Edges) -> None:
-        hits = self._hits(record_ids)
-        for place in np.flatnonzero(np.isin(record_ids, list(hits))).tolist() if hits else ():
+        for place in self._places(record_ids):
             self._live[int(record_ids[place])].called(step, int(edges[place]))
 
     def calls_ended(self, calls: Sequence[Call]) -> None:
@@ -372,8 +365,7 @@ class Traces(Observer):
         shares: Sequence[Share],
     ) -> RowTraces | None:
         """Begin the span of a write; it and the spans of its records tell of each other."""
-        hits = self._hits(record_ids)
-        linked = sorted(hits | self._hits(joined_ids))
+        linked = sorted(self._hits(record_ids) | self._hits(joined_ids))
         if not linked:
             return None
         said: dict[str, Any] = {"headrace.batch.sequence": number}
@@ -401,7 +393,7 @@ class Traces(Observer):
         for record in records:
             record.add_event("headrace.write", event)
         self._writes[sink, number] = span
-        return self._rows(record_ids, hits)
+        return {row: self._live[int(record_ids[row])].headers for row in self._places(record_ids)}
 
     def batch_ended(
         self, sink: str, number: int, record_ids: RecordIds, rejected: int, error: str | None
@@ -414,20 +406,21 @@ class Traces(Observer):
                 span.set_status(Status(StatusCode.ERROR, error))
             span.end()
 
-    def _rows(self, record_ids: RecordIds, hits: Collection[int]) -> dict[int, TraceHeaders]:
-        rows = np.flatnonzero(np.isin(record_ids, list(hits))).tolist() if hits else []
-        return {row: self._live[int(record_ids[row])].headers for row in rows}
-
     def _hits(self, record_ids: RecordIds) -> set[int]:
-        """Those of the records that are traced. It is asked of every chunk and batch, so in C."""
+        """Return those of the records that are traced."""
+        return {int(record_ids[place]) for place in self._places(record_ids)}
+
+    def _places(self, record_ids: RecordIds) -> list[int]:
+        """Return where traced records stand: one may have several tuples, its own and joined ones.
+
+        It is asked of every chunk and batch, so in C.
+        """
         if not self._live or not len(record_ids):
-            return set()
+            return []
         if self._sorted is None:
             self._sorted = np.sort(np.fromiter(self._live, np.int64, len(self._live)))
-        found = np.searchsorted(
-            self._sorted[:-1], record_ids
-        )  # the last place is that of all above
-        return set(record_ids[self._sorted[found] == record_ids].tolist())
+        found = np.searchsorted(self._sorted[:-1], record_ids)  # the last is that of all above
+        return np.flatnonzero(self._sorted[found] == record_ids).tolist()
 
 
 def _was_in(took: Took, place: int) -> bool:

@@ -154,6 +154,9 @@ class Told:
     def live(self) -> Health:
         return Health(ok=True)
 
+    def json(self) -> bytes:
+        return b"{}"
+
 
 END = b" HTTP/1.1\r\n\r\n"
 REQUESTS = [
@@ -168,7 +171,7 @@ REQUESTS = [
 @pytest.fixture(scope="module")
 def server() -> Any:
     told: Any = Told()
-    server = HttpServer("127.0.0.1", 0, told, told)
+    server = HttpServer("127.0.0.1", 0, told, told, told)
     server.open()
     yield server
     server.close()
