@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import fcntl
+import itertools
 import os
 import random
 import signal
@@ -21,9 +22,7 @@ _log = structlog.get_logger()
 
 HOST = "127.0.0.1"
 
-_LOWEST_PORT = 10_240
-_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_USUAL_EPHEMERAL_START = 32_768
+_PORTS = range(10_240, 32_768)  # below those that Linux hands out to outgoing connections
 _PORT_DRAWS = 200
 _PORT_ATTEMPTS = 5
 _PORT_PATIENCE_SECONDS = 5.0
@@ -247,15 +246,14 @@ class EmbeddedServer(ABC):
         return ports if ports and self._port in (None, ports[0]) else ()
 
     def _start_on_free_ports(self) -> None:
+        if self._port is not None:
+            self._start_on((self._port, *free_ports(self.port_count - 1)))
+            return
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            if self._port is None:
-                ports = free_ports(self.port_count)
-            else:
-                ports = (self._port, *free_ports(self.port_count - 1))
             try:
-                self._start_on(ports)
+                self._start_on(free_ports(self.port_count))
             except PortTaken:
-                if attempt == _PORT_ATTEMPTS or self._port is not None:
+                if attempt == _PORT_ATTEMPTS:
                     raise
             else:
                 return
@@ -340,29 +338,25 @@ class EmbeddedServer(ABC):
 def free_ports(count: int) -> tuple[int, ...]:
     """Return different ports that nobody listens on now.
 
-    They lie below the range that the system hands out to outgoing connections. A port
-    of that range could be taken by a client while its server is down, even by a client
-    that tries to reach that very server and so connects to itself.
+    A port that the system hands out to outgoing connections could be taken by a client while its
+    server is down, even by a client that tries to reach that very server and connects to itself.
     """
-    highest, rng = _ephemeral_start() - 1, random.SystemRandom()
-    chosen: list[int] = []
-    for _ in range(_PORT_DRAWS):
-        if len(chosen) == count:
-            return tuple(chosen)
-        port = rng.randint(_LOWEST_PORT, highest) if highest > _LOWEST_PORT else 0
-        with contextlib.suppress(OSError):
-            bound = _bind(port)
-            if bound not in chosen:
-                chosen.append(bound)
-    raise OSError(f"no {count} free ports found between {_LOWEST_PORT} and {highest}")
+    draws = random.SystemRandom().sample(_PORTS, _PORT_DRAWS)
+    chosen = tuple(itertools.islice(filter(is_free, draws), count))
+    if len(chosen) < count:
+        raise OSError(f"no {count} free ports found between {_PORTS[0]} and {_PORTS[-1]}")
+    return chosen
 
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port now."""
-    try:
-        _bind(port)
-    except OSError:
-        return False
+    with socket.socket() as probe:
+        # As Java's servers do: a port whose last connections linger is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
     return True
 
 
@@ -373,21 +367,6 @@ def connects(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _bind(port: int) -> int:
-    with socket.socket() as probe:
-        # As Java's servers do: a port whose last connections linger is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((HOST, port))
-        return int(probe.getsockname()[1])
-
-
-def _ephemeral_start() -> int:
-    try:
-        return int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return _USUAL_EPHEMERAL_START
 
 
 def _has_open(pid: int, file: Path) -> bool:

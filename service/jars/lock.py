@@ -6,7 +6,6 @@ holds no address: the resolver knows where a coordinate is found.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +35,7 @@ class LockMalformed(JarError):
 class UnknownSet(JarError):
     """The lock file has no such set of Java archives."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+    def __init__(self, name: str, known: Iterable[str]) -> None:
         super().__init__(f"unknown set of jars: found {name!r}, expected {', '.join(known)}")
 
 
@@ -72,43 +71,32 @@ class Coordinate(NamedTuple):
         return Path(self.group) / f"{self.artifact}-{self.version}.jar"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LockedJar:
+class LockedJar(NamedTuple):
     """One line of the lock file."""
 
+    set_name: str
     coordinate: Coordinate
     sha256: str
-    set_name: str
 
     def __str__(self) -> str:
         return f"{self.coordinate} sha256:{self.sha256} {self.set_name}"
 
 
-@dataclass(frozen=True, slots=True)
 class Lock:
     """The whole lock file, sorted by set and coordinate."""
 
-    jars: tuple[LockedJar, ...]
+    def __init__(self, jars: Iterable[LockedJar]) -> None:
+        self.jars = sorted(jars)
+        self.set_names = sorted({jar.set_name for jar in self.jars})
 
-    @property
-    def set_names(self) -> tuple[str, ...]:
-        return tuple(sorted({jar.set_name for jar in self.jars}))
-
-    def members(self, set_name: str) -> tuple[LockedJar, ...]:
-        """Return the jars of one set. Raises UnknownSet."""
-        found = tuple(jar for jar in self.jars if jar.set_name == set_name)
-        if not found:
-            raise UnknownSet(set_name, self.set_names)
-        return found
-
-    def render(self) -> str:
-        """Return the lock file's text."""
+    def __str__(self) -> str:
         return "".join(f"{jar}\n" for jar in self.jars)
 
-
-def make_lock(jars: Iterable[LockedJar]) -> Lock:
-    """Return a lock with its lines in the order of the file."""
-    return Lock(tuple(sorted(jars, key=lambda jar: (jar.set_name, jar.coordinate))))
+    def members(self, set_name: str) -> list[LockedJar]:
+        """Return the jars of one set. Raises UnknownSet."""
+        if set_name not in self.set_names:
+            raise UnknownSet(set_name, self.set_names)
+        return [jar for jar in self.jars if jar.set_name == set_name]
 
 
 def parse_lock(text: str, *, place: str = "jars.lock") -> Lock:
@@ -121,10 +109,10 @@ def parse_lock(text: str, *, place: str = "jars.lock") -> Lock:
         if match is None:
             raise LockMalformed(f"{place}:{number}", line)
         coordinate = Coordinate(match["group"], match["artifact"], match["version"])
-        jars.append(LockedJar(coordinate, match["sha256"], match["set"]))
-    return make_lock(jars)
+        jars.append(LockedJar(match["set"], coordinate, match["sha256"]))
+    return Lock(jars)
 
 
-def read_lock(path: Path = LOCK_FILE) -> Lock:
-    """Read a lock file, by default the one that ships with Headrace. Raises LockMalformed."""
-    return parse_lock(path.read_text(encoding="utf-8"), place=str(path))
+def read_lock() -> Lock:
+    """Read the lock file that ships with Headrace. Raises LockMalformed."""
+    return parse_lock(LOCK_FILE.read_text(encoding="utf-8"))

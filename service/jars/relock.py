@@ -6,15 +6,14 @@ down what came, so read the difference before committing it.
 
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from service.jars.lock import LOCK_FILE, Coordinate, LockedJar, make_lock
+from service.jars.lock import LOCK_FILE, Coordinate, Lock, LockedJar
 from service.jars.resolver import fetch, sha256_of
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(NamedTuple):
     """The coordinates of a set; `transitive` brings the run-time dependencies along."""
 
     coordinates: tuple[Coordinate, ...]
@@ -78,8 +77,8 @@ def relock(path: Path = LOCK_FILE) -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-relock-") as scratch:
         for name, root in ROOTS.items():
             found = fetch(root.coordinates, Path(scratch) / name, transitive=root.transitive)
-            jars += [LockedJar(each, sha256_of(jar), name) for each, jar in found.items()]
-    path.write_text(make_lock(jars).render(), encoding="utf-8")
+            jars += [LockedJar(name, each, sha256_of(jar)) for each, jar in found.items()]
+    path.write_text(str(Lock(jars)), encoding="utf-8")
     return len(jars)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -35,7 +36,8 @@ CACHE_VARIABLE = "HEADRACE_JAR_CACHE"
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
 _DEADLINE_SECONDS = 900.0
 _ATTEMPTS = 2  # one dropped connection must not end a first start
-_DONE = "[SUCCESSFUL ]"
+# Such as "[SUCCESSFUL ] io.delta#delta-storage;4.4.0!delta-storage.jar (1ms)".
+_FETCHED = re.compile(r"\[SUCCESSFUL \]\s*(.+?)#(.+?);(.+?)!.*\.jar")
 _TELLING = ("not found", "unresolved", "error", "exception", "failed", "timed out", "refused")
 _SAID_LINES = 6
 
@@ -97,7 +99,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _missing(members: tuple[LockedJar, ...], folder: Path) -> list[LockedJar]:
+def _missing(members: Sequence[LockedJar], folder: Path) -> list[LockedJar]:
     return [jar for jar in members if not (folder / jar.coordinate.relative_path).is_file()]
 
 
@@ -110,7 +112,7 @@ def _fetch_missing(
 
     def count(coordinate: Coordinate) -> None:
         nonlocal done
-        done = min(done + 1, total)  # a second attempt announces nothing twice, but be sure
+        done = min(done + 1, total)
         if progress is not None:
             progress(str(coordinate), done, total)
 
@@ -217,25 +219,21 @@ def _module(coordinates: Sequence[Coordinate], *, transitive: bool) -> str:
 def _run(command: list[str], fetched: Fetched | None) -> tuple[int, list[str]]:
     """Run Ivy to its end and return its exit status and its last lines."""
     tail: deque[str] = deque(maxlen=200)
-    with (
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
         deadline = threading.Timer(_DEADLINE_SECONDS, process.kill)
         deadline.start()
         try:
             for raw in process.stdout or ():
-                line = raw.strip()
-                tail.append(line)
-                coordinate = _announced(line)
-                if fetched is not None and coordinate is not None:
-                    fetched(coordinate)
+                tail.append(raw.strip())
+                if fetched is not None and (found := _FETCHED.search(raw)):
+                    fetched(Coordinate(*found.groups()))
             status = process.wait()
         except BaseException:
             process.kill()
@@ -243,13 +241,3 @@ def _run(command: list[str], fetched: Fetched | None) -> tuple[int, list[str]]:
         finally:
             deadline.cancel()
     return status, list(tail)
-
-
-def _announced(line: str) -> Coordinate | None:
-    """Read a line such as `[SUCCESSFUL ] io.delta#delta-storage;4.4.0!delta-storage.jar (1ms)`."""
-    start = line.find(_DONE)
-    if start < 0 or ".jar" not in line:
-        return None
-    group, _, rest = line[start + len(_DONE) :].strip().partition("#")
-    artifact, _, rest = rest.partition(";")
-    return Coordinate(group, artifact, rest.partition("!")[0])

@@ -1,6 +1,6 @@
 import pytest
 
-from service.jars.lock import JarMismatch, LockedJar, ResolutionFailed, make_lock, read_lock
+from service.jars.lock import JarMismatch, Lock, LockedJar, ResolutionFailed, read_lock
 from service.jars.resolver import resolve
 
 pytestmark = pytest.mark.integration
@@ -12,14 +12,14 @@ SMALL = next(
 
 def test_ivy_fetches_a_jar_by_its_coordinate_alone(tmp_path):
     seen = []
-    lock = make_lock([SMALL])
+    lock = Lock([SMALL])
     paths = resolve("delta", cache=tmp_path, lock=lock, progress=lambda *told: seen.append(told))
     assert [path.name for path in paths] == ["delta-storage-4.4.0.jar"]
     assert seen == [(str(SMALL.coordinate), 1, 1)]
 
 
 def test_a_fetched_jar_with_another_hash_is_refused(tmp_path):
-    wrong = make_lock([LockedJar(SMALL.coordinate, "0" * 64, "delta")])
+    wrong = Lock([LockedJar("delta", SMALL.coordinate, "0" * 64)])
     with pytest.raises(JarMismatch, match=SMALL.sha256):
         resolve("delta", cache=tmp_path, lock=wrong)
     assert not list(tmp_path.glob("**/*.jar"))
@@ -28,7 +28,7 @@ def test_a_fetched_jar_with_another_hash_is_refused(tmp_path):
 def test_a_jar_that_does_not_exist_fails_with_what_ivy_said(tmp_path):
     unknown = SMALL.coordinate._replace(version="0.0.0-none")
     with pytest.raises(ResolutionFailed, match=r"delta-storage;0\.0\.0-none: not found"):
-        resolve("delta", cache=tmp_path, lock=make_lock([LockedJar(unknown, "0" * 64, "delta")]))
+        resolve("delta", cache=tmp_path, lock=Lock([LockedJar("delta", unknown, "0" * 64)]))
 
 
 def test_an_unreachable_repository_fails_with_what_ivy_said(tmp_path, monkeypatch):
@@ -37,5 +37,5 @@ def test_an_unreachable_repository_fails_with_what_ivy_said(tmp_path, monkeypatc
         "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9 -Dhttps.nonProxyHosts=",
     )
     with pytest.raises(ResolutionFailed) as caught:
-        resolve("delta", cache=tmp_path, lock=make_lock([SMALL]))
+        resolve("delta", cache=tmp_path, lock=Lock([SMALL]))
     assert "refused" in str(caught.value).lower()

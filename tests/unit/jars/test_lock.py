@@ -3,9 +3,9 @@ import pytest
 from service.jars.lock import (
     LOCK_FILE,
     Coordinate,
+    Lock,
     LockMalformed,
     UnknownSet,
-    make_lock,
     parse_lock,
     read_lock,
 )
@@ -15,7 +15,7 @@ HASH = "0" * 64
 
 
 def test_the_lock_file_parses_and_is_written_as_it_would_be_again():
-    assert read_lock().render() == LOCK_FILE.read_text(encoding="utf-8")
+    assert str(read_lock()) == LOCK_FILE.read_text(encoding="utf-8")
 
 
 def test_the_lock_file_names_no_address():
@@ -26,7 +26,7 @@ def test_the_lock_file_names_no_address():
 
 def test_the_lock_file_holds_every_set_that_is_locked_with_its_roots():
     lock = read_lock()
-    assert lock.set_names == tuple(sorted(ROOTS))
+    assert lock.set_names == sorted(ROOTS)
     for name, root in ROOTS.items():
         members = {jar.coordinate for jar in lock.members(name)}
         assert members >= set(root.coordinates)
@@ -75,6 +75,6 @@ def test_lines_are_sorted_by_set_and_coordinate():
         f"a:z:1 sha256:{HASH} delta",
     ]
     lock = parse_lock("\n".join(lines))
-    assert lock.render().splitlines() == [lines[2], lines[0], lines[1]]
-    assert make_lock(reversed(lock.jars)) == lock
+    assert str(lock).splitlines() == [lines[2], lines[0], lines[1]]
+    assert Lock(reversed(lock.jars)).jars == lock.jars
     assert lock.jars[0].coordinate == Coordinate("a", "z", "1")

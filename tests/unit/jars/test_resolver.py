@@ -7,10 +7,10 @@ from service.jars import resolver
 from service.jars.lock import (
     Coordinate,
     JarMismatch,
+    Lock,
     LockedJar,
     ResolutionFailed,
     UnknownSet,
-    make_lock,
 )
 from service.jars.resolver import default_cache, resolve
 
@@ -18,8 +18,8 @@ CONTENT = {Coordinate("g", name, "1"): name.encode() for name in ("a", "b", "c")
 
 
 def lock_of(content):
-    return make_lock(
-        LockedJar(coordinate, hashlib.sha256(data).hexdigest(), "some")
+    return Lock(
+        LockedJar("some", coordinate, hashlib.sha256(data).hexdigest())
         for coordinate, data in content.items()
     )
 
