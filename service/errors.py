@@ -47,9 +47,6 @@ class AddressTaken(ServiceError):
             f"http: cannot listen on {host}:{port}: {reason}; "
             "set [http] host and port to an address of this machine that is free (0: any port)"
         )
-        self.host = host
-        self.port = port
-        self.reason = reason
 
 
 class ServerEnded(ServiceError):
@@ -57,8 +54,6 @@ class ServerEnded(ServiceError):
 
     def __init__(self, server: str, log: object) -> None:
         super().__init__(f"{server} has ended; see {log}")
-        self.server = server
-        self.log = log
 
 
 class NotStarted(ServiceError):
@@ -89,9 +84,6 @@ class NotImported(ServiceError):
                 "since it would begin them at the log's start"
             )
         super().__init__(f"{refused} of {partitions} partitions refused or failed; {done}")
-        self.refused = refused
-        self.partitions = partitions
-        self.written = written
 
 
 class TaskError(ServiceError):
@@ -114,7 +106,6 @@ class TooManyDeadLetters(ServiceError):
         )
         self.letters = letters
         self.records = records
-        self.max_ratio = max_ratio
 
 
 class SinksFailed(ServiceError):
@@ -122,7 +113,6 @@ class SinksFailed(ServiceError):
 
     def __init__(self, what: str, sinks: Sequence[str]) -> None:
         super().__init__(f"{what}: {', '.join(sinks)}; what is wrong stands beside each")
-        self.sinks = list(sinks)
 
 
 class RunIncomplete(ServiceError):
@@ -130,4 +120,3 @@ class RunIncomplete(ServiceError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("the run summary does not reconcile: " + "; ".join(problems))
-        self.problems = list(problems)

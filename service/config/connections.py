@@ -192,22 +192,18 @@ class ZooKeeperConfig(Section):
             raise ValueError(_FORM)
         return hosts
 
-    @field_validator("username")
+    @field_validator("username", "password")
     @classmethod
-    def _username_goes_with_auth(cls, username: str | None, info: ValidationInfo) -> str | None:
-        _check_goes_with_auth(username, info)
-        if username is not None and ":" in username:
+    def _goes_with_auth(cls, value: Any, info: ValidationInfo) -> Any:
+        auth = info.data.get("auth")
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if auth == "none" and text is not None:
+            raise ValueError('nothing while auth = "none"; with it, auth = "digest" or "sasl"')
+        if auth in ("digest", "sasl") and not text:
+            raise ValueError(f'a string that is not empty, as auth = "{auth}" needs it')
+        if info.field_name == "username" and ":" in (text or ""):
             raise ValueError("a name without ':', which separates it from the password")
-        return username
-
-    @field_validator("password")
-    @classmethod
-    def _password_goes_with_auth(
-        cls, password: SecretStr | None, info: ValidationInfo
-    ) -> SecretStr | None:
-        text = None if password is None else password.get_secret_value()
-        _check_goes_with_auth(text, info)
-        return password
+        return value
 
     @field_validator("tls_ca")
     @classmethod
@@ -281,14 +277,6 @@ def _is_server(text: str) -> bool:
 
 def _is_name(text: str) -> bool:
     return text not in ("", ".", "..") and text.isprintable()
-
-
-def _check_goes_with_auth(value: str | None, info: ValidationInfo) -> None:
-    auth = info.data.get("auth")
-    if auth == "none" and value is not None:
-        raise ValueError('nothing while auth = "none"; with it, auth = "digest" or "sasl"')
-    if auth in ("digest", "sasl") and not value:
-        raise ValueError(f'a string that is not empty, as auth = "{auth}" needs it')
 
 
 def _check_goes_with_tls(path: Path | None, info: ValidationInfo) -> None:

@@ -7,11 +7,12 @@ by whatever it starts.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from service.errors import BadConfig
@@ -133,20 +134,20 @@ def as_bad_config(
     """
     fault = error.errors(include_url=False)[0]
     parts = [str(part) for part in fault["loc"]]
-    is_property = "kafka" in parts[:-2] or "conf" in parts[:-2]
-    if is_property and parts[-1] in _SCALARS:
+    is_property = not {"kafka", "conf"}.isdisjoint(parts[:-2]) and parts[-1] in _SCALARS
+    if is_property:
         parts.pop()
-    else:
-        is_property = False
     variable = prefix + "__".join(parts).upper().replace(".", "_")
     if variable in variables:
         place = f"environment: {variable}"
     key = ".".join(parts)
     kind = fault["type"]
     if kind == "extra_forbidden":
-        return BadConfig(place, key, "an unknown key", _keys_at(model, parts[:-1]))
+        return BadConfig(
+            place, key, "an unknown key", ", ".join(_fields_at(model, parts[:-1])) or "no key"
+        )
     if kind == "missing":
-        return BadConfig(place, key, "nothing", _hint(model, parts) or "a value is required")
+        return BadConfig(place, key, "nothing", _hint(model, parts))
     allowed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if kind in ("model_type", "dict_type"):
         allowed = "a table"
@@ -185,28 +186,21 @@ def _found(key: str, value: Any) -> str:
     return _CREDENTIALS.sub("***@", repr(value))[:_LONGEST_FOUND]
 
 
-def _keys_at(model: type[BaseModel], parts: list[str]) -> str:
-    for part in parts:
-        field = model.model_fields.get(part)
-        inner: Any = field.annotation if field is not None else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return "no key"
-        model = inner
-    return ", ".join(model.model_fields)
-
-
-def _hint(model: type[BaseModel], parts: list[str]) -> str | None:
-    field = None
+def _fields_at(model: type[BaseModel], parts: Sequence[str]) -> Mapping[str, FieldInfo]:
+    """Return the keys of a table; none of what is no table, or has any keys."""
     for part in parts:
         field = model.model_fields.get(part)
         inner = field.annotation if field is not None else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
-    if field is None:
-        return None
-    if field.description:
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return {}
+        model = inner
+    return model.model_fields
+
+
+def _hint(model: type[BaseModel], parts: Sequence[str]) -> str:
+    field = _fields_at(model, parts[:-1]).get(parts[-1])
+    if field is not None and field.description:
         return field.description
-    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-        required = [name for name, f in field.annotation.model_fields.items() if f.is_required()]
-        return f"a table with {', '.join(required)}"
-    return None
+    inner = _fields_at(model, parts)
+    required = [name for name, each in inner.items() if each.is_required()]
+    return f"a table with {', '.join(required)}" if inner else "a value is required"
