@@ -170,8 +170,6 @@ def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
     return found
 
 
-
-
 class StagingCommitter(SinkCommitter):
     """Stages rows as soon as their records are done, for the driver to commit.
 
