@@ -7,20 +7,18 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from partition.records import RecordIds, partition_index_of, partition_indexes_of
 from topology.executor import select
 from topology.sink import Piece
-
-_Numbers = npt.NDArray[np.int64]
 
 
 class OrderedRows(NamedTuple):
     """Rows by ascending record; `record_ids[i]` is of row i of the concatenated pieces."""
 
     pieces: list[Piece]
-    record_ids: _Numbers
+    record_ids: RecordIds
 
 
 @dataclass(slots=True)
@@ -28,12 +26,12 @@ class _Collected:
     """Pieces of one transaction."""
 
     pieces: list[Piece] = field(default_factory=list)
-    record_ids: list[_Numbers] = field(default_factory=list)
+    record_ids: list[RecordIds] = field(default_factory=list)
     num_rows: int = 0
     discarded: dict[int, int] = field(default_factory=dict)
     """By record id: in how many first pieces its rows are of a failed attempt."""
 
-    def without_discarded(self) -> tuple[list[Piece], _Numbers]:
+    def without_discarded(self) -> tuple[list[Piece], RecordIds]:
         record_ids = np.concatenate(self.record_ids)
         if not self.discarded:
             return self.pieces, record_ids
@@ -56,19 +54,20 @@ class PendingRows:
         self.num_rows = 0
         """Rows added and not taken, including discarded ones."""
 
-    def add(self, piece: Piece, record_ids: _Numbers, txids: _Numbers, indexes: _Numbers) -> None:
-        """Add a piece; row i is of record_ids[i], txids[i], and partition indexes[i].
+    def add(self, piece: Piece, record_ids: RecordIds, txids: RecordIds) -> None:
+        """Add a piece; row i is of record_ids[i] and txids[i].
 
         Rows of no transaction (0) are dropped. Raises ValueError when the arrays are not as long
         as the piece.
         """
-        if not len(record_ids) == len(txids) == len(indexes) == len(piece):
+        if not len(record_ids) == len(txids) == len(piece):
             raise ValueError(
-                f"a piece of {len(piece)} rows came with {len(record_ids)} record ids, "
-                f"{len(txids)} txids, and {len(indexes)} partition indexes"
+                f"a piece of {len(piece)} rows came with {len(record_ids)} record ids and "
+                f"{len(txids)} txids"
             )
         if not len(piece):
             return
+        indexes = partition_indexes_of(record_ids)
         index, txid = int(indexes[0]), int(txids[0])
         if txid > 0 and (txids == txid).all() and (indexes == index).all():
             self._add(piece, record_ids, txid, index)
@@ -80,16 +79,16 @@ class PendingRows:
             rows = select(piece, part)
             self._add(rows, record_ids[part], int(txids[part[0]]), int(indexes[part[0]]))
 
-    def _add(self, piece: Piece, record_ids: _Numbers, txid: int, index: int) -> None:
+    def _add(self, piece: Piece, record_ids: RecordIds, txid: int, index: int) -> None:
         collected = self._partitions[index].setdefault(txid, _Collected())
         collected.pieces.append(piece)
         collected.record_ids.append(record_ids)
         collected.num_rows += len(piece)
         self.num_rows += len(piece)
 
-    def discard_attempt(self, record_id: int, index: int) -> None:
+    def discard_attempt(self, record_id: int) -> None:
         """Leave out the rows of a record so far; those that come after this stay."""
-        for collected in self._partitions.get(index, {}).values():
+        for collected in self._partitions.get(partition_index_of(record_id), {}).values():
             collected.discarded[record_id] = len(collected.pieces)
 
     def take(self, index: int, txid: int) -> OrderedRows:
@@ -108,7 +107,7 @@ class PendingRows:
         self.num_rows -= sum(each.num_rows for each in dropped.values())
 
 
-def rows_at(pieces: Sequence[Piece], indices: _Numbers) -> list[Piece]:
+def rows_at(pieces: Sequence[Piece], indices: RecordIds) -> list[Piece]:
     """Return the rows at these indices, ascending, in the concatenation of pieces."""
     found: list[Piece] = []
     start = 0
@@ -122,7 +121,7 @@ def rows_at(pieces: Sequence[Piece], indices: _Numbers) -> list[Piece]:
     return found
 
 
-def in_order(pieces: list[Piece], record_ids: _Numbers) -> OrderedRows:
+def in_order(pieces: list[Piece], record_ids: RecordIds) -> OrderedRows:
     """Sort rows by record; those of one record stay in the order they came in."""
     if (record_ids[1:] >= record_ids[:-1]).all():
         return OrderedRows(pieces, record_ids)
@@ -130,7 +129,7 @@ def in_order(pieces: list[Piece], record_ids: _Numbers) -> OrderedRows:
     return OrderedRows(_sorted(pieces, order), record_ids[order])
 
 
-def _sorted(pieces: Sequence[Piece], order: _Numbers) -> list[Piece]:
+def _sorted(pieces: Sequence[Piece], order: RecordIds) -> list[Piece]:
     lists = [piece for piece in pieces if isinstance(piece, list)]
     if len(lists) == len(pieces):
         rows = list(chain.from_iterable(lists))
@@ -142,7 +141,7 @@ def _sorted(pieces: Sequence[Piece], order: _Numbers) -> list[Piece]:
     return _by_runs(pieces, order)
 
 
-def _by_runs(pieces: Sequence[Piece], order: _Numbers) -> list[Piece]:
+def _by_runs(pieces: Sequence[Piece], order: RecordIds) -> list[Piece]:
     """Rows of different kinds: a slice for each run of rows that stood together already."""
     lengths = np.array([len(piece) for piece in pieces])
     starts = np.cumsum(lengths) - lengths

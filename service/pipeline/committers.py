@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from acker.acker import Edges, Flags, Trees
+from acker.acker import Flags, Trees
 from partition.consumer import Consumer
 from partition.errors import Fenced
 from partition.manager import PartitionManager
@@ -26,6 +26,7 @@ from partition.records import (
 from service.pipeline.context import Observer
 from service.pipeline.sink_buffer import (
     BatchBuffer,
+    Rows,
     SinkBuffer,
     TransactionBuffer,
     TransactionPart,
@@ -36,7 +37,6 @@ from sinks.writer import BatchCommitted, Done
 from topology.calls import Failure
 from topology.errors import SinkFenced
 from topology.record import Reject
-from topology.sink import Piece
 from transactions.groups import GroupMember, GroupPhase, TransactionGroup, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
 from transactions.transaction import Phase
@@ -77,16 +77,8 @@ class SinkCommitter(ABC):
         return True
 
     @abstractmethod
-    def add(
-        self,
-        sink: str,
-        piece: Piece,
-        record_ids: RecordIds,
-        trees: Trees,
-        edges: Edges,
-        now: float,
-    ) -> None:
-        """Add rows for a sink, each with its record and its tree, and its edge if rows have any."""
+    def add(self, sink: str, rows: Rows, now: float) -> None:
+        """Add rows for a sink."""
 
     @abstractmethod
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:
@@ -142,16 +134,8 @@ class BatchCommitter(SinkCommitter):
         self._trees = trees
         self._observers = tuple(observers)
 
-    def add(
-        self,
-        sink: str,
-        piece: Piece,
-        record_ids: RecordIds,  # noqa: ARG002 - see TransactionCommitter
-        trees: Trees,
-        edges: Edges,
-        now: float,
-    ) -> None:
-        self.buffers[sink].add(piece, trees, edges, now)
+    def add(self, sink: str, rows: Rows, now: float) -> None:
+        self.buffers[sink].add(rows, now)
 
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:  # noqa: ARG002
         flush = flush or self._consumer.is_full
@@ -215,19 +199,11 @@ class TransactionCommitter(SinkCommitter):
 
     # Records
 
-    def add(
-        self,
-        sink: str,
-        piece: Piece,
-        record_ids: RecordIds,
-        trees: Trees,  # noqa: ARG002 - see BatchCommitter
-        edges: Edges,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-    ) -> None:
-        txids = np.zeros(len(record_ids), np.int64)
-        for line, offsets, there in self._by_line(record_ids):
+    def add(self, sink: str, rows: Rows, now: float) -> None:  # noqa: ARG002 - they have no deadline
+        txids = np.zeros(len(rows.record_ids), np.int64)
+        for line, offsets, there in self._by_line(rows.record_ids):
             txids[there] = line.transactions_of(offsets)
-        self.buffers[sink].add(piece, record_ids, txids, partition_indexes_of(record_ids))
+        self.buffers[sink].add(rows, txids)
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self._consumer.processed(record_ids)
@@ -247,9 +223,8 @@ class TransactionCommitter(SinkCommitter):
                 yield line, offsets[there], there
 
     def discard_attempt(self, record_id: int) -> None:
-        index = partition_index_of(record_id)
         for buffer in self.buffers.values():
-            buffer.rows.discard_attempt(record_id, index)
+            buffer.rows.discard_attempt(record_id)
 
     def partition_lost(self, index: int) -> None:
         self._lines.pop(index, None)

@@ -21,6 +21,7 @@ from partition.records import (
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
 from service.pipeline.failures import FailureHandler
+from service.pipeline.sink_buffer import Rows
 from service.pipeline.trees import TreeTracker, joined_edges
 from topology.advanced import Actions, AdvancedRunner
 from topology.bolt import Kind
@@ -242,7 +243,8 @@ class Router:
                 inputs.emit(parents, edges)
             if isinstance(step, SinkStep):
                 inputs.flags[slice(None) if parents is None else parents] = WRITTEN
-                self._committer.add(step.name, delivery.piece, record_ids, trees, edges, now)
+                rows = Rows(delivery.piece, record_ids, trees, edges)
+                self._committer.add(step.name, rows, now)
                 continue
             seconds = tree_seconds(step)
             if seconds is not None:

@@ -100,6 +100,15 @@ class SinkBuffer(ABC):
             self._bytes_written += num_bytes
 
 
+class Rows(NamedTuple):
+    """Rows for a sink: row i is of `record_ids[i]` and `trees[i]`, by `edges[i]` if it has one."""
+
+    piece: Piece
+    record_ids: RecordIds
+    trees: Trees
+    edges: Edges
+
+
 class PendingBatch(NamedTuple):
     """A micro-batch on its way to the sink; `trees[i]` and `edges[i]` belong to its row i."""
 
@@ -136,26 +145,20 @@ class BatchBuffer(SinkBuffer):
         self._empty()
 
     def _empty(self) -> None:
-        self._pieces: list[Piece] = []
-        self._trees: list[Trees] = []
-        self._edges: list[Edges] = []
+        self._filling: list[Rows] = []
         self._rows = self._bytes = 0
         self._deadline: float | None = None  # of the batch that fills; None while it is empty
 
-    def add(self, piece: Piece, trees: Trees, edges: Edges, now: float) -> None:
-        """Add rows to the batch that fills: row i belongs to `trees[i]` by `edges[i]`.
-
-        Raises ValueError when the arrays are not as long as the piece.
-        """
+    def add(self, rows: Rows, now: float) -> None:
+        """Add rows to the batch that fills. Raises ValueError unless all have trees and edges."""
+        piece, _record_ids, trees, edges = rows
         if not len(trees) == len(edges) == len(piece):
             raise ValueError(
                 f"a piece of {len(piece)} rows came with {len(trees)} trees and {len(edges)} edges"
             )
         if not len(piece):
             return
-        self._pieces.append(piece)
-        self._trees.append(trees)
-        self._edges.append(edges)
+        self._filling.append(rows)
         self._fill(piece)
         if self._deadline is None:
             self._deadline = now + self.step.policy.batch_seconds
@@ -172,13 +175,15 @@ class BatchBuffer(SinkBuffer):
         if self._is_busy or not self._rows or not (flush or self.is_due(now)):
             return False
         self._sequence += 1
-        trees, edges = np.concatenate(self._trees), np.concatenate(self._edges)
+        trees = np.concatenate([rows.trees for rows in self._filling])
+        edges = np.concatenate([rows.edges for rows in self._filling])
         traces = NO_TRACES
         if self._observers:
             ids = self._tracker.record_ids(trees), self._tracker.records_of(trees)
             traces = self._submitted(self._sequence, *ids, ())
         self._writing.append(PendingBatch(self._sequence, self._bytes, trees, edges))
-        self.writer.write(Batch(self._sequence, self._pieces, self._rows, traces=traces))
+        pieces = [rows.piece for rows in self._filling]
+        self.writer.write(Batch(self._sequence, pieces, self._rows, traces=traces))
         self._empty()
         return True
 
@@ -214,9 +219,8 @@ class BatchBuffer(SinkBuffer):
         return self._rows + sum(len(each.trees) for each in self._writing)
 
     def trees(self) -> Iterator[Trees]:
-        for pending in self._writing:
-            yield pending.trees
-        yield from self._trees
+        yield from (pending.trees for pending in self._writing)
+        yield from (rows.trees for rows in self._filling)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -313,13 +317,11 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         """Whether more rows wait than one batch that is committed, one staged, and one."""
         return self.rows_pending > _LADEN_BATCHES * self.step.policy.batch_rows
 
-    def add(
-        self, piece: Piece, record_ids: RecordIds, txids: RecordIds, indexes: RecordIds
-    ) -> None:
-        """Add rows of transactions; see `PendingRows.add`."""
-        self.rows.add(piece, record_ids, txids, indexes)
-        self._all_rows += len(piece)
-        self._all_bytes += self._fill(piece)
+    def add(self, rows: Rows, txids: RecordIds) -> None:
+        """Add rows of transactions; those of none (0) are dropped."""
+        self.rows.add(rows.piece, rows.record_ids, txids)
+        self._all_rows += len(rows.piece)
+        self._all_bytes += self._fill(rows.piece)
 
     def closed(self) -> None:
         """Start a new batch: the rows so far belong to closed transactions."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from acker.acker import Edges, Flags, Trees
+from acker.acker import Flags
 from partition.records import (
     DEAD_LETTERED,
     RecordIds,
@@ -22,7 +22,7 @@ from partition.records import (
     record_ids_of,
 )
 from service.pipeline.committers import RefusedRow, SinkCommitter
-from service.pipeline.sink_buffer import estimated_bytes
+from service.pipeline.sink_buffer import Rows, estimated_bytes
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import EVERY_ROW, Reasons, Task, TaskRange
 from sinks.writer import RetryLoop, check_rejected
@@ -65,14 +65,15 @@ class TaskSink:
         self.staged: list[Staged] = []
 
     def add(self, piece: Piece, record_ids: RecordIds) -> None:
-        """Add rows of records, -1 for those of no record."""
-        indexes = np.where(record_ids < 0, 0, partition_indexes_of(record_ids))
-        self._rows.add(piece, record_ids, np.where(self._skipped[indexes], 0, _ALL), indexes)
+        """Add rows of records; those of no record (-1) are dropped."""
+        known = record_ids >= 0
+        indexes = np.where(known, partition_indexes_of(record_ids), 0)
+        self._rows.add(piece, record_ids, np.where(known & ~self._skipped[indexes], _ALL, 0))
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
 
-    def discard_attempt(self, record_id: int, index: int) -> None:
-        self._rows.discard_attempt(record_id, index)
+    def discard_attempt(self, record_id: int) -> None:
+        self._rows.discard_attempt(record_id)
 
     @property
     def is_due(self) -> bool:
@@ -120,7 +121,7 @@ class TaskSink:
         rest = rows.record_ids[count:]
         for piece in rows_at(rows.pieces, all_rows[count:]):
             of_it, rest = rest[: len(piece)], rest[len(piece) :]
-            self._rows.add(piece, of_it, np.full_like(of_it, _ALL), np.full_like(of_it, index))
+            self._rows.add(piece, of_it, np.full_like(of_it, _ALL))
         return OrderedRows(rows_at(rows.pieces, all_rows[:count]), rows.record_ids[:count])
 
     def discard(self) -> None:
@@ -195,16 +196,8 @@ class StagingCommitter(SinkCommitter):
         self._lettered: set[int] = set()  # records with a letter that are not staged yet
         self._letters_out: set[int] = set()  # of the last batch, for a refused row
 
-    def add(
-        self,
-        sink: str,
-        piece: Piece,
-        record_ids: RecordIds,
-        trees: Trees,  # noqa: ARG002 - see BatchCommitter
-        edges: Edges,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-    ) -> None:
-        self._sinks[sink].add(piece, record_ids)
+    def add(self, sink: str, rows: Rows, now: float) -> None:  # noqa: ARG002 - see BatchCommitter
+        self._sinks[sink].add(rows.piece, rows.record_ids)
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self.counters.resolved(np.bincount(flags, minlength=4))
@@ -218,9 +211,8 @@ class StagingCommitter(SinkCommitter):
         return event
 
     def discard_attempt(self, record_id: int) -> None:
-        index = partition_index_of(record_id)
         for sink in self._sinks.values():
-            sink.discard_attempt(record_id, index)
+            sink.discard_attempt(record_id)
 
     def step(
         self,

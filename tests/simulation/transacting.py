@@ -15,7 +15,7 @@ import numpy as np
 from partition.offsets.requests import ReplyLost
 from service.pipeline.committers import TransactionCommitter
 from service.pipeline.fences import EpochFencer
-from service.pipeline.sink_buffer import TransactionBuffer
+from service.pipeline.sink_buffer import Rows, TransactionBuffer
 from sinks.memory import MemorySink
 from sinks.writer import BatchCommitted, BatchStaged
 from tests.simulation.stored import partition_of
@@ -95,9 +95,8 @@ class SimTransacting:
                 if record_ids[n] >= 0:
                     row.attempt.rows.append(row)
             if piece:
-                self.real.add(
-                    table.name, piece, record_ids[mine], trees[mine], None, life.world.now
-                )
+                rows = Rows(piece, record_ids[mine], trees[mine], None)
+                self.real.add(table.name, rows, life.world.now)
         for tup in tuples:
             tup.close()
             life.ack_tuple(tup)

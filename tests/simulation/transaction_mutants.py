@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from partition.offsets.requests import ReplyLost
-from partition.records import OpenTransaction, Transactions
+from partition.records import OpenTransaction, Transactions, partition_index_of
 from service.pipeline import fences
 from service.pipeline.committers import TransactionCommitter
 from sinks.writer import BatchCommitted
@@ -179,14 +179,14 @@ def partly_committed_planned_anew(original, partition, stored, committed, kind):
 @mutant
 def void_forgotten():
     """The rows of a failed try stay."""
-    return [put(PendingRows, "discard_attempt", lambda _rows, _record_id, _index: None)]
+    return [put(PendingRows, "discard_attempt", lambda _rows, _record_id: None)]
 
 
 @wraps(PendingRows, "discard_attempt")
-def void_for_good(original, rows, record_id, index):
+def void_for_good(original, rows, record_id):
     """A record that failed once has no rows any more."""
-    original(rows, record_id, index)
-    for collected in rows._partitions.get(index, {}).values():
+    original(rows, record_id)
+    for collected in rows._partitions.get(partition_index_of(record_id), {}).values():
         collected.discarded[record_id] = _ALWAYS
 
 

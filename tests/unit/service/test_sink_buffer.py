@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.sinks import MemorySink
-from service.pipeline.sink_buffer import BatchBuffer, estimated_bytes
+from service.pipeline.sink_buffer import BatchBuffer, Rows, estimated_bytes
 from sinks.writer import Done, SinkWriter
 from tests.support.patience import seconds, until
 from topology.sink import Batch, Committed, Fence, Piece
 from topology.steps import BatchPolicy, SinkStep
 
 NO_TREES: Any = None
+NONE = np.empty(0, np.int64)  # record ids are of no use here
 
 LARGE = BatchPolicy(batch_rows=1_000_000, batch_bytes=1 << 40, batch_seconds=1000.0)
 
@@ -47,7 +48,7 @@ def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
 def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> None:
     length = piece.num_rows if isinstance(piece, pa.RecordBatch) else len(piece)
     trees = np.arange(first, first + length, dtype=np.int64)
-    buffer.add(piece, trees, trees.astype(np.uint64) + np.uint64(1000), now)
+    buffer.add(Rows(piece, NONE, trees, trees.astype(np.uint64) + np.uint64(1000)), now)
 
 
 def test_empty_batch_is_never_due() -> None:
@@ -103,7 +104,7 @@ def test_batch_is_handed_over_with_its_trees() -> None:
 def test_arrays_that_do_not_match_the_piece_are_rejected() -> None:
     buffer, _writer = buffer_of()
     with pytest.raises(ValueError, match="2 rows came with 1 trees and 2 edges"):
-        buffer.add([{}, {}], np.zeros(1, np.int64), np.zeros(2, np.uint64), 0.0)
+        buffer.add(Rows([{}, {}], NONE, np.zeros(1, np.int64), np.zeros(2, np.uint64)), 0.0)
     assert buffer.rows_pending == 0
 
 
@@ -125,10 +126,10 @@ def test_stand_in_gets_the_batches_of_its_sink():
     step = SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows))
     outlet = BatchBuffer(step, SinkWriter(stands_in, written.put, step="rows"), NO_TREES)
     outlet.writer.start()
-    one = np.ones(1, np.int64), np.ones(1, np.uint64)
-    outlet.add(["a"], *one, now=0.0)
+    one = NONE, np.ones(1, np.int64), np.ones(1, np.uint64)
+    outlet.add(Rows(["a"], *one), now=0.0)
     assert not outlet.submit_due(0.0, flush=False)
-    outlet.add(["b"], *one, now=0.0)
+    outlet.add(Rows(["b"], *one), now=0.0)
     until("the sink can stage", lambda: outlet.submit_due(0.0, flush=False), seconds(10))
     done = written.get(timeout=seconds(10))
     assert done.sink == "rows"

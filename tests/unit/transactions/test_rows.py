@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partition.records import OFFSET_BITS
 from transactions.pending_rows import PendingRows
 
 
@@ -15,9 +16,8 @@ def numbers(*values):
     return np.array(values, np.int64)
 
 
-def add(rows, piece, record_ids, *, txid=1, place=0):
-    count = len(record_ids)
-    rows.add(piece, numbers(*record_ids), np.full(count, txid), np.full(count, place))
+def add(rows, piece, record_ids):
+    rows.add(piece, numbers(*record_ids), np.ones(len(record_ids), np.int64))
 
 
 def plain(taken):
@@ -75,9 +75,9 @@ def test_failure_without_rows_leaves_pieces_alone():
     rows = PendingRows()
     piece = columns("a", "b")
     add(rows, piece, [5, 7])
-    rows.discard_attempt(6, 0)
-    rows.discard_attempt(4, 0)
-    rows.discard_attempt(5, 1)
+    rows.discard_attempt(6)
+    rows.discard_attempt(4)
+    rows.discard_attempt(record_id_of(1, 5))
     assert rows.take(0, 1).pieces[0] is piece
 
 
@@ -86,7 +86,6 @@ def test_arrays_of_another_length_are_rejected():
         add(PendingRows(), ["a", "b"], [5])
 
 
-PLACE_BITS = 8
 RECORDS = st.tuples(st.integers(0, 1), st.integers(-1, 9))  # place, record
 ADDED = st.tuples(st.just("add"), st.lists(RECORDS, max_size=8), st.booleans())
 FAILED = st.tuples(st.just("void"), st.integers(0, 1), st.integers(0, 9))
@@ -95,7 +94,7 @@ DROPPED = st.tuples(st.just("drop"), st.integers(0, 1), st.just(0))
 
 
 def record_id_of(place, record):
-    return -1 if record < 0 else place << PLACE_BITS | record
+    return -1 if record < 0 else place << OFFSET_BITS | record
 
 
 def txid_of(record):
@@ -116,13 +115,13 @@ def test_rows_equal_those_of_a_plain_list(calls):
             made += len(first)
             piece = columns(*values) if second else values
             places = [place for place, _record in first]
-            rows.add(piece, numbers(*record_ids), numbers(*txids), numbers(*places))
+            rows.add(piece, numbers(*record_ids), numbers(*txids))
             for place, txid, record_id, row in zip(places, txids, record_ids, values, strict=True):
                 if record_id >= 0 and txid:
                     model.append([place, txid, record_id, row, False])
         elif call == "void":
             record_id = record_id_of(first, second)
-            rows.discard_attempt(record_id, first)
+            rows.discard_attempt(record_id)
             for each in model:
                 each[4] |= each[2] == record_id
         elif call == "drop":
