@@ -80,10 +80,3 @@ def test_partition_fenced_by_a_sink_emits_nothing():
     assert [place for place, _manager in bench.reader.assignment.owned()] == [1]
     bench.poll(1.0, times=1)
     assert bench.told[-1] == f"-{ONE}"
-
-
-# What is fetched
-
-
-def waiting(bench, partition=ONE):
-    return bench.reader.assignment[partition].manager.ledger.waiting
