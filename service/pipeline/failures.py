@@ -18,6 +18,7 @@ from partition.records import (
     Chunk,
     RecordIds,
     offset_of,
+    offsets_of,
     partition_index_of,
 )
 from service.errors import TooManyDeadLetters
@@ -154,10 +155,9 @@ class FailureHandler:
             self._committer.resolved(record_ids[skipped], np.zeros(len(skipped), np.uint8))
         if len(kept) == len(messages):
             return chunk, record_ids
-        offsets = chunk.offsets[np.array(kept, np.intp)]
-        return Chunk(chunk.partition, offsets, [messages[place] for place in kept]), record_ids[
-            kept
-        ]
+        record_ids = record_ids[np.array(kept, np.intp)]
+        messages = [messages[place] for place in kept]
+        return Chunk(chunk.partition, offsets_of(record_ids), messages), record_ids
 
     # Tuples of trees
 
