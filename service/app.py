@@ -160,9 +160,7 @@ class Service:
             now,
             parts.references.statistics(now),
             ages=self._ages,
-            spark=None
-            if spark is None
-            else SparkStatistics(spark.running, spark.restarts, spark.renewals),
+            spark=None if spark is None else SparkStatistics(spark.running, spark.restarts),
             traces=None if traces is None else TraceStatistics(traces.traced, traces.skipped),
         )
 

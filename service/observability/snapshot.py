@@ -35,7 +35,6 @@ class TraceStatistics:
 class SparkStatistics:
     is_running: bool  # its JVM is there; it may be broken without anyone having noticed yet
     restarts: int
-    renewals: int  # of the context in a JVM that stayed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout, one_line
+from sinks.errors import SparkDied, SparkTimeout, one_line
 from sinks.spark.jvm import Jvm, cut_off_in_silence
 from sinks.spark.through import SparkPassage
 from topology.sink import Sink, SinkContext
@@ -20,7 +20,6 @@ Result = TypeVar("Result")
 _GRACE_SECONDS = 10.0  # between cancelling a job and killing the JVM it hangs in
 _ANSWER_SECONDS = 5.0  # how long a JVM may take to say how it is
 _START_SECONDS = 180.0  # or as long as a job, where a cluster's queue needs more patience
-_RENEW_SECONDS = 60.0
 _HEARD_SECONDS = 2.0  # in which jobs that `close` cut off find that out
 
 
@@ -28,10 +27,9 @@ class SparkDriver:
     """Runs jobs in one Spark session, under a deadline, and heals it.
 
     `run` may be called from several threads. What a job raises is passed on. If Spark died
-    under it, SparkDied is raised instead, so that trying the same job again finds a Spark that
-    works: a new context where only the context was stopped, else a new JVM. `jars` is asked at
-    every start, because finding them may mean fetching them. `open` and `close` belong to the
-    owner thread.
+    under it, or only its context was stopped, SparkDied is raised instead, and the next job starts
+    a new JVM. `jars` is asked at every start, because finding them may mean fetching them. `open`
+    and `close` belong to the owner thread.
     """
 
     def __init__(
@@ -45,13 +43,10 @@ class SparkDriver:
         self._conf = dict(conf or {})
         self._jars = jars
         self._deadline_seconds = job_deadline_seconds
-        self._lock = threading.Lock()  # held while Spark is started, renewed or given up
+        self._lock = threading.Lock()  # held while Spark is started or given up
         self._numbers = itertools.count(1)
         self._jvm: Jvm | None = None
-        self._is_stopped = False  # the context of `_jvm`
         self._starts = 0
-        self.renewals = 0
-        """New contexts in a JVM that went on."""
         self._closed = False
         self._job_ended = threading.Condition()
         self._running: dict[str, tuple[str, Jvm]] = {}  # by job group: the group's name
@@ -153,14 +148,11 @@ class SparkDriver:
         log.info("spark_stopped")
 
     def _live(self) -> Jvm:
-        """Return a Spark that is well, as far as is known. Raises SparkStartFailed."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("the Spark driver is closed")
             if self._jvm is not None and self._jvm.process.poll() is not None:
                 self._give_up(self._jvm, "its process has ended")
-            if self._jvm is not None and self._is_stopped:
-                self._renew(self._jvm)
             return self._start() if self._jvm is None else self._jvm
 
     def _start(self) -> Jvm:
@@ -170,31 +162,13 @@ class SparkDriver:
         if self._closed:  # meanwhile
             jvm.stop(0)
             raise RuntimeError("the Spark driver is closed")
-        self._jvm, self._is_stopped = jvm, False
+        self._jvm = jvm
         self._starts += 1
         event = "spark_started" if self._starts == 1 else "spark_restarted"
         log.info(event, restarts=self.restarts, pid=jvm.process.pid)
         return jvm
 
-    def _renew(self, jvm: Jvm) -> None:
-        try:
-            self._jvm = jvm.renew(_RENEW_SECONDS)
-        except SparkStartFailed as error:
-            self._give_up(jvm, str(error))
-            return
-        if self._closed:  # meanwhile
-            self._jvm.stop(0)
-            self._jvm = None
-            raise RuntimeError("the Spark driver is closed")
-        self._is_stopped = False
-        self.renewals += 1
-        log.info("spark_renewed", renewals=self.renewals, pid=jvm.process.pid)
-
     def _died(self, jvm: Jvm, error: Exception, job_group: str) -> str | None:
-        """Return Spark's last error if it died under a job; None: the job itself failed.
-
-        What died is given up or marked once, whichever of its jobs notices first.
-        """
         state = jvm.state(_ANSWER_SECONDS)
         if state == "well":
             return None
@@ -205,17 +179,12 @@ class SparkDriver:
         # After that, as a Java exception's text is asked from its JVM; but before it is gone.
         said = one_line(error)
         with self._lock:
-            if self._jvm is not jvm:
-                pass
-            elif state != "stopped":
+            if self._jvm is jvm:  # else another of its jobs has noticed
                 self._give_up(jvm, said)
-            elif not self._is_stopped:
-                self._is_stopped = True
-                log.warning("spark_context_stopped", error=said)
         return said
 
     def _give_up(self, jvm: Jvm, said: str) -> None:
-        self._jvm, self._is_stopped = None, False
+        self._jvm = None
         log.warning("spark_died", error=said, ended=jvm.last_words())
         jvm.stop(timeout_seconds=0)
 

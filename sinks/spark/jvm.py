@@ -18,9 +18,10 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from sinks.errors import LONGEST_LINE, SparkStartFailed, one_line
 from sinks.run_folder import RunFolder
@@ -35,8 +36,8 @@ from sinks.spark.settings import (
 )
 
 Result = TypeVar("Result")
-State: TypeAlias = Literal["well", "stopped", "mute", "gone"]
-"""A JVM is well, its context is stopped, it does not answer, or it has ended."""
+State: TypeAlias = Literal["well", "mute", "gone"]
+"""A JVM is well, does not answer, or is of no use: it has ended, or its context is stopped."""
 
 _LAST_SECONDS = 5.0  # what has been killed is given so long to be gone
 _TAIL_BYTES = 64 * 1024
@@ -51,14 +52,11 @@ _LOG_STORE = Path(__file__).with_name("ConditionalLogStore.java")
 class Jvm:
     """One running JVM with its Spark session. Built by `start`."""
 
-    def __init__(
-        self, session: Any, gateway: Any, home: RunFolder, properties: Mapping[str, str]
-    ) -> None:
+    def __init__(self, session: Any, gateway: Any, home: RunFolder) -> None:
         self.session = session
         self.process: subprocess.Popen[bytes] = gateway.proc
         self._gateway = gateway
         self._home = home
-        self._properties = properties
         # Kept here, since the session forgets it when someone stops it.
         self._context = session.sparkContext._jsc  # noqa: SLF001
 
@@ -73,14 +71,12 @@ class Jvm:
         Ctrl-C in a terminal reaches the service alone, which then drains; it ends by itself
         when this process dies, because its standard input closes.
         """
-        call = _Call("spark-start", partial(cls._start, app_name, conf, jars))
-        call.start()
-        if call.ended(timeout_seconds):
-            return call.result()
-        _kill_children(call)
-        if call.ended(_LAST_SECONDS):
-            with contextlib.suppress(Exception):
-                call.result().stop(0)
+        thread, started = _apart("spark-start", partial(cls._start, app_name, conf, jars))
+        with contextlib.suppress(TimeoutError):
+            return started.result(timeout_seconds)
+        _kill_children(thread)
+        with contextlib.suppress(Exception):
+            started.result(_LAST_SECONDS).stop(0)
         raise SparkStartFailed(f"Spark did not start within {timeout_seconds:g} seconds")
 
     @classmethod
@@ -125,44 +121,25 @@ class Jvm:
                 said = from_log(printed.read_text(errors="replace")) or one_line(error)
                 _end(gateway, home)
                 raise SparkStartFailed(f"Spark did not start: {said}") from error
-        return cls(session, gateway, home, properties)
+        return cls(session, gateway, home)
 
     def state(self, timeout_seconds: float) -> State:
         """Return the state of the JVM and its context; "mute" if it does not answer in time."""
         if self.process.poll() is not None:
             return "gone"
-        call = _Call("spark-ask", self._ask)
-        call.start()
-        return call.result() if call.ended(timeout_seconds) else "mute"
+        _, asked = _apart("spark-ask", self._ask)
+        try:
+            return asked.result(timeout_seconds)
+        except TimeoutError:
+            return "mute"
 
     def _ask(self) -> State:
         try:
-            return "stopped" if self._context.sc().isStopped() else "well"
+            return "gone" if self._context.sc().isStopped() else "well"
         except Exception:  # noqa: BLE001 - whatever it is, such a JVM is of no use
             return "gone"
         finally:
             self.release()
-
-    def renew(self, timeout_seconds: float) -> "Jvm":
-        """Make a new context in the same JVM, whose own is stopped; takes 1 second.
-
-        Raises SparkStartFailed. This one is then of no use but to be stopped.
-        """
-        call = _Call("spark-renew", self._renewed)
-        call.start()
-        if call.ended(timeout_seconds):
-            return call.result()
-        self.kill()
-        call.ended(_LAST_SECONDS)
-        raise SparkStartFailed(f"there was no new context within {timeout_seconds:g} seconds")
-
-    def _renewed(self) -> "Jvm":
-        forget(self._gateway)
-        try:
-            session = _session(self._properties, self._gateway, self._home.path)
-        except Exception as error:
-            raise SparkStartFailed(f"there is no new context: {one_line(error)}") from error
-        return Jvm(session, self._gateway, self._home, self._properties)
 
     def release(self) -> None:
         """Close the calling thread's connection, and with it its thread in the JVM."""
@@ -191,12 +168,13 @@ class Jvm:
 
     def stop(self, timeout_seconds: float) -> None:
         """End the session and the process: politely for so long, then by force."""
-        polite = _Call("spark-stop", self._stop_context)
-        if timeout_seconds > 0 and self.process.poll() is None:
-            polite.start()
-            polite.ended(timeout_seconds)
+        if timeout_seconds <= 0 or self.process.poll() is not None:
+            _end(self._gateway, self._home)
+            return
+        thread, _ = _apart("spark-stop", self._stop_context)
+        thread.join(timeout_seconds)
         _end(self._gateway, self._home)
-        polite.ended(_LAST_SECONDS)
+        thread.join(_LAST_SECONDS)
 
     def _stop_context(self) -> None:
         with contextlib.suppress(Exception):
@@ -204,35 +182,22 @@ class Jvm:
         self.release()
 
 
-class _Call(threading.Thread, Generic[Result]):
-    """A call on a thread of its own: it may hang, or must not be made on the main thread."""
+def _apart(name: str, work: Callable[[], Result]) -> tuple[threading.Thread, "Future[Result]"]:
+    """Start a call on a thread of its own: it may hang, or must not be made on the main thread."""
+    answer: Future[Result] = Future()
 
-    def __init__(self, name: str, work: Callable[[], Result]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work = work
-        self._results: list[Result] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
+    def run() -> None:
         try:
-            self._results.append(self._work())
+            answer.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again by `result`
-            self._error = error
+            answer.set_exception(error)
 
-    def ended(self, timeout_seconds: float) -> bool:
-        """Whether it has ended, or was never started; waits for so long."""
-        if self.ident is not None:
-            self.join(timeout_seconds)
-        return not self.is_alive()
-
-    def result(self) -> Result:
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread, answer
 
 
 def _session(properties: Mapping[str, str], gateway: Any, home: Path) -> Any:
-    """Make a context with these properties, and its session, in the JVM behind a gateway."""
     from pyspark import SparkConf, SparkContext, SparkFiles  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -260,14 +225,13 @@ def _add_log_store(context: Any, jar: Path) -> None:
     loader = jvm.Thread.currentThread().getContextClassLoader()
     if loader.getResource("io/delta/storage/LogStore.class") is None:
         return  # no Delta, no log
-    if not jar.exists():  # a renewed context finds it
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(loader)
-        compiler.cook(_LOG_STORE.read_text())
-        with zipfile.ZipFile(jar, "w") as made:
-            for name, code in compiler.getBytecodes().items():
-                made.writestr(f"{name.replace('.', '/')}.class", bytes(code))
-        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(_LOG_STORE.read_text())
+    with zipfile.ZipFile(jar, "w") as made:
+        for name, code in compiler.getBytecodes().items():
+            made.writestr(f"{name.replace('.', '/')}.class", bytes(code))
+    loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
     context._jsc.addJar(str(jar))  # noqa: SLF001
 
 

@@ -115,7 +115,7 @@ def test_killed_executor_loses_and_repeats_no_row(
     os.kill(executor, signal.SIGKILL)
     wait(run, "another process is at it", lambda: len(tries(trial)) > 1)
     finish(pipeline, run, trial)
-    assert not run.events("spark_renewed")
+    assert not run.events("spark_restarted")
 
 
 @pytest.mark.faults

@@ -210,7 +210,6 @@ class Before:
     """What a driver had done before, and what is logged from then on."""
 
     restarts: int
-    renewals: int
     logs: list[MutableMapping[str, Any]]
 
 
@@ -219,7 +218,7 @@ def healing(event: str, driver: SparkDriver) -> Iterator[Before]:
     """Have the page's event happen to a running Spark; its lines are logged, and no others."""
     driver.open()
     with capture_logs() as logs:
-        yield Before(driver.restarts, driver.renewals, logs)
+        yield Before(driver.restarts, logs)
     logged = [each["event"] for each in logs if each["event"].startswith("spark_")]
     expected = promised()[event]
     assert logged == expected, f"{event}: logged {logged}, the page says {expected}"

@@ -66,6 +66,6 @@ def test_an_executor_that_is_lost_costs_only_its_tasks(
     with healing("an executor or a Python worker is lost", driver):
         assert driver.run(job, group="tripled") == [3 * number for number in range(1000)]
     assert (tmp_path / "killed").exists()
-    assert (driver.restarts, driver.renewals) == (0, 0)
+    assert driver.restarts == 0
     executors = (place / "worker" / "work").glob("app-*/*")
     assert sorted(path.name for path in executors) == ["0", "1"]

@@ -73,7 +73,7 @@ def snapshot() -> Snapshot:
             dead_letter_causes=dict(test._pipeline.counters.dead_letter_causes),
             call_times=test._pipeline.statistics().call_times,
             moves=Moves(taken=3, released=2, fenced=1),
-            spark=SparkStatistics(is_running=True, restarts=2, renewals=3),
+            spark=SparkStatistics(is_running=True, restarts=5),
             traces=TraceStatistics(traced=6, skipped=7),
             apart=ExecutorCounters(retries=4, failing_since=0.25),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
+from sinks.errors import SparkDied, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
@@ -46,12 +46,6 @@ class FakeJvm:
         del timeout_seconds
         return "gone" if self.process.status is not None else self.how
 
-    def renew(self, timeout_seconds: float) -> "FakeJvm":
-        del timeout_seconds
-        if self.world.refuses_renewal:
-            raise SparkStartFailed("there is no new context: nobody knows why")
-        return self.world.made(FakeJvm(self.world, self.process))
-
     def release(self) -> None:
         pass
 
@@ -72,11 +66,10 @@ class FakeJvm:
 
 
 class World:
-    """Every JVM that was started or renewed."""
+    """Every JVM that was started."""
 
     def __init__(self) -> None:
         self.jvms: list[FakeJvm] = []
-        self.refuses_renewal = False
         self.before_start: Callable[[], object] = lambda: None
 
     def start(
@@ -155,33 +148,19 @@ def test_error_of_a_job_is_passed_on_while_spark_is_well(driver: SparkDriver, wo
     assert len(world.jvms) == 1
 
 
-def test_stopped_context_is_renewed_in_the_same_jvm(driver: SparkDriver, world: World) -> None:
+def test_stopped_context_costs_its_jvm(driver: SparkDriver, world: World) -> None:
     driver.open()
     first = world.last
     with capture_logs() as logs:
         with pytest.raises(SparkDied, match="no such table"):
-            driver.run(failing(first, "stopped"), group="g")
+            driver.run(failing(first, "gone"), group="g")
         assert driver.run(well, group="g") == "done"
-    assert events(logs) == ["spark_context_stopped", "spark_renewed"]
-    assert world.last is not first
-    assert world.last.process is first.process
-    assert not first.stopped.is_set()
-    assert (driver.restarts, driver.renewals) == (0, 1)
-
-
-def test_a_context_that_cannot_be_renewed_costs_its_jvm(driver: SparkDriver, world: World) -> None:
-    driver.open()
-    first, world.refuses_renewal = world.last, True
-    with capture_logs() as logs:
-        with pytest.raises(SparkDied):
-            driver.run(failing(first, "stopped"), group="g")
-        assert driver.run(well, group="g") == "done"
-    assert events(logs) == ["spark_context_stopped", "spark_died", "spark_restarted"]
+    assert events(logs) == ["spark_died", "spark_restarted"]
     assert first.stopped.is_set()
-    assert (driver.restarts, driver.renewals) == (1, 0)
+    assert driver.restarts == 1
 
 
-def test_one_stopped_context_is_renewed_once(driver: SparkDriver, world: World) -> None:
+def test_one_stopped_context_is_replaced_once(driver: SparkDriver, world: World) -> None:
     driver.open()
     first = world.last
     running, late = threading.Event(), threading.Event()
@@ -194,13 +173,13 @@ def test_one_stopped_context_is_renewed_once(driver: SparkDriver, world: World) 
     ended = started(lambda: driver.run(slow, group="slow"), SparkDied)
     assert running.wait(seconds(10))
     with pytest.raises(SparkDied):
-        driver.run(failing(first, "stopped"), group="g")
+        driver.run(failing(first, "gone"), group="g")
     assert driver.run(well, group="g") == "done"
-    renewed = world.last
-    late.set()  # its error is of the old context, the new one is well
+    second = world.last
+    late.set()  # its error is of the old JVM, the new one is well
     assert ended()
     assert driver.run(well, group="g") == "done"
-    assert world.last is renewed
+    assert world.last is second
 
 
 def test_a_jvm_that_does_not_answer_is_killed_and_replaced(
