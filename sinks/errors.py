@@ -1,25 +1,8 @@
-"""Errors of sinks, beside `topology.errors`.
-
-SinkError                 (topology)
-├── WriterBusy            a batch was submitted while another is being written
-├── WriterStopped         the writer was stopped before its work was done
-├── SparkStartFailed      Spark did not start
-├── SparkDied             Spark died under a job; the next job starts it anew
-├── SparkTimeout          a Spark job passed its deadline and was cancelled
-└── TaskRaised            a Python function raised on an executor
-"""
+"""Errors of sinks, beside `topology.errors`."""
 
 from topology.errors import SinkError
 
 LONGEST_LINE = 500  # of what others said of an error
-
-
-class WriterBusy(SinkError):
-    """The writer takes one batch at a time."""
-
-    def __init__(self, sink: str) -> None:
-        super().__init__(f"the writer of sink '{sink}' is still writing a batch")
-        self.sink = sink
 
 
 class WriterStopped(SinkError):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from sinks.errors import WriterBusy, WriterStopped, one_line
+from sinks.errors import WriterStopped, one_line
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Sink, Staged
 
@@ -217,17 +217,6 @@ class SinkWriter:
             for task in ("stage", "commit")
         )
         self._workers = (self._staging, self._committing)
-        self._commits_asked = 0
-        self._commits_ended = 0  # written by the commit thread alone
-
-    @property
-    def busy(self) -> bool:
-        """Whether work is unfinished; its end counts just before `on_done`."""
-        return any(each.asked != each.ended for each in self._workers)
-
-    @property
-    def is_committing(self) -> bool:
-        return self._commits_asked != self._commits_ended
 
     @property
     def retries(self) -> int:
@@ -275,12 +264,8 @@ class SinkWriter:
     def commit(self, staged: Staged) -> None:
         """Make what was staged durable; BatchCommitted is reported.
 
-        Raises WriterBusy while another commit is under way: its outcome decides what the next may
-        be.
+        One at a time: the outcome decides what the next may be.
         """
-        if self.is_committing:
-            raise WriterBusy(self._sink.name)
-        self._commits_asked += 1
         self._committing.ask(partial(self._commit, staged))
 
     def discard(self, staged: Staged) -> None:
@@ -289,12 +274,7 @@ class SinkWriter:
 
     def let_go(self, work: Callable[[], object]) -> None:
         """Have the staging thread remove what will not be committed; nothing is reported."""
-
-        def remove() -> None:
-            self._staging.loop.discard(work)
-            self._staging.ended += 1
-
-        self._staging.ask(remove)
+        self._staging.ask(partial(self._staging.loop.discard, work))
 
     def stop(self, timeout_seconds: float) -> bool:
         """Let the attempts under way end, but no other begin; return whether both threads ended.
@@ -308,11 +288,6 @@ class SinkWriter:
             if each.thread.ident is not None:
                 each.thread.join(max(0.0, deadline - time.monotonic()))
         return not any(each.thread.is_alive() for each in self._workers)
-
-    def _report(self, worker: "_Worker", done: Done) -> None:
-        self._commits_ended += isinstance(done, BatchCommitted)
-        worker.ended += 1
-        self._on_done(done)
 
     def _fence(self, fences: tuple[Fence, ...], answer: Future[list[Committed]]) -> None:
         asked = [fence.line for fence in fences]
@@ -331,7 +306,6 @@ class SinkWriter:
         found, error = self._committing.loop.outcome(
             work, f"{lines} was fenced", task="fence", lines=lines
         )
-        self._committing.ended += 1
         if error is None:
             answer.set_result(found or [])
         else:
@@ -340,14 +314,12 @@ class SinkWriter:
     def _write(self, batch: Batch) -> None:
         staged, error = self._staged(batch, self._sink.stage)
         if staged is None:
-            self._report(self._staging, BatchStaged(self._step, batch, None, error))
+            self._on_done(BatchStaged(self._step, batch, None, error))
             return
-        self._commits_asked += 1
         self._committing.ask(partial(self._commit, staged, replace(batch, pieces=[], traces={})))
-        self._staging.ended += 1
 
     def _stage(self, batch: Batch, by: Callable[[Batch], Staged]) -> None:
-        self._report(self._staging, BatchStaged(self._step, batch, *self._staged(batch, by)))
+        self._on_done(BatchStaged(self._step, batch, *self._staged(batch, by)))
 
     def _staged(
         self, batch: Batch, by: Callable[[Batch], Staged]
@@ -369,7 +341,6 @@ class SinkWriter:
         )
 
     def _commit(self, staged: Staged, batch: Batch | None = None) -> None:
-        """Commit what was staged; with a `batch`, rows that the sink refuses now are rejected."""
         started = self._clock()
         lines = ", ".join(f"{share.line} {share.txid}" for share in staged.shares)
         facts: dict[str, Any] = {"rows": staged.num_rows}
@@ -387,8 +358,7 @@ class SinkWriter:
                 committed, error = self._abandoned(staged, batch), None
             loop.discard(partial(self._sink.discard, staged))
         seconds = self._clock() - started
-        done = BatchCommitted(self._step, committed or staged, error, seconds)
-        self._report(self._committing, done)
+        self._on_done(BatchCommitted(self._step, committed or staged, error, seconds))
 
     def _try_commit(self, staged: Staged, batch: Batch | None) -> Staged:
         try:
@@ -404,7 +374,6 @@ class SinkWriter:
         return staged
 
     def _abandoned(self, staged: Staged, batch: Batch) -> Staged:
-        """Reject all rows of a batch that may have been written, and is not written again."""
         error = self._committing.loop.last_error
         log.error(
             "sink_batch_given_up",
@@ -419,17 +388,12 @@ class SinkWriter:
 
 
 class _Worker:
-    """A thread that does its work in the order it is asked."""
-
     def __init__(self, name: str, loop: RetryLoop) -> None:
         self.loop = loop
-        self.asked = 0  # written by the one thread that asks
-        self.ended = 0  # written by this thread alone
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def ask(self, work: Callable[[], None] | None) -> None:
-        self.asked += work is not None
         self._inbox.put(work)
 
     def _run(self) -> None:
