@@ -48,9 +48,9 @@ from service.spark_engine.engine import SparkEngine, check_runs_on_spark, spark_
 from sinks.names import is_uri, local_path
 from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
-from sinks.spark.settings import check_installed, java_text
+from sinks.spark.settings import check_installed
 from sinks.spark.spark_sink import SparkSink
-from sinks.storage import spark_jars
+from sinks.storage import option_text, spark_jars
 from sinks.tables.iceberg import IcebergSink
 from sinks.tables.table import TableSink
 from topology.errors import missing_extra
@@ -370,7 +370,7 @@ def spark_driver(name: str, config: Config, sets: Iterable[str]) -> SparkDriver:
         app_name=f"headrace-{name}",
         conf={
             **storage.spark_conf(),
-            **{key: java_text(value) for key, value in config.spark.conf.items()},
+            **{key: option_text(value) for key, value in config.spark.conf.items()},
         },
         jars=partial(jars_of, sorted({*sets, *spark_jars(storage.warehouse)})),
         job_deadline_seconds=config.spark.job_deadline_seconds,

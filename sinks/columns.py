@@ -7,8 +7,12 @@ mapping or in columns. One row that does not fit never harms its neighbours.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from itertools import chain
+from math import isfinite
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -18,6 +22,7 @@ from topology.values import cast, check_years, columns_of_rows, converted, witho
 from topology.vectorised import Row, as_row, cause_of
 
 _SHOWN = 80  # characters of a value shown in a reason
+_WITHOUT_FLOATS = frozenset({type(None), bool, int, str, bytes, datetime, date, time, timedelta})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,6 @@ def _as_row(value: Any, index: int, reasons: dict[int, str]) -> Row:
 
 
 def _refused_values(values: list[Any], field: "pa.Field[Any]") -> dict[int, str]:
-    """Which values do not fit a column, each with the reason."""
-
     def convert(start: int, stop: int) -> None:
         converted(values[start:stop], field)
 
@@ -173,8 +176,6 @@ def _fit_columns(piece: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBat
 
 
 def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int, str]:
-    """Which cells of a column cannot be cast to the field's type, each with the reason."""
-
     def convert(start: int, stop: int) -> None:
         cast(column.slice(start, stop - start), field)
 
@@ -253,3 +254,24 @@ def fitting_rows(
             rows += [piece[place] for place in kept]
         start += len(piece)
     return rows, rejected
+
+
+def has_no_number(value: Any) -> bool:
+    """Whether NaN or an infinity is in a value; msgspec would encode them as null."""
+    if type(value) not in (dict, list, tuple):
+        # Dataclasses, enumerations, sets. What has no builtin, such as msgspec.Raw, is no float.
+        value = msgspec.to_builtins(value, enc_hook=_as_null)
+        if not isinstance(value, dict | list | tuple):
+            return isinstance(value, float) and not isfinite(value)
+    for part in chain(value, value.values()) if isinstance(value, dict) else value:
+        kind = type(part)
+        if kind is float:
+            if not isfinite(part):
+                return True
+        elif kind not in _WITHOUT_FLOATS and has_no_number(part):
+            return True
+    return False
+
+
+def _as_null(value: Any) -> None:
+    del value

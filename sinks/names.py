@@ -66,7 +66,6 @@ def checked_columns(schema: pa.Schema, table: str) -> pa.Schema:
 
 
 def names_in(schema: pa.Schema) -> Iterator[str]:
-    """Yield the names of a schema's columns, and of the fields nested in them."""
     return (field.name for each in schema for field in _fields(each))
 
 
@@ -78,6 +77,11 @@ def checked_new_columns(value: str, table: str) -> OnNewColumns:
             return found
     names = " and ".join(f"'{each}'" for each in get_args(OnNewColumns))
     raise InvalidSchema(f"table '{table}': on_new_columns is {value!r}; allowed are {names}")
+
+
+def backticked(name: str) -> str:
+    """Quote a name as Spark's SQL and delta-rs have it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def local_path(place: str) -> Path | None:
@@ -149,7 +153,6 @@ def check_kind(table: str, folder: Path, own: str) -> None:
 
 
 def _fields(field: "pa.Field[Any]") -> Iterator["pa.Field[Any]"]:
-    """Yield a column and all fields nested in it."""
     yield field
     kind: Any = field.type
     for number in range(kind.num_fields):
@@ -157,7 +160,6 @@ def _fields(field: "pa.Field[Any]") -> Iterator["pa.Field[Any]"]:
 
 
 def _column_reasons(field: "pa.Field[Any]") -> Iterator[str]:
-    """Yield the faults of a column."""
     kind: Any = field.type
     if not field.name:
         yield "it is empty"
@@ -176,7 +178,6 @@ def _shown(name: str) -> str:
 
 
 def _reasons(name: str) -> Iterator[str]:
-    """Yield the faults of a name."""
     parts = name.split("/")
     if control := _CONTROL.search(name):
         yield f"found the character {control[0]!r}"

@@ -109,7 +109,6 @@ def check_conditional_writes(storage: Storage, uri: str) -> None:
 
 
 def _race(storage: Storage, uri: str) -> list[Exception | None]:
-    """Return the outcomes of two writers: None for one that won."""
     from deltalake import CommitProperties, DeltaTable  # noqa: PLC0415 - an extra
 
     options = storage.object_store_options(uri)
@@ -148,7 +147,6 @@ def _check(content: bytes, folder: str) -> None:
 
 
 def _do(what: str, folder: str, work: Callable[[], Result]) -> Result:
-    """Do the work, repeated a few times: a reply may be lost. Raises SinkFailed."""
     for left in reversed(range(_TRIES)):
         try:
             return work()

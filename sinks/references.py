@@ -306,7 +306,6 @@ class Csv:
 
     @cached_property
     def _field(self) -> re.Pattern[str]:
-        """The next field of a line, in quotes or not, and what ends it."""
         sep, quote, escape = map(re.escape, (self.sep, self.quote, self.escape))
         pair = f"{quote}{quote}" if self.escape == self.quote else f"{escape}."
         quoted = f"{quote}((?:[^{quote}{escape}]|{pair})*){quote}[\0- ]*"
@@ -507,7 +506,6 @@ def _is_hidden(name: str) -> bool:
 
 
 def _partitions(files: Sequence[File]) -> dict[str, "pa.Array[Any]"]:
-    """The columns that folders' names make: each with its value for every file."""
     return {name: _values([file.partition[name] for file in files]) for name in files[0].partition}
 
 

@@ -110,7 +110,7 @@ class Storage:
                 # The one tells delta-rs that this is not AWS, the other goes over a variable.
                 "aws_endpoint_url": self._bucket_endpoint(uri),
                 "aws_endpoint_url_s3": self._bucket_endpoint(uri),
-                "aws_virtual_hosted_style_request": _text(not self._in_path()),
+                "aws_virtual_hosted_style_request": option_text(not self._in_path()),
             }
         elif kind == "azure":
             found = {
@@ -135,7 +135,7 @@ class Storage:
                 "s3.session-token": secrets.get("session_token"),
                 "s3.region": self._region(),
                 "s3.endpoint": self.endpoint,
-                "s3.force-virtual-addressing": _text(not self._in_path()),
+                "s3.force-virtual-addressing": option_text(not self._in_path()),
             }
         elif kind == "azure":
             arrow = self._arrow(kind, self.warehouse)
@@ -161,7 +161,7 @@ class Storage:
                 "session.token": secrets.get("session_token"),
                 "endpoint": self.endpoint,
                 "endpoint.region": self._region(),
-                "path.style.access": _text(self._in_path()),
+                "path.style.access": option_text(self._in_path()),
                 # S3A's own default knows no web identity.
                 "aws.credentials.provider": None if "access_key_id" in secrets else _SDK_CHAIN,
             }
@@ -170,7 +170,6 @@ class Storage:
         return _given(found)
 
     def _arrow(self, kind: Kind, uri: str) -> dict[str, Any]:
-        """The arguments of Arrow's file system."""
         secrets = self._secrets()
         scheme, host = ("https", "") if self.endpoint is None else self.endpoint.split("://", 1)
         found: dict[str, Any] = {}
@@ -197,7 +196,6 @@ class Storage:
         return {name: value for name, value in found.items() if value is not None}
 
     def _secrets(self) -> dict[str, str]:
-        """The secrets as they are now."""
         read = {name: _content(path) for name, path in self.secret_files.items()}
         return {**self.secrets, **{name: value for name, value in read.items() if value}}
 
@@ -296,12 +294,13 @@ def _read(path: str, *_seen: int) -> str:
     return value
 
 
-def _text(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """Spell a value of the configuration as the libraries read it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(value) for name, value in options.items()}
+    return {name: option_text(value) for name, value in options.items()}
 
 
 def _given(found: Mapping[str, str | None]) -> dict[str, str]:

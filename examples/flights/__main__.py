@@ -12,7 +12,7 @@ from examples.flights.pipeline import TABLE, native, topology
 from examples.flights.proof import dead_letters_in, rows_in_table
 from examples.flights.publish import publish
 from examples.running import Outcome, Surroundings, arguments, run_example
-from sinks.spark.settings import java_text
+from sinks.storage import option_text
 
 CONFIG = Path(__file__).with_name("service.toml")
 TOPIC = "flights"
@@ -52,7 +52,7 @@ def _run(here: Surroundings, limit: int | None, sink: str) -> Outcome:
     if letters != account.dead_lettered:
         gaps.append(f"the account has {account.dead_lettered} dead letters, the topic {letters}")
     here.progress.step("asking Spark SQL")
-    found = by_spark(table, {key: java_text(value) for key, value in config.spark.conf.items()})
+    found = by_spark(table, {key: option_text(value) for key, value in config.spark.conf.items()})
     if found != (wanted := by_hand(limit)):
         gaps.append(f"Spark SQL finds {found}, a count of the source {wanted}")
     return Outcome(account, gaps, [*lines(found)])

@@ -89,7 +89,6 @@ class Cluster:
     def conf(
         self, defaults: Mapping[str, Scalar] = _NONE, required: Mapping[str, Scalar] = _NONE
     ) -> dict[str, Any]:
-        """Return the properties of a client, between the defaults and what is required."""
         callbacks = {"error_cb": self.errors.take, "logger": _client_log}
         return {**defaults, **self._properties, **required, **callbacks}
 
@@ -121,7 +120,6 @@ class Cluster:
         raise KafkaException(failed)
 
     def setting(self, topic: str, name: str) -> str:
-        """Return a topic's setting, or the broker's where the topic has none."""
         asked, admin = ConfigResource(ConfigResource.Type.TOPIC, topic), self.admin()
         answers = admin.describe_configs([asked], request_timeout=_ANSWER_SECONDS)
         return str(answers[asked].result(_ANSWER_SECONDS)[name].value)
@@ -184,8 +182,6 @@ class PlainProducer:
 
 
 class RecordMetadata(NamedTuple):
-    """The position of a stored message."""
-
     partition: int
     offset: int
 
@@ -334,7 +330,6 @@ def _sending(
     required: Mapping[str, Scalar],
     timeout_seconds: int = _SEND_SECONDS,
 ) -> dict[str, Any]:
-    """Return the properties of a producer of messages of at most `max_bytes`."""
     defaults: dict[str, Scalar] = {
         "linger.ms": 20,
         "batch.size": min(max_bytes, _BATCH_BYTES),
@@ -349,7 +344,6 @@ def _sending(
 
 
 def _produce(producer: Producer, message: OutgoingMessage, **options: Any) -> None:
-    """Hand a message to the client, waiting for room in its queue."""
     partition = _BY_KEY if message.partition is None else message.partition
     headers = list(message.headers) or None
     while True:
@@ -364,7 +358,6 @@ def _produce(producer: Producer, message: OutgoingMessage, **options: Any) -> No
 
 
 def _stored(producer: Producer, messages: Iterable[OutgoingMessage]) -> list[RecordMetadata]:
-    """Send messages and return where the broker stored each. Raises KafkaException."""
     stored: dict[int, RecordMetadata] = {}
     errors: list[KafkaError] = []
 

@@ -89,8 +89,6 @@ class _Form(IntEnum):
 
 
 class _Pending(NamedTuple):
-    """A dead letter to send, or to send again."""
-
     letter: DeadLetter | RangeNotice
     token: int
     form: _Form
@@ -151,7 +149,6 @@ class KafkaDeadLetters(DeadLetterSink):
             ) from error
 
     def client_properties(self, kafka: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the properties of a client of this topic; `kafka` are the service's."""
         mask.add(secrets_in(self._properties))
         return {**kafka, **self._properties}
 
@@ -220,7 +217,6 @@ class KafkaDeadLetters(DeadLetterSink):
     def _on_delivery(
         self, sent: _Pending, error: "KafkaError | None", _message: "Message | None" = None
     ) -> None:
-        """Handle a delivery report, on the owner thread."""
         from confluent_kafka import KafkaError  # noqa: PLC0415
 
         is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
@@ -249,7 +245,6 @@ class KafkaDeadLetters(DeadLetterSink):
         return size < int(self._conf["batch.size"])
 
     def _renew_producer(self) -> None:
-        """Replace a producer after a fatal error, or to send messages one by one."""
         from confluent_kafka import Producer  # noqa: PLC0415
 
         if self._producer is None:
@@ -280,12 +275,10 @@ def replay_headers(headers: Iterable[Header]) -> list[Header]:
 
 
 def without_replay_headers(headers: Iterable[Header]) -> list[Header]:
-    """Return all other headers, in their order."""
     return [header for header in headers if header[0] not in REPLAY_HEADERS]
 
 
 def _content(letter: DeadLetter | RangeNotice, pipeline: str, form: _Form) -> dict[str, Any]:
-    """Return value, key and headers of a letter's or notice's message."""
     if isinstance(letter, RangeNotice):
         facts = {"notice": "range"} | asdict(letter) | {"pipeline": pipeline}
         return {"value": None, "key": None, "headers": list(_headers(facts).items())}
@@ -312,7 +305,6 @@ def _content(letter: DeadLetter | RangeNotice, pipeline: str, form: _Form) -> di
 
 
 def _reference(content: bytes | None) -> tuple[bytes, bytes]:
-    """Return size and SHA-256 of what is left out."""
     content = content or b""
     return str(len(content)).encode(), hashlib.sha256(content).hexdigest().encode()
 

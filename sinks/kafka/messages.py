@@ -3,13 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
+from sinks.columns import has_no_number
 from topology.sink import NO_TRACES, Piece, RowTraces, is_of_trace
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
@@ -19,7 +18,6 @@ Content: TypeAlias = Callable[[Any], str | bytes | None]
 _FRAME_BYTES = 128
 _HEADER_BYTES = 16
 _SHOWN = 200  # characters of an error
-_WITHOUT_FLOATS = frozenset({type(None), bool, int, str, bytes, datetime, date, time, timedelta})
 
 
 class OutgoingMessage(NamedTuple):
@@ -45,7 +43,7 @@ def as_json(row: Any) -> bytes:
     encoded = msgspec.json.encode(row)
     # msgspec encodes NaN as null, and searching each row for one costs more than encoding it.
     # `in` takes twice as long as `find`: it first tries whether the bytes are a number.
-    if encoded.find(b"null") >= 0 and _has_no_number(row):
+    if encoded.find(b"null") >= 0 and has_no_number(row):
         raise ValueError("found NaN or an infinity, which JSON has not")
     return encoded
 
@@ -134,8 +132,6 @@ def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """Return the type with its nanoseconds, which Python has not, as microseconds."""
-
     def part(field: "pa.Field[Any]") -> "pa.Field[Any]":
         return field.with_type(_in_microseconds(field.type))
 
@@ -155,28 +151,7 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
     return found
 
 
-def _has_no_number(value: Any) -> bool:
-    if type(value) not in (dict, list, tuple):
-        # Dataclasses, enumerations, sets. What has no builtin, such as msgspec.Raw, is no float.
-        value = msgspec.to_builtins(value, enc_hook=_as_null)
-        if not isinstance(value, dict | list | tuple):
-            return isinstance(value, float) and not isfinite(value)
-    for part in value.values() if isinstance(value, dict) else value:
-        kind = type(part)
-        if kind is float:
-            if not isfinite(part):
-                return True
-        elif kind not in _WITHOUT_FLOATS and _has_no_number(part):
-            return True
-    return False
-
-
-def _as_null(value: Any) -> None:
-    del value
-
-
 def _add_traces(encoded: Encoded, traces: RowTraces, max_bytes: int) -> None:
-    """Add trace headers to the messages of some rows, replacing older ones."""
     refused = sorted(encoded.rejected)
     for row, headers in traces.items():
         if row in encoded.rejected:

@@ -143,7 +143,6 @@ class OwnershipLog:
         claims[name] = LineClaim(line, name, found.producer, found.epoch, found.txid)
 
     def on(self, lines: Iterable[str]) -> list[LineClaim]:
-        """Return all claims on some lines."""
         return [claim for line in lines for claim in self._claims.get(line, {}).values()]
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
@@ -156,12 +155,10 @@ class OwnershipLog:
         return found
 
     def written(self, claim: LineClaim) -> OutgoingMessage:
-        """Return the message that makes or renews a claim."""
         value = _Value(claim.producer, claim.epoch, claim.txid)
         return self.withdrawn(claim)._replace(value=msgspec.json.encode(value))
 
     def withdrawn(self, claim: LineClaim) -> OutgoingMessage:
-        """Return the message that deletes a claim."""
         return OutgoingMessage(
             self.topic, None, msgspec.json.encode((*self._of, claim.line, claim.name))
         )

@@ -100,17 +100,14 @@ class KafkaTopicSink(Sink[Row]):
             )
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Claim the lines and fence whoever claimed them before; see the contract."""
         if not fences:
             return []  # and nobody owns anything
         return self._owned().fence(fences)
 
     def committed(self, lines: Sequence[str]) -> list[Committed]:
-        """Read the topic of the transactions; see the contract."""
         return self._owned().committed(lines)
 
     def stage(self, batch: Batch) -> Staged:
-        """Encode the messages; nothing is sent."""
         encoded = self._encoder.encode(batch.pieces, self._max_bytes, batch.traces)
         return Staged(
             batch.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
@@ -129,7 +126,6 @@ class KafkaTopicSink(Sink[Row]):
             self._plain.send(staged.parts)
 
     def close(self) -> None:
-        """Drop the clients."""
         if self._plain is not None:
             self._plain.close()
         if self._owner is not None:

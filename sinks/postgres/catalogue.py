@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from sinks.keyed_rows import KeyedRows
 from sinks.postgres.text import is_bytes, is_text
 from topology.errors import InvalidSchema
 
@@ -32,7 +33,6 @@ _SIZES = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 
 
 def quoted(*names: str | None) -> str:
-    """Return a quoted name, with its schema if that is known."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names if name is not None)
 
 
@@ -67,52 +67,17 @@ def _check_name(name: str, where: str) -> None:
     raise InvalidSchema(f"{where}: found {found} in the name {name!r}, {expected}")
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSchema:
-    """The schema of rows, and the mode in which they are written."""
-
-    schema: pa.Schema
-    key: tuple[str, ...] = ()
-    deleted: str | None = None
-    may_grow: bool = True  # the user can have columns added to the table
-
-    @classmethod
-    def of(
-        cls, table: str, schema: pa.Schema, key: str | Sequence[str], deleted: str | None
-    ) -> "TargetSchema":
-        """Check what the user gave. Raises InvalidSchema."""
-        key = (key,) if isinstance(key, str) else tuple(key)
-        for name in schema.names:
-            _check_name(name, f"table '{table}': column")
-        wrong = None
-        if len(set(key)) != len(key) or not set(key) <= set(schema.names):
-            columns = ", ".join(schema.names)
-            wrong = f"key: found {', '.join(key)}, expected columns, each once, of {columns}"
-        elif nested := [each for each in key if kinds.is_nested(schema.field(each).type)]:
-            wrong = f"key column '{nested[0]}' is nested"
-        elif deleted is not None and (not key or deleted in key):
-            wrong = f"deleted: '{deleted}' needs a key beside it"
-        elif deleted is not None and (
-            deleted not in schema.names or not kinds.is_boolean(schema.field(deleted).type)
-        ):
-            wrong = f"deleted: found '{deleted}', expected a column of booleans"
-        if wrong is not None:
-            raise InvalidSchema(f"table '{table}': {wrong}")
-        return cls(schema, key, deleted)
-
-    @property
-    def stored(self) -> list[Field]:
-        """The columns of the table."""
-        return [field for field in self.schema if field.name != self.deleted]
-
-    @property
-    def loose(self) -> pa.Schema:
-        """The schema of rows that may be deletions, which need only the key."""
-        strict = self.schema.names if self.deleted is None else self.key
-        return pa.schema(
-            each if each.name in strict else each.with_nullable(nullable=True)
-            for each in self.schema
-        )
+def key_of(
+    table: str, schema: pa.Schema, key: str | Sequence[str] = (), deleted: str | None = None
+) -> KeyedRows:
+    """Check what the user gave. Raises InvalidSchema."""
+    for name in schema.names:
+        _check_name(name, f"table '{table}': column")
+    rows = KeyedRows(table, schema, key, deleted)
+    for name in rows.key:
+        if kinds.is_nested(schema.field(name).type):
+            raise InvalidSchema(f"table '{table}': key column '{name}' is nested")
+    return rows
 
 
 # Types
@@ -133,7 +98,6 @@ _SCALARS = (
 
 
 def definition(field: Field) -> str:
-    """Return a column's definition for CREATE TABLE."""
     strict = "" if field.nullable else " NOT NULL"
     return f"{quoted(field.name)} {sql_type(field.type)}{strict}"
 
@@ -157,8 +121,6 @@ def sql_type(kind: pa.DataType) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of an existing table."""
-
     name: str
     type: str  # without sizes; the base type of a domain
     shown: str  # with sizes
@@ -276,21 +238,23 @@ class TableInfo:
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
 
-    def new_columns(self, target: TargetSchema) -> list[Field]:
-        """Return the columns that the table lacks."""
-        return [field for field in target.stored if self.column(field.name) is None]
+    def new_columns(self, rows: KeyedRows) -> list[Field]:
+        return [field for field in rows.stored if self.column(field.name) is None]
 
-    def problems(self, target: TargetSchema) -> Iterator[str]:
-        """Yield the reasons why the table cannot hold the rows."""
+    def problems(self, rows: KeyedRows, *, may_grow: bool = True) -> Iterator[str]:
+        """Yield the reasons why the table cannot hold the rows.
+
+        `may_grow`: the user can have columns added to it.
+        """
         if self.kind not in ("r", "p"):
             yield "it is not a table; views and foreign tables cannot be written"
         if self.persistence != "p":
             yield "it is UNLOGGED or temporary, so a crash of the database would empty it"
-        names = {field.name for field in target.stored}
-        for field in target.stored:
+        names = {field.name for field in rows.stored}
+        for field in rows.stored:
             column = self.column(field.name)
             if column is None:
-                advice = " (on_new_columns='add' would add it)" if target.may_grow else ""
+                advice = " (on_new_columns='add' would add it)" if may_grow else ""
                 yield f"column '{field.name}' is not in the table{advice}"
             elif column.generated:
                 yield f"column '{field.name}' is filled by the database; leave it out of the schema"
@@ -302,39 +266,37 @@ class TableInfo:
         for each in self.columns:
             if each.name not in names and not each.nullable and not each.filled:
                 yield f"column '{each.name}' of the table is NOT NULL, and the schema lacks it"
-        if target.key and self._arbiter(target) is None:
-            key = ", ".join(target.key)
+        if rows.key and self._arbiter(rows) is None:
+            key = ", ".join(rows.key)
             yield f"key is {key}; the table has no unique index of exactly these columns"
 
-    def required(self, target: TargetSchema) -> frozenset[str]:
-        """Return the columns that are NOT NULL, by the table or by the schema."""
-        not_null = {column.name for column in self.columns if not column.nullable}
-        strict = {field.name for field in target.stored if not field.nullable}
-        return frozenset(target.key) | not_null | strict
+    @property
+    def not_null(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns if not column.nullable)
 
-    def indexed(self, target: TargetSchema) -> list[str]:
+    def indexed(self, rows: KeyedRows) -> list[str]:
         """Return the columns with an index, which rejects values that are too long."""
         indexed = {name for index in self.indexes for name in index.columns}
-        return [field.name for field in target.stored if field.name in indexed]
+        return [field.name for field in rows.stored if field.name in indexed]
 
-    def trial_reason(self, target: TargetSchema) -> str | None:
+    def trial_reason(self, rows: KeyedRows) -> str | None:
         """Return a reason to try rows: only the database knows whether it accepts them."""
-        return next(self._trial_reasons(target), None)
+        return next(self._trial_reasons(rows), None)
 
-    def _trial_reasons(self, target: TargetSchema) -> Iterator[str]:
+    def _trial_reasons(self, rows: KeyedRows) -> Iterator[str]:
         yield from (f"the table has the {guard}" for guard in self.guards)
         if self.kind == "p":
             yield "the table is partitioned"
         if any(column.generated for column in self.columns):
             yield "the table has generated columns"
-        arbiter = self._arbiter(target)
+        arbiter = self._arbiter(rows)
         for index in self.indexes:
             if index.is_unique and index is not arbiter:
                 yield f"the index {index.name} is unique"
             if not index.is_plain:
                 yield f"the index {index.name} is of an expression, or of some rows only"
-        indexed = self.indexed(target)
-        for field in target.stored:
+        indexed = self.indexed(rows)
+        for field in rows.stored:
             if field.name in indexed and kinds.is_nested(field.type):
                 yield f"column '{field.name}' is jsonb and has an index"
             column = self.column(field.name)
@@ -342,11 +304,11 @@ class TableInfo:
                 domain = "a domain over " if column.is_domain else ""
                 yield f"column '{field.name}' is {domain}{column.shown}"
 
-    def _arbiter(self, target: TargetSchema) -> Index | None:
+    def _arbiter(self, rows: KeyedRows) -> Index | None:
         """Return the unique index that ON CONFLICT uses."""
         for index in self.indexes:
             fits = index.is_unique and index.is_plain and index.is_usable
-            if target.key and fits and set(index.columns) == set(target.key):
+            if rows.key and fits and set(index.columns) == set(rows.key):
                 return index
         return None
 
@@ -365,18 +327,18 @@ class Statements:
     until the end of the transaction. Its columns have names of ours.
     """
 
-    def __init__(self, table: TableInfo, target: TargetSchema) -> None:
+    def __init__(self, table: TableInfo, rows: KeyedRows) -> None:
         self.table = quoted(table.schema, table.name)
         self.casts = {column.name: column.type for column in table.columns}
-        stored = [field.name for field in target.stored]
-        ours = {name: f'"c{number}"' for number, name in enumerate(target.schema.names)}
+        stored = [field.name for field in rows.stored]
+        ours = {name: f'"c{number}"' for number, name in enumerate(rows.schema.names)}
         # Only `deleted` is no column of the table.
         typed = {name: f"r.{ours[name]}::{self.casts.get(name, 'boolean')}" for name in ours}
         conflict = ""
-        if target.key:
-            changed = [f"{quoted(n)} = excluded.{quoted(n)}" for n in stored if n not in target.key]
+        if rows.key:
+            changed = [f"{quoted(n)} = excluded.{quoted(n)}" for n in stored if n not in rows.key]
             action = f"UPDATE SET {', '.join(changed)}" if changed else "NOTHING"
-            conflict = f"ON CONFLICT ({listed(target.key)}) DO {action}"
+            conflict = f"ON CONFLICT ({listed(rows.key)}) DO {action}"
 
         self.copy = f"COPY {self.table} ({listed(stored)}) FROM STDIN"
         self.make_temporary = (
@@ -386,29 +348,29 @@ class Statements:
         self.copy_temporary = f"COPY {TEMPORARY} ({', '.join(ours.values())}) FROM STDIN"
 
         # The last row of each key; in the order of the keys, so that two writers do not deadlock.
-        key = ", ".join(ours[name] for name in target.key)
+        key = ", ".join(ours[name] for name in rows.key)
         columns = ", ".join(f"{typed[name]} AS {our}" for name, our in ours.items())
-        rows = (
+        last = (
             f'(SELECT DISTINCT ON ({key}) * FROM (SELECT "row", {columns} FROM {TEMPORARY} AS r) '
             f'AS r ORDER BY {key}, "row" DESC) AS r'
         )
         values = ", ".join(f"r.{ours[name]}" for name in stored)
-        insert = f"INSERT INTO {self.table} ({listed(stored)}) SELECT {values} FROM {rows}"
+        insert = f"INSERT INTO {self.table} ({listed(stored)}) SELECT {values} FROM {last}"
         self.merge = f"{insert} {conflict}"
         put = (
             f"INSERT INTO {self.table} ({listed(stored)}) "
             f"VALUES ({', '.join(typed[name] for name in stored)}) {conflict};"
         )
-        if target.deleted is not None:
-            gone = f"r.{ours[target.deleted]}"
+        if rows.deleted is not None:
+            gone = f"r.{ours[rows.deleted]}"
             delete = f"DELETE FROM {self.table} AS t"
-            same = " AND ".join(f"t.{quoted(name)} = r.{ours[name]}" for name in target.key)
+            same = " AND ".join(f"t.{quoted(name)} = r.{ours[name]}" for name in rows.key)
             self.merge = (
-                f"{delete} USING {rows} WHERE {same} AND {gone}; "
+                f"{delete} USING {last} WHERE {same} AND {gone}; "
                 f"{insert} WHERE {gone} IS NOT TRUE {conflict}"
             )
-            same = " AND ".join(f"t.{quoted(name)} = {typed[name]}" for name in target.key)
-            put = f"IF {typed[target.deleted]} THEN {delete} WHERE {same}; ELSE {put} END IF;"
+            same = " AND ".join(f"t.{quoted(name)} = {typed[name]}" for name in rows.key)
+            put = f"IF {typed[rows.deleted]} THEN {delete} WHERE {same}; ELSE {put} END IF;"
         self._put = put
 
     def merge_each(self, not_of_rows: Sequence[str]) -> str:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from sinks.keyed_rows import KeyedRows
+from sinks.names import OnNewColumns
 from sinks.postgres import catalogue as c
 from sinks.postgres.text import Lines, data_of
 from sinks.shares import check_fences, is_to_commit
@@ -80,23 +82,26 @@ class Database:
         self.table = table
         self.where = f"table '{table}'"
         self.table_info: c.TableInfo | None = None
-        self.target: c.TargetSchema
+        self.rows: KeyedRows
         self.statements: c.Statements
         self._name = c.table_name(table)
         self._given: dict[str, Any] = {"conninfo": conninfo, **given}
-        self._adds = self._has_lines = False
+        self._on_new_columns: OnNewColumns | None = None  # None: the user cannot choose
+        self._has_lines = False
         self._owner = ("", "")
         self._conninfo = ""  # until it is open
         self._idle: list[Connection] = []
         self._busy: list[Connection] = []
 
-    def open(self, context: SinkContext, target: c.TargetSchema, *, adds: bool = False) -> None:
+    def open(
+        self, context: SinkContext, rows: KeyedRows, on_new_columns: OnNewColumns | None = None
+    ) -> None:
         """Connect, create what is missing, and examine the table. Raises SinkFailed."""
-        if wrong := [field for field in target.stored if c.sql_type(field.type) is None]:
+        if wrong := [field for field in rows.stored if c.sql_type(field.type) is None]:
             found = f"column '{wrong[0].name}': found {wrong[0].type}"
             raise SinkFailed(f"{self.where}: {found}, which PostgreSQL has not")
         self._owner, self._has_lines = (context.pipeline, context.sink), context.exactly_once
-        self.target, self.table_info, self._adds = target, None, adds
+        self.rows, self.table_info, self._on_new_columns = rows, None, on_new_columns
         self._conninfo = self._reached(context)
         try:
             self.run(lambda _connection: None)
@@ -226,15 +231,14 @@ class Database:
                 "is not in the search path" if is_first else "was removed while rows were written"
             )
             raise SinkFailed(f"{self.where}: it, or its headrace_transactions, {gone}")
-        if wrong := list(info.problems(self.target)):
+        if wrong := list(info.problems(self.rows, may_grow=self._on_new_columns is not None)):
             raise SinkFailed(f"{self.where}: {'; '.join(wrong)}")
         self._check_identity(connection, info.schema, info.oid)
         if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
             raise SinkFailed(f"{self.where}: found encoding {encoding}, expected UTF8")
-        self.table_info, self.statements = info, c.Statements(info, self.target)
+        self.table_info, self.statements = info, c.Statements(info, self.rows)
 
     def _find(self, connection: Connection) -> c.TableInfo | None:
-        """Read the table from the catalogue; None if it is missing."""
         found = connection.execute(c.TABLE, [c.quoted(*self._name)]).fetchone()
         if found is None:
             return None
@@ -244,8 +248,7 @@ class Database:
         return c.TableInfo(columns, indexes, *found)
 
     def _lacks(self, connection: Connection, info: c.TableInfo | None) -> bool:
-        """Whether the table, a column of it, or headrace_transactions is missing."""
-        if info is None or (self._adds and info.new_columns(self.target)):
+        if info is None or (self._on_new_columns == "add" and info.new_columns(self.rows)):
             return True
         return self._has_lines and not _has_identities(connection, info.schema)
 
@@ -259,14 +262,14 @@ class Database:
             if schema is None:
                 raise SinkFailed(f"{self.where}: no schema of the search path exists; name one")
             self._check_identity(connection, schema, 0)
-            parts = [c.definition(field) for field in self.target.stored]
-            if self.target.key:
-                parts.append(f"PRIMARY KEY ({c.listed(self.target.key)})")
+            parts = [c.definition(field) for field in self.rows.stored]
+            if self.rows.key:
+                parts.append(f"PRIMARY KEY ({c.listed(self.rows.key)})")
             table = c.quoted(schema, self._name[1])
             connection.execute(f"CREATE TABLE {table} ({', '.join(parts)})")
         else:
             schema, table = info.schema, c.quoted(info.schema, info.name)
-            for field in info.new_columns(self.target) if self._adds else ():
+            for field in info.new_columns(self.rows) if self._on_new_columns == "add" else ():
                 column = c.definition(field.with_nullable(nullable=True))
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
         if self._has_lines:
@@ -280,7 +283,6 @@ CREATE TABLE IF NOT EXISTS {_lines_in(schema)} (
 ALTER TABLE {_lines_in(schema)} ADD COLUMN IF NOT EXISTS "table" regclass""")
 
     def _check_identity(self, connection: Connection, schema: str, oid: int) -> None:
-        """Raise SinkFailed if the sink has committed to another table; oid 0: it is missing."""
         if not self._has_lines or not _has_identities(connection, schema):
             return
         other = f"""\
@@ -354,9 +356,8 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
         return self.run(attempt)
 
     def _send(self, connection: Connection, lines: Lines, *, one_by_one: bool = False) -> None:
-        """Copy rows into the table, or into a temporary one; blocks no other writer."""
         sql = self.statements.copy
-        if self.target.key or one_by_one:
+        if self.rows.key or one_by_one:
             connection.execute(self.statements.make_temporary)
             sql = self.statements.copy_temporary
         with connection.cursor().copy(sql) as copy:
@@ -372,7 +373,7 @@ AND coalesce("table"::oid <> $3::oid, $3::oid = 0)"""
             connection.execute(_CHECK_AT_ONCE)
             connection.execute(self.statements.merge_each([*_TEMPORARY, *_CHANGED]))
             refused = dict(connection.execute(c.REFUSED))
-        elif self.target.key:
+        elif self.rows.key:
             connection.execute(self.statements.merge)
         if _cell(connection, c.SHAPE, c.quoted(*self._name)) != self.examined.shape:
             raise _Altered
@@ -400,7 +401,6 @@ ORDER BY "line" COLLATE "C"{" FOR UPDATE" if locked else ""}"""
         return self.run(lambda connection: self.found(connection, list(lines), locked=True))
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Raise the epochs, and return what is committed. Raises SinkFenced."""
         lines, epochs = [fence.line for fence in fences], [fence.epoch for fence in fences]
 
         def fence(connection: Connection) -> list[Committed]:
@@ -420,7 +420,6 @@ WHERE s."epoch" < excluded."epoch\""""
         return self.run(fence)
 
     def _move(self, connection: Connection, shares: Sequence[Share]) -> None:
-        """Set epoch and txid of the locked lines. Raises SinkFailed if a line was deleted."""
         fields = ("line", "epoch", "txid", "first", "end", "digest")
         columns = [[getattr(share, field) for share in shares] for field in fields]
         move = f"""\
@@ -482,7 +481,6 @@ def _lines_in(schema: str) -> str:
 
 
 def _has_identities(connection: Connection, schema: str) -> bool:
-    """Whether headrace_transactions exists, with the column that names the rows' table."""
     query = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2"
     return bool(_cell(connection, query, _lines_in(schema), "table"))
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
-from sinks.columns import fit
 from sinks.names import OnNewColumns, checked_new_columns
-from sinks.postgres.catalogue import TargetSchema
+from sinks.postgres.catalogue import key_of
 from sinks.postgres.database import Database, RowsRefused
 from sinks.postgres.text import Lines, encode, longest, without
 from topology.errors import RowsRejected, SinkFailed, SinkFenced
@@ -36,8 +35,6 @@ _LONG_BYTES = 2_000  # an index accepts values up to about 2,700 bytes
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """Encoded rows of a batch."""
-
     lines: Lines
     longest_indexed: int  # most bytes of a row in indexed columns
     indexes: list[int]  # of the rows in their batch
@@ -80,9 +77,9 @@ class PostgresSink(Sink[Row]):
         self.table = table
         self._database = Database("PostgresSink", conninfo, table, user=user, password=password)
         self.schema = schema_of(schema)
-        self._target = TargetSchema.of(table, self.schema, key, deleted)
-        self.row_schema = self._target.loose
-        self._adds = checked_new_columns(on_new_columns, table) == "add"
+        self._keyed = key_of(table, self.schema, key, deleted)
+        self.row_schema = self._keyed.loose
+        self.on_new_columns = checked_new_columns(on_new_columns, table)
         self._tried: dict[_Rows, Sequence[Share]] = {}  # and not committed yet
         self._unproven: set[str] = set()  # lines without a commit since they were fenced
         self._settled = threading.Condition()
@@ -90,8 +87,8 @@ class PostgresSink(Sink[Row]):
     def open(self, context: SinkContext) -> None:
         """Connect, create what is missing, and check the table. Raises SinkFailed."""
         self._tried, self._unproven = {}, set()
-        self._database.open(context, self._target, adds=self._adds)
-        reason = self._database.examined.trial_reason(self._target)
+        self._database.open(context, self._keyed, self.on_new_columns)
+        reason = self._database.examined.trial_reason(self._keyed)
         if context.exactly_once and reason is not None:
             log.info("postgres_rows_are_tried", table=self.table, reason=reason)
 
@@ -135,7 +132,6 @@ class PostgresSink(Sink[Row]):
         self._settle(rows, [share.line for share in staged.shares])
 
     def _commit(self, rows: _Rows) -> None:
-        """Write rows at least once; if some are rejected, write all others."""
         if not len(rows.lines):
             return
         try:
@@ -154,19 +150,13 @@ class PostgresSink(Sink[Row]):
         self._database.close()
 
     def _rows(self, pieces: Sequence[Piece], num_rows: int) -> tuple[_Rows, dict[int, str]]:
-        """Encode the rows, and return the reasons of rejected ones by index."""
         info = self._database.examined
-        fitted = fit(pieces, self._target.loose)
-        lines, unfit = encode(
-            fitted.table,
-            required=info.required(self._target),
-            excused=self._target.deleted,
-            key=self._target.key,
-        )
-        fitting = [index for index in range(num_rows) if index not in fitted.rejected]
-        rejected = fitted.rejected | {fitting[index]: reason for index, reason in unfit.items()}
-        indexes = [index for index in fitting if index not in rejected]
-        return _Rows(lines, longest(fitted.table, info.indexed(self._target)), indexes), rejected
+        fitted = self._keyed.fit(pieces, info.not_null)
+        lines, unfit = encode(fitted.table)
+        fitted = fitted.without(unfit)
+        indexes = [index for index in range(num_rows) if index not in fitted.rejected]
+        longest_indexed = longest(fitted.table, info.indexed(self._keyed))
+        return _Rows(lines, longest_indexed, indexes), fitted.rejected
 
     def _needs_trial(self, batch: Batch, rows: _Rows) -> bool:
         """Whether only the database knows if it accepts these rows.
@@ -177,10 +167,9 @@ class PostgresSink(Sink[Row]):
         with self._settled:
             again = any(each.attempt > 1 and each.line in self._unproven for each in batch.shares)
         is_long = rows.longest_indexed > _LONG_BYTES
-        return again or is_long or self._database.examined.trial_reason(self._target) is not None
+        return again or is_long or self._database.examined.trial_reason(self._keyed) is not None
 
     def _settle(self, rows: _Rows, committed: Collection[str] = ()) -> None:
-        """Handle the end of a batch: `committed` lines, or none if it was dropped."""
         with self._settled:
             self._tried.pop(rows, None)
             self._unproven.difference_update(committed)

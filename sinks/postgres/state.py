@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from sinks.postgres.catalogue import TableInfo, TargetSchema, quoted, sql_type
+from sinks.keyed_rows import KeyedRows
+from sinks.postgres.catalogue import TableInfo, key_of, quoted, sql_type
 from sinks.postgres.database import Connection, Database
 from sinks.postgres.text import Lines, encode, is_text
 from sinks.state.store import Change, StateStore
@@ -49,10 +50,10 @@ class PostgresState(StateStore):
 
     def open(self, context: SinkContext, shape: Shape) -> None:
         """Connect, create what is missing, and check the table; see the contract."""
-        target = self._suited(shape)
-        self._key = target.key
-        self._database.open(context, target)
-        if (reason := self._database.examined.trial_reason(target)) is not None:
+        rows = self._suited(shape)
+        self._key = rows.key
+        self._database.open(context, rows)
+        if (reason := self._database.examined.trial_reason(rows)) is not None:
             raise SinkFailed(f"{self._database.where}: {reason}; a state has a table of its own")
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
@@ -83,14 +84,14 @@ class PostgresState(StateStore):
 
     def load(self, context: SinkContext, shape: Shape) -> pa.Table:
         """Read all rows over its own connection; see the contract."""
-        target = self._suited(shape)
+        rows = self._suited(shape)
 
         def read(connection: Connection, info: TableInfo | None) -> pa.Table:
             if info is None:
                 return shape.schema.empty_table()
-            if wrong := list(info.problems(target)):
+            if wrong := list(info.problems(rows, may_grow=False)):
                 raise SinkFailed(f"{self._database.where}: {'; '.join(wrong)}")
-            return self._read(connection, quoted(info.schema, info.name), target.schema)
+            return self._read(connection, quoted(info.schema, info.name), rows.schema)
 
         return self._database.read(context, read)
 
@@ -110,16 +111,16 @@ class PostgresState(StateStore):
     def close(self) -> None:
         self._database.close()
 
-    def _suited(self, shape: Shape) -> TargetSchema:
-        """Return the table's schema. Raises InvalidSchema for a type that it cannot hold."""
-        target = TargetSchema.of(self.table, shape.schema, shape.row_key, None)
-        for field in target.schema:
-            is_key = field.name in target.key
+    def _suited(self, shape: Shape) -> KeyedRows:
+        """Raises InvalidSchema for a type that the table cannot hold."""
+        rows = key_of(self.table, shape.schema, shape.row_key)
+        for field in rows.schema:
+            is_key = field.name in rows.key
             if not is_exact(field.type) or (is_key and kinds.is_floating(field.type)):
                 what = f"{'key' if is_key else 'value'} '{field.name}' is {field.type}"
                 where = f"state '{shape.state}' in table '{self.table}'"
                 raise InvalidSchema(f"{where}: {what}; {_EXPECTED}")
-        return TargetSchema(target.schema, target.key, may_grow=False)
+        return rows
 
     def _stored(self, connection: Connection, keys: pa.Table) -> pa.Table:
         statements, names = self._database.statements, keys.column_names
@@ -132,7 +133,7 @@ class PostgresState(StateStore):
         )
         given = f" JOIN unnest({arrays}) AS k({', '.join(ours)}) ON {same}"  # each is there once
         values = [column.to_pylist() for column in keys.columns]
-        schema = self._database.target.schema
+        schema = self._database.rows.schema
         return self._read(connection, statements.table, schema, given, values)
 
     def _read(

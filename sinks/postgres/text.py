@@ -5,7 +5,6 @@ Arrow casts the columns to text and joins them: a seventh of the CPU of psycopg'
 may end the input (`\.`, before PostgreSQL 18).
 """
 
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -15,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
+
+from sinks.columns import has_no_number
 
 _NULL = "\\N"
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -39,31 +40,12 @@ def is_bytes(kind: pa.DataType) -> bool:
     return is_long or kinds.is_fixed_size_binary(kind)
 
 
-def encode(
-    table: pa.Table,
-    *,
-    required: Collection[str] = (),
-    excused: str | None = None,
-    key: Collection[str] = (),
-) -> tuple[Lines, dict[int, str]]:
-    """Encode rows as lines; return the reasons of rows that PostgreSQL cannot hold by index.
-
-    A null in a `required` column is rejected; if the column is not in `key`, only while the row's
-    `excused` is not true.
-    """
+def encode(table: pa.Table) -> tuple[Lines, dict[int, str]]:
+    """Encode rows as lines; return the reasons of rows that PostgreSQL cannot hold by index."""
     rejected: dict[int, str] = {}
     texts: list[Lines] = []
     for name in reversed(table.schema.names):  # the first column's reason is the one that stays
-        column = table.column(name)
-        if name in required and column.null_count:
-            mask = column.is_null()
-            if excused is not None and name not in key:
-                is_kept = pc.invert(table.column(excused).fill_null(pa.scalar(value=False)))
-                mask = pc.and_(mask, is_kept)
-            rejected |= dict.fromkeys(
-                _indexes(mask), f"column '{name}': found null, expected a value"
-            )
-        array, reasons = _texts(column)
+        array, reasons = _texts(table.column(name))
         rejected |= {index: f"column '{name}': {reason}" for index, reason in reasons.items()}
         texts.insert(0, array)
     tab = pa.scalar("\t", pa.large_string())
@@ -99,7 +81,6 @@ def longest(table: pa.Table, names: Iterable[str]) -> int:
 def _texts(  # noqa: PLR0911 - one for each family of types
     column: "pa.ChunkedArray[Any]",
 ) -> tuple[Lines, dict[int, str]]:
-    """Encode a column; return the reasons of rejected values by index."""
     kind = column.type
     if kinds.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -137,7 +118,6 @@ def _escaped(array: Lines) -> Lines:
 
 
 def _moments(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
-    """Encode dates and timestamps of the years 1 to 9999, cut to the microsecond."""
     kind = column.type
     if kinds.is_date32(kind):
         low, high = _FIRST_DAY, _LAST_DAY
@@ -162,7 +142,6 @@ def _moments(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
 
 
 def _documents(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
-    """Encode lists, maps and structs as JSON."""
     rejected: dict[int, str] = {}
 
     def documents() -> Iterator[str | None]:
@@ -180,21 +159,12 @@ def _documents(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
 def _document(value: Any) -> str | None:
     if value is None:
         return None
-    if _has_no_number(value):
+    if has_no_number(value):
         raise ValueError("NaN or an infinity")
     encoded = _encode(value)
     if _NUL_IN_JSON.search(encoded):
         raise ValueError("NUL in a text")
     return encoded.decode()
-
-
-def _has_no_number(value: Any) -> bool:
-    """Whether it holds NaN or an infinity; msgspec would encode them as null."""
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_no_number, (*value.keys(), *value.values())))
-    return isinstance(value, list) and any(map(_has_no_number, value))
 
 
 def _with(array: Lines, part: str) -> list[int]:

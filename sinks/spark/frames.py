@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from sinks.columns import Fitted, fit
 from sinks.errors import one_line
-from sinks.names import local_path, table_path
+from sinks.names import backticked, local_path, table_path
 from sinks.run_folder import RunFolder
 from sinks.tables.files import as_arrow_said, write_good_rows
 from sinks.tables.partitioning import empty_texts
@@ -257,8 +257,8 @@ def read_by_spark(reference: Reference, spark: SparkJobs, warehouse: str) -> pa.
             reader = session.read.format(reference.format).options(**options)
             frame = reader.load(table_path(warehouse, reference.place))
         wanted = reference.wanted_of(frame.columns)
-        names = ["`" + name.replace("`", "``") + "`" for name in wanted]  # a dot would be a field
-        table: pa.Table = frame.select(names).limit(reference.max_rows + 1).toArrow()
+        names = map(backticked, wanted)  # a dot would be a field
+        table: pa.Table = frame.select(*names).limit(reference.max_rows + 1).toArrow()
         return table
 
     try:

@@ -8,7 +8,6 @@ from pathlib import Path
 from sinks.errors import SparkStartFailed
 from sinks.names import local_path
 from topology.errors import SinkFailed, missing_extra
-from topology.sink import Scalar
 
 _DEFAULTS = {
     # local[N,4]: a task whose worker died is tried again; with plain local[N] the job fails.
@@ -82,11 +81,6 @@ def local_options(path: str | None) -> Mapping[str, str]:
     Hadoop starts one process (`chmod`) per file less without them.
     """
     return {} if path is None or local_path(path) is None else _LOCAL_OPTIONS
-
-
-def java_text(value: Scalar) -> str:
-    """A value of the configuration as Java's clients read it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_installed(who: str) -> None:

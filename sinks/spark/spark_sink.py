@@ -122,7 +122,6 @@ class SparkSink(Sink[Row]):
         self._clock_lead = 0.0  # of the file system's clock over the monotonic one, by then
 
     def _check_given(self) -> None:
-        """Raise InvalidSchema for arguments that contradict each other."""
         own = _OWN_OPTIONS if self.format in _FILES else ()
         wrong = [name for name in self.options if name.lower() in own]
         if (self.format is None) == (self._write is None):
@@ -185,7 +184,6 @@ class SparkSink(Sink[Row]):
         self._spool = self._context = None
 
     def _differences(self, session: Any) -> list[str]:
-        """Return what keeps rows of this schema out of the existing table, if there is one."""
         if self.format == "table":
             found: pa.Schema | None = arrow_schema(session.table(self.name).schema)
         elif self.format in _WITH_SCHEMA:

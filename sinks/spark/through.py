@@ -104,7 +104,6 @@ class SparkPassage:
             self._spool.close()
 
     def _run(self, rows: pa.Table, number: int, take: Callable[[Any], Result]) -> Result:
-        """Have Spark read rows and run the function; `take` what comes out, in the same job."""
         if self._spool is None:
             raise SinkFailed(f"Spark step '{self._step.name}' is not open")
         files = put(self._spool.open(), rows, str(number))
@@ -131,7 +130,6 @@ def called(step: SparkStep, frame: Any) -> Any:
 
 
 def _differences(found: Sequence[str], wanted: pa.Schema) -> str | None:
-    """Return why rows with the columns `found` can never fit, or None."""
     twice = [name for name in found if found.count(name) > 1]
     if twice:
         return f"column '{twice[0]}' is there twice"

@@ -68,8 +68,6 @@ class DeltaState(StateStore):
 
 
 class _DeltaStateSink(StateSink):
-    """Keeps a state in a table of files, which is maintained."""
-
     _store: DeltaState
 
     def maintenance(self) -> Maintenance:
@@ -77,8 +75,6 @@ class _DeltaStateSink(StateSink):
 
 
 class _StateTable(DeltaSink[Any]):
-    """A table of which rows are read, changed and replaced in one commit."""
-
     def __init__(self, table: str, shape: Shape) -> None:
         self._shape = shape
         super().__init__(table, schema=shape.schema, key=shape.row_key)
@@ -98,7 +94,6 @@ class _StateTable(DeltaSink[Any]):
 
 
 def _rows_of(shape: Shape, rows: pa.Table, name: str) -> pa.Table:
-    """Return rows read of a table as rows of the shape. Raises SinkFailed."""
     try:
         return rows.select(shape.schema.names).cast(shape.schema)
     except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

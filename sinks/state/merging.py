@@ -98,7 +98,6 @@ class Aggregation:
         return deltas, len(indexes), rejected
 
     def _fitted(self, pieces: Sequence[Piece]) -> tuple[pa.Table, Indexes, dict[int, str]]:
-        """Return the columns that are aggregated, the rows that fit, and the others' faults."""
         faults: dict[int, str] = {}
         picked: list[Piece] = []
         num_rows = 0
@@ -185,7 +184,6 @@ def merge(shape: Shape, deltas: Deltas, stored: pa.Table) -> pa.Table:
 
 
 def _check_lines(shape: Shape, keys: pa.Table, stored: pa.Table) -> None:
-    """Raise AggregateFailed when a key has rows of two lines."""
     rows = pa.concat_tables([keys, stored.select(shape.row_key)])
     counted = rows.group_by(shape.key.names, use_threads=False)
     lines = counted.aggregate([(LINE, "min"), (LINE, "max")])

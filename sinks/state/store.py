@@ -184,8 +184,6 @@ class StateSink(Sink[Any]):
 
 
 class _Shared:
-    """The rows and lines of MemoryStates beside each other."""
-
     def __init__(self) -> None:
         self.lines = MemoryLines()
         self.rows: pa.Table | None = None

@@ -77,12 +77,10 @@ class LogEntries:
             os.close(folder)
 
     def files(self) -> list[fs.FileInfo]:
-        """List the files of the log."""
         filesystem, root = self._storage.filesystem(self._uri)
         return filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log"))
 
     def sync_folders(self) -> None:
-        """Sync the folders down to the log."""
         if self.is_local:
             for folder in self._folder.parents:
                 if os.access(folder, os.R_OK):
@@ -142,7 +140,6 @@ class LogEntries:
             log.warning("delta_torn_entry_moved", table=self._name, entry=str(path))
 
     def _lacks(self, path: str, size: int) -> bool:
-        """Whether a file below the table is missing, or of another size than in an entry."""
         file = Path(self._root, path)
         is_below = not path.startswith("/") and "://" not in path
         return is_below and (not file.is_file() or file.stat().st_size != size)
@@ -169,7 +166,6 @@ def _path(root: str, version: int) -> str:
 
 
 def _actions(text: str) -> list[dict[str, Any]]:
-    """Parse an entry's actions; none if it is empty or torn."""
     try:
         return [json.loads(line) for line in text.split("\n") if line]
     except ValueError:
@@ -179,7 +175,6 @@ def _actions(text: str) -> list[dict[str, Any]]:
 def _is_ours(
     actions: Iterable[Mapping[str, Any]], operations: Collection[str] | None = None
 ) -> bool:
-    """Whether an entry is a commit of ours, by one of these operations."""
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
     return any(
         OURS in info and (operations is None or info.get("operation") in operations)
@@ -188,13 +183,11 @@ def _is_ours(
 
 
 def _added(text: str) -> dict[str, int]:
-    """Return the files that an entry adds, with their sizes."""
     adds = [action["add"] for action in _actions(text) if "add" in action]
     return {unquote(add["path"]): add["size"] for add in adds}
 
 
 def _checkpointed(last: Path) -> int:
-    """Return the version of the last checkpoint; 0 if it is unknown."""
     try:
         return int(json.loads(last.read_bytes())["version"])
     except (OSError, ValueError, KeyError):

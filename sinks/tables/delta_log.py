@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sinks.names import names_in
+from sinks.names import backticked, names_in
 from sinks.probe import plain_message
 from sinks.storage import Storage
 from sinks.tables.delta_entries import OURS, LogEntries
@@ -89,7 +89,7 @@ class DeltaLog(TableLog):
         key: Sequence[str] = (),
     ) -> None:
         """Only stores. `remembers`: the table must not forget transactions."""
-        self._name, self._storage, self._uri = name, storage, uri
+        self.name, self._storage, self._uri = name, storage, uri
         self._remembers, self._key = remembers, tuple(key)
         self._id = uuid.uuid4().hex  # in each entry that we put, and in no other's
         self._options: dict[str, str] = {}  # that delta-rs was given
@@ -98,7 +98,7 @@ class DeltaLog(TableLog):
 
     def forget(self) -> None:
         """Open the table anew when it is next read."""
-        self._entries = LogEntries(self._name, self._storage, self._uri)
+        self._entries = LogEntries(self.name, self._storage, self._uri)
         self._table: Any = None
         self._state: TableState | None = None
         self._facts: Any = None  # of which `_state` was made
@@ -126,7 +126,7 @@ class DeltaLog(TableLog):
         if known is None:
             if found := _ESCAPED.search(self._uri):
                 raise SinkFailed(
-                    f"table '{self._name}' at {self._uri}: delta-rs takes '{found[0]}' for a "
+                    f"table '{self.name}' at {self._uri}: delta-rs takes '{found[0]}' for a "
                     "character that is escaped; a path without it is allowed, or use SparkSink"
                 )
             self._entries.repair()
@@ -144,7 +144,7 @@ class DeltaLog(TableLog):
             return now
         self.forget()
         raise SinkFailed(
-            f"table '{self._name}': another writer has replaced the log entry of version "
+            f"table '{self.name}': another writer has replaced the log entry of version "
             f"{newest}; rows may be gone with it"
         )
 
@@ -171,7 +171,7 @@ class DeltaLog(TableLog):
         columns = library().Schema.from_arrow(pa.schema(fields)).fields
         with _refusing():
             state.native.alter.add_columns(columns, commit_properties=self._properties({}))
-        return self._again()
+        return self.read_again()
 
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
         if new := [app for app in apps if app not in self._versions]:
@@ -218,11 +218,11 @@ class DeltaLog(TableLog):
         """
         self._check_newest(state)
         names = [name for name in rows.column_names if name != DELETED]
-        columns = {_quoted(name): f"s.{_quoted(name)}" for name in names}
+        columns = {backticked(name): f"s.{backticked(name)}" for name in names}
         with _refusing():
             state.native.merge(
                 rows,
-                " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
+                " AND ".join(f"t.{backticked(name)} = s.{backticked(name)}" for name in self._key),
                 source_alias="s",
                 target_alias="t",
                 streamed_exec=False,  # so that files which hold none of the keys are left alone
@@ -252,7 +252,6 @@ class DeltaLog(TableLog):
         return pa.concat_tables(found)
 
     def _paths(self, state: TableState, keys: pa.Table | None = None) -> list[str]:
-        """Return the table's files, without those whose bounds exclude all of the keys."""
         adds = pa.table(state.native.get_add_actions(flatten=True))
         paths = [unquote(str(path)) for path in adds["path"]]
         first = keys.column_names[0] if keys is not None else ""
@@ -289,7 +288,7 @@ class DeltaLog(TableLog):
                 writer_properties=_merged_files(state.schema),
                 commit_properties=self._properties({}),
             )
-        self._again()
+        self.read_again()
         removed = json.loads(done["filesRemoved"])
         return Compaction(done["numFilesRemoved"], done["numFilesAdded"], removed["totalSize"])
 
@@ -322,7 +321,7 @@ class DeltaLog(TableLog):
                 commit_properties=library().CommitProperties(custom_metadata={OURS: _VERSION}),
                 full=True,  # also those that no entry has ever named
             )
-        self._again()
+        self.read_again()
         return Removal(0, sum(path != "" for path in removed))  # that is the marker of the folder
 
     def expire(self, state: TableState, *, dry_run: bool) -> Removal:
@@ -345,12 +344,6 @@ class DeltaLog(TableLog):
             ],
         )
 
-    def _again(self) -> TableState:
-        state = self.read()
-        if state is None:
-            raise SinkFailed(f"table '{self._name}' was removed while it was written")
-        return state
-
     def _caught_up(self) -> bool:
         """Have the handle read new entries; False if the newest entry is not as it was."""
         with ThreadPoolExecutor(1) as pool:  # a store is asked for both at the same time
@@ -363,7 +356,6 @@ class DeltaLog(TableLog):
             return self._mark in entry.result()
 
     def _read(self, known: TableState | None) -> TableState:
-        """Make the state of the handle's version."""
         table = self._table
         metadata, protocol = table.metadata(), table.protocol()
         schema = table.schema().to_json()
@@ -374,7 +366,7 @@ class DeltaLog(TableLog):
             reason = next(_obstacles(table, self._remembers, bool(self._key)), None)
             if reason is not None:
                 self.forget()
-                raise SinkFailed(f"table '{self._name}' at {self._uri}: {reason}; use SparkSink")
+                raise SinkFailed(f"table '{self.name}' at {self._uri}: {reason}; use SparkSink")
             arrow = pa.schema(table.schema())
         self._facts = facts
         if table.version() != self._newest:
@@ -425,10 +417,6 @@ def _any_between(values: Any, low: Any, high: Any) -> bool:
     return bool(pc.any(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))).as_py())
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _obstacles(table: Any, remembers: bool, has_key: bool) -> Iterator[str]:
     """Yield why a table can have no files, or transactions (`remembers`), or rows by key."""
     metadata, protocol = table.metadata(), table.protocol()
@@ -456,7 +444,6 @@ def _obstacles(table: Any, remembers: bool, has_key: bool) -> Iterator[str]:
 
 
 def _stored(field: "pa.Field[Any]") -> "pa.Field[Any]":
-    """Return a column as Delta has it. Raises InvalidSchema."""
     wanted = plain_field(field.name, field, _signed)
     try:
         return pa.schema(library().Schema.from_arrow(pa.schema([wanted]))).field(0)
@@ -494,6 +481,5 @@ def _expirable(table: Any, log_files: Sequence[fs.FileInfo]) -> int:
 
 
 def _entries(log_files: Sequence[fs.FileInfo]) -> set[int]:
-    """Return the versions that have an entry of their own."""
     names = [_LOG_FILE.fullmatch(file.base_name) for file in log_files]
     return {int(name[1]) for name in names if name is not None and name[2] == "json"}

@@ -285,7 +285,6 @@ def _pieces(rows: pa.Table) -> list[pa.Table]:
 
 
 def _properties(table: pa.Table) -> dict[str, Any]:
-    """Choose the options of pyarrow's Parquet writer for a table."""
     return {
         "compression": "snappy",
         "row_group_size": _ROW_GROUP_ROWS,
@@ -342,7 +341,6 @@ def _line(error: Exception) -> str:
 
 
 def _statistics(footer: pq.FileMetaData, schema: pa.Schema) -> Statistics:
-    """Read the statistics in a footer of a file of this schema."""
     found = Statistics(footer.num_rows)
     leaf = 0
     for column in schema:
@@ -384,7 +382,6 @@ def _bounds(said: Any) -> Any:
 
 
 def _leaves(kind: Any) -> int:
-    """Count the columns of Parquet that a type becomes."""
     if isinstance(kind, pa.StructType):
         return sum(_leaves(kind.field(index).type) for index in range(kind.num_fields))
     if isinstance(kind, pa.MapType):

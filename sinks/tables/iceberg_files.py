@@ -192,7 +192,6 @@ class IcebergLayout(Layout):
 
 
 def partition_fields(table: Table) -> list[PartitionBy]:
-    """Return the table's own partition spec."""
     found = []
     for field in table.spec().fields:
         column = table.schema().find_column_name(field.source_id) or field.name
@@ -206,7 +205,6 @@ def partition_fields(table: Table) -> list[PartitionBy]:
 
 
 def _transformed(column: Any, transform: str, source: Any) -> Any:
-    """Transform a column for a partition spec. Raises ValueError."""
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     if "[" not in transform:
@@ -236,8 +234,15 @@ def _in_units(column: Any, unit: str) -> Any:
 
 def stored_type(field: "pa.Field[Any]") -> pa.DataType:
     """Return the type of a column in a table. Raises InvalidSchema."""
-    kind: pa.DataType = plain(field.type, wider)
-    _check_type(field.name, kind)
+
+    def leaf(given: pa.DataType) -> pa.DataType:
+        kind = wider(given)
+        is_known = any(check(kind) for check in _KNOWN)
+        if not is_known or (pa.types.is_decimal(kind) and not 0 <= kind.scale <= kind.precision):
+            raise InvalidSchema(f"column '{field.name}': found {kind}, expected {_TYPES}")
+        return kind
+
+    kind: pa.DataType = plain(field.type, leaf)
     return kind
 
 
@@ -252,27 +257,17 @@ _WIDER: Mapping[pa.DataType, pa.DataType] = {
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
 }
-_PLAIN = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32())
-
-
-def _check_type(place: str, kind: Any) -> None:
-    types = pa.types
-    if types.is_struct(kind) and kind.num_fields:
-        for each in kind:
-            _check_type(f"{place}.{each.name}", each.type)
-    elif types.is_map(kind):
-        _check_type(f"{place}[key]", kind.key_type)
-        _check_type(f"{place}[]", kind.item_type)
-    elif types.is_list(kind):
-        _check_type(f"{place}[]", kind.value_type)
-    elif not (
-        kind in _PLAIN
-        or types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_timestamp(kind)
-        or (types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
-    ):
-        raise InvalidSchema(f"column '{place}': found {kind}, expected {_TYPES}")
+_KNOWN: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_boolean,
+    pa.types.is_int32,
+    pa.types.is_int64,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_date32,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_decimal128,
+)
 
 
 def _with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:

@@ -98,7 +98,7 @@ class IcebergLog(TableLog):
     ) -> None:
         """Only stores. Spark is for maintenance."""
         self._spark = spark
-        self._name, self._storage, self._catalog_name, self._rows = name, storage, catalog, rows
+        self.name, self._storage, self._catalog_name, self._rows = name, storage, catalog, rows
         parts = name.split(".")
         self._identifier = (*(parts[:-1] or [DEFAULT]), parts[-1])
         self._catalog: Catalog | None = None
@@ -168,7 +168,7 @@ class IcebergLog(TableLog):
             )
         except TableAlreadyExistsError as error:
             raise Conflict from error
-        return self._again()
+        return self.read_again()
 
     def add_columns(self, state: TableState, fields: "Sequence[pa.Field[Any]]") -> TableState:
         check_in_order(state.native)
@@ -177,7 +177,7 @@ class IcebergLog(TableLog):
                 update.union_by_name(_without_ids(pa.schema(fields)))
         except CommitFailedException as error:
             raise Conflict from error
-        return self._again()
+        return self.read_again()
 
     def transactions(self, state: TableState, apps: Sequence[str]) -> dict[str, int]:
         properties = state.native.properties
@@ -245,7 +245,7 @@ class IcebergLog(TableLog):
         self._removal = Thread(target=remove_old, args=removing, daemon=True)
         self._removal.start()
         if time.monotonic() - self._loaded_at > _RELOAD_SECONDS:
-            return self._again()
+            return self.read_again()
         return self._state(after)
 
     def sync(self) -> None:
@@ -283,7 +283,7 @@ class IcebergLog(TableLog):
         metadata = table.metadata
         reason = next(_obstacles(table), None)
         if reason is not None:
-            raise SinkFailed(f"table '{self._name}' at {table.location()}: {reason}; use SparkSink")
+            raise SinkFailed(f"table '{self.name}' at {table.location()}: {reason}; use SparkSink")
         schema = table.schema()
         ids = [
             schema.find_field(name).field_id
@@ -303,15 +303,9 @@ class IcebergLog(TableLog):
         found = _VALUE.fullmatch(value)
         if found is None:
             raise SinkFailed(
-                f"table '{self._name}', property '{app}': found {value!r}, expected EPOCH:TXID"
+                f"table '{self.name}', property '{app}': found {value!r}, expected EPOCH:TXID"
             )
         return pack(int(found[1]), int(found[2]))
-
-    def _again(self) -> TableState:
-        state = self.read()
-        if state is None:
-            raise SinkFailed(f"table '{self._name}' was removed while it was written")
-        return state
 
     def _opened(self) -> Catalog:
         """Connect to the catalogue. Raises SinkFailed: it is unknown, or a package is missing."""
@@ -336,7 +330,7 @@ class IcebergLog(TableLog):
             known = ", ".join(f"'{each}'" for each in self._storage.catalogs) or "none"
             if self._catalog_name != DEFAULT or warehouse is None:
                 raise SinkFailed(
-                    f"catalogue '{self._catalog_name}' of table '{self._name}': found {known}, "
+                    f"catalogue '{self._catalog_name}' of table '{self.name}': found {known}, "
                     f"expected a section [storage.catalogs.{self._catalog_name}]; see "
                     "docs/how-to/iceberg-catalogues.md"
                 )
@@ -377,7 +371,6 @@ def _in_order(updates: Sequence[TableUpdate], metadata: TableMetadata) -> Iterat
 
 
 def _obstacles(table: Table) -> Iterator[str]:
-    """Yield the reasons for which pyiceberg cannot write the table."""
     if table.format_version != _VERSION:
         yield f"found format version {table.format_version}, expected {_VERSION}"
     if "encryption.key-id" in table.properties:

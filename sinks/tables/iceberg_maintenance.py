@@ -4,9 +4,10 @@ import importlib.util
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
+from sinks.names import backticked
 from sinks.tables.iceberg_files import CatalogStorage
 from sinks.tables.log import Conflict
 from topology.errors import SinkFailed, missing_extra
@@ -84,7 +86,6 @@ def _is_at(ref: str, snapshot_id: int | None) -> AssertRefSnapshotId:
 
 
 def removals(snapshots: Sequence[int]) -> tuple[TableUpdate, ...]:
-    """The updates of a commit that remove snapshots."""
     return tuple(
         RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [each]}) for each in snapshots
     )
@@ -161,7 +162,6 @@ def _only_named_by(
 
 
 def _files(manifest: ManifestFile, io: FileIO) -> set[str]:
-    """Return the data and delete files of a manifest."""
     return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)}
 
 
@@ -206,7 +206,6 @@ def _without(table: Table, catalog: Catalog, snapshots: Sequence[int]) -> TableM
 
 
 def lacks(table: Table, snapshots: Sequence[int]) -> bool:
-    """Whether any of the snapshots is gone."""
     return any(table.snapshot_by_id(each) is None for each in snapshots)
 
 
@@ -243,7 +242,6 @@ def _statistics(metadata: TableMetadata) -> set[str]:
 
 
 def small_files(table: Table, target_bytes: int) -> dict[Any, list[int]]:
-    """Return the sizes of the files below a size, by partition."""
     found: dict[Any, list[int]] = {}
     for task in table.scan().plan_files():
         if task.file.file_size_in_bytes < target_bytes:
@@ -281,13 +279,12 @@ class Procedures:
         return Removal(0, len(self._call("remove_orphan_files", arguments)))
 
     def _call(self, procedure: str, arguments: str) -> list[Any]:
-        """Return the rows of a procedure. Raises SinkFailed, and what the job raises."""
         if self.spark is None or importlib.util.find_spec("pyspark") is None:
             raise SinkFailed(missing_extra(f"{procedure} needs PySpark", "spark"))
         catalog = self.catalog.name
         key = f"spark.sql.catalog.{catalog}"
-        name = ".".join(map(_quoted, self.table)).replace("\\", "\\\\").replace("'", "\\'")
-        statement = f"CALL {_quoted(catalog)}.system.{procedure}(table => '{name}', {arguments})"
+        name = ".".join(map(backticked, self.table)).replace("\\", "\\\\").replace("'", "\\'")
+        statement = f"CALL {backticked(catalog)}.system.{procedure}(table => '{name}', {arguments})"
 
         def job(session: Any) -> list[Any]:
             if session.conf.get(key, None) is None:
@@ -324,10 +321,6 @@ class Procedures:
         raise Conflict
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def probe_catalogue(catalog: Catalog, name: tuple[str, ...], table: Table | None) -> str:
     """Use the rights that a table needs, with the least changes; return what was done.
 
@@ -340,23 +333,23 @@ def probe_catalogue(catalog: Catalog, name: tuple[str, ...], table: Table | None
     if table is not None:
         _try(f"commit to {spelled}", lambda: _commit_property(table))
         return f"load and commit to {spelled}"
-    is_new = not _try(
-        f"look for namespace {spelled_space}", lambda: catalog.namespace_exists(space)
-    )
-    if is_new:
-        _try(f"create namespace {spelled_space}", lambda: catalog.create_namespace(space))
-    with _then(f"drop namespace {spelled_space}", catalog.drop_namespace, space, needed=is_new):
-        _probe_new_table(catalog, space)
+    with ExitStack() as undone:
+        if not _try(f"look for namespace {spelled_space}", lambda: catalog.namespace_exists(space)):
+            _try(f"create namespace {spelled_space}", lambda: catalog.create_namespace(space))
+            drop = partial(catalog.drop_namespace, space)
+            undone.callback(_try, f"drop namespace {spelled_space}", drop)
+        _probe_new_table(catalog, (*space, f"headrace_check_{uuid.uuid4().hex}"))
     return f"create, load, commit to and drop a table in {spelled_space}"
 
 
-def _probe_new_table(catalog: Catalog, namespace: tuple[str, ...]) -> None:
-    name = (*namespace, f"headrace_check_{uuid.uuid4().hex}")
+def _probe_new_table(catalog: Catalog, name: tuple[str, ...]) -> None:
     spelled = ".".join(name)
     made = _try(f"create {spelled}", lambda: catalog.create_table(name, _PROBE_SCHEMA))
-    with _then(f"drop {spelled}", catalog.purge_table, name):
+    try:
         table = _try(f"load {spelled}", lambda: catalog.load_table(name))
         _try(f"commit to {spelled}", lambda: _commit_property(table))
+    finally:
+        _try(f"drop {spelled}", lambda: catalog.purge_table(name))
     files, folder = CatalogStorage("", properties=made.io.properties).filesystem(made.location())
     with suppress(OSError):  # the catalogue may have removed it
         files.delete_dir(folder)
@@ -366,26 +359,6 @@ def _commit_property(table: Table) -> None:
     check_in_order(table)
     with table.transaction() as change:
         change.set_properties({_PROBED: datetime.now(UTC).isoformat(timespec="seconds")})
-
-
-@contextmanager
-def _then(
-    what: str,
-    undo: Callable[[tuple[str, ...]], object],
-    name: tuple[str, ...],
-    *,
-    needed: bool = True,
-) -> Iterator[None]:
-    """Undo something at the end. An error before is the reason that counts."""
-    try:
-        yield
-    except BaseException:
-        with suppress(Exception):
-            if needed:
-                undo(name)
-        raise
-    if needed:
-        _try(what, lambda: undo(name))
 
 
 def _try(what: str, work: Callable[[], Result]) -> Result:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from sinks.tables.files import DataFile, FileStager
+from topology.errors import SinkFailed
 from topology.sink import Compaction, Removal
 
 _TXID_BITS = 32
@@ -45,6 +46,9 @@ class TableLog(ABC):
     An error that is neither Conflict nor SinkFailed is an unknown outcome: it is read back.
     """
 
+    name: str
+    """The table's, in errors."""
+
     ends_at_once: bool = False
     """Whether a commit that has raised, and is not there, never will be: so on local disks. On a
     store the request may still be under way, until another version is in its place."""
@@ -60,6 +64,13 @@ class TableLog(ABC):
         Raises SinkFailed when the library cannot write the table ("use SparkSink"), or the log
         has changed under us other than by commits.
         """
+
+    def read_again(self) -> TableState:
+        """Return the version that a commit of ours has made, or a later one."""
+        state = self.read()
+        if state is None:
+            raise SinkFailed(f"table '{self.name}' was removed while it was written")
+        return state
 
     @abstractmethod
     def stager(self, state: TableState, schema: pa.Schema) -> FileStager:
@@ -144,7 +155,7 @@ def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> Any:
         return plain(kind.value_type, leaf)
     if types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
-    if types.is_struct(kind):
+    if types.is_struct(kind) and kind.num_fields:
         return pa.struct([plain_field(each.name, each, leaf) for each in kind])
     if types.is_map(kind):
         return pa.map_(plain(kind.key_type, leaf), plain_field("value", kind.item_field, leaf))

@@ -161,7 +161,6 @@ def _values(column: "pa.ChunkedArray[Any]") -> _Coded:
 
 
 def _groups(columns: list[_Coded], num_rows: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the rows of each combination of values."""
     if not num_rows:
         return
     groups = np.zeros(num_rows, np.int64)

@@ -233,7 +233,6 @@ class TableSink(Sink[Row]):
     def _land(
         self, state: TableState, parts: Sequence[Any], transactions: Mapping[str, int]
     ) -> None:
-        """Commit the parts of a batch."""
         files = _files(parts)
         self._check_age(files)
         for file in files:  # until the commit has answered
@@ -396,7 +395,6 @@ class TableSink(Sink[Row]):
         return self._stager
 
     def _found(self, state: TableState, lines: Sequence[str]) -> list[Committed]:
-        """Return what the table has of each line."""
         apps = [app_id(*self._owner, line) for line in lines]
         versions = self._opened().transactions(state, apps)
         return [
@@ -405,7 +403,6 @@ class TableSink(Sink[Row]):
         ]
 
     def _versions(self, lines: Sequence[Share | Committed]) -> dict[str, int]:
-        """Return the transactions that a commit sets, by application."""
         return {app_id(*self._owner, line.line): pack(line.epoch, line.txid) for line in lines}
 
     def _opened(self) -> TableLog:

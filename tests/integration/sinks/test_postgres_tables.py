@@ -236,7 +236,9 @@ def test_deleted_rows_need_only_their_key(
     sink = table.sink(KEYED, key="id", deleted="gone")
     with pytest.raises(RowsRejected) as caught:
         write(sink, [{"id": 1, "name": "a"}, {"id": 2}, {"id": 1, "gone": True}])
-    assert caught.value.reasons == {1: "column 'name': found null, expected a value"}
+    assert caught.value.reasons == {
+        1: "column 'name': found None; allowed is string, not null, unless 'gone' is true"
+    }
     assert table.rows() == []
 
 

@@ -11,7 +11,7 @@ from sinks.postgres.catalogue import (
     Index,
     Statements,
     TableInfo,
-    TargetSchema,
+    key_of,
     quoted,
     sql_type,
     table_name,
@@ -25,12 +25,12 @@ def column(shown, name="x", **more):
 
 
 def rows_of(schema):
-    return TargetSchema(pa.schema(schema))
+    return key_of("orders", pa.schema(schema))
 
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "gone": pa.bool_()})
-ROWS = TargetSchema(SCHEMA.remove(2))
-BY_KEY = TargetSchema(SCHEMA, ("id",), "gone")
+ROWS = key_of("orders", SCHEMA.remove(2))
+BY_KEY = key_of("orders", SCHEMA, "id", "gone")
 PRIMARY = Index("orders_pkey", True, True, True, ["id"])  # noqa: FBT003
 ID, NAME = column("bigint", "id", nullable=False), column("text", "name")
 AT = column("timestamptz", "at", nullable=False, filled=True)
@@ -44,7 +44,7 @@ def with_columns(*columns):
 def test_ordinary_table_needs_no_trial():
     assert list(TABLE.problems(ROWS)) == []
     assert (TABLE.trial_reason(ROWS), TABLE.new_columns(ROWS)) == (None, [])
-    assert TABLE.required(ROWS) == {"id", "at"}
+    assert TABLE.not_null == {"id", "at"}
     assert [each.name for each in with_columns(ID).new_columns(BY_KEY)] == ["name"]
 
 
@@ -109,30 +109,11 @@ def test_rules_of_the_database_need_a_trial(table, reason):
     assert table.trial_reason(ROWS) == reason
 
 
-@pytest.mark.parametrize(
-    ("key", "deleted", "problem"),
-    [
-        (("id", "x"), None, "key: found id, x, expected columns, each once, of id, name, gone"),
-        (("id", "id"), None, "key: found id, id"),
-        ((), "gone", "deleted: 'gone' needs a key beside it"),
-        (("gone",), "gone", "deleted: 'gone' needs a key beside it"),
-        ("id", "name", "deleted: found 'name', expected a column of booleans"),
-        ("id", "x", "deleted: found 'x', expected a column of booleans"),
-    ],
-)
-def test_invalid_key_or_deleted_is_rejected(key, deleted, problem):
-    with pytest.raises(InvalidSchema, match=f"table 'orders': {problem}"):
-        TargetSchema.of("orders", SCHEMA, key, deleted)
-
-
 def test_invalid_column_is_rejected():
     with pytest.raises(InvalidSchema, match="table 'orders': column: found nothing"):
-        TargetSchema.of("orders", pa.schema({"": pa.int64()}), (), None)
+        key_of("orders", pa.schema({"": pa.int64()}))
     with pytest.raises(InvalidSchema, match="key column 'x' is nested"):
-        TargetSchema.of("orders", pa.schema({"x": pa.list_(pa.int64())}), "x", None)
-    assert TargetSchema.of("orders", SCHEMA, "id", "gone") == BY_KEY
-    assert [field.name for field in BY_KEY.stored] == ["id", "name"]
-    assert BY_KEY.loose == SCHEMA
+        key_of("orders", pa.schema({"x": pa.list_(pa.int64())}), "x")
 
 
 @pytest.mark.parametrize(

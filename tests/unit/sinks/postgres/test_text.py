@@ -110,23 +110,6 @@ def test_invalid_value_rejects_its_row_alone(
     assert [row[1] for row in decoded(lines)] == ["0", "2", "3"]
 
 
-def test_null_is_rejected_unless_the_row_is_deleted() -> None:
-    table = pa.table(
-        {
-            "id": pa.array([1, None, 3, 4, None]),
-            "name": pa.array(["a", "b", None, None, None]),
-            "gone": pa.array([False, False, True, None, True]),
-        }
-    )
-    lines, rejected = encode(table, required={"id", "name"}, excused="gone", key=("id",))
-    assert rejected == {
-        1: "column 'id': found null, expected a value",
-        3: "column 'name': found null, expected a value",
-        4: "column 'id': found null, expected a value",
-    }
-    assert decoded(lines) == [["1", "a", "false"], ["3", None, "true"]]
-
-
 def test_rows_can_be_left_out() -> None:
     chunked = pa.concat_tables(
         [one(pa.string(), "a", "b"), one(pa.string()), one(pa.string(), "é")]

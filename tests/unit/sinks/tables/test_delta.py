@@ -476,3 +476,10 @@ def test_a_sink_that_cannot_be_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(InvalidSchema, match=f"table 'orders': .*{reason}"):
         DeltaSink("orders", schema=SCHEMA, **options)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.list_(pa.string())], ids=str)
+def test_a_key_whose_values_cannot_be_compared_is_refused(kind: pa.DataType) -> None:
+    reason = "table 't': key column 'x': found .*; allowed are whole numbers, text"
+    with pytest.raises(InvalidSchema, match=reason):
+        DeltaSink("t", schema=pa.schema([("x", kind), ("y", pa.int64())]), key="x")
