@@ -48,56 +48,50 @@ def as_json(row: Any) -> bytes:
     return encoded
 
 
-class Encoder:
-    """Encodes rows by the user's functions.
+def message_of(
+    topic: str,
+    value: Content,
+    key: Content | None,
+    headers: Callable[[Any], Headers] | None,
+    row: Any,
+) -> OutgoingMessage:
+    """Encode a row by the user's functions."""
+    made_key = None if key is None else key(row)
+    made_headers = () if headers is None else tuple(headers(row))
+    return OutgoingMessage(topic, value(row), made_key, made_headers)
 
-    Rows of a RecordBatch are dictionaries, maps in them too; times are cut to microseconds.
+
+def encode(
+    pieces: Sequence[Piece],
+    make: Callable[[Any], OutgoingMessage],
+    max_bytes: int,
+    traces: RowTraces = NO_TRACES,
+) -> Encoded:
+    """Encode each row; one that a function or its size rejects harms no other.
+
+    Rows of a RecordBatch are dictionaries, maps in them too; times are cut to microseconds. The
+    headers of `traces` are added to their rows' messages, where they fit.
     """
-
-    def __init__(
-        self,
-        topic: str,
-        value: Content,
-        key: Content | None,
-        headers: Callable[[Any], Headers] | None,
-    ) -> None:
-        self._topic = topic
-        self._value = value
-        self._key = key
-        self._headers = headers
-
-    def encode(
-        self, pieces: Sequence[Piece], max_bytes: int, traces: RowTraces = NO_TRACES
-    ) -> Encoded:
-        """Encode each row; one that a function or its size rejects harms no other.
-
-        Add the headers of `traces` to their rows' messages, where they fit.
-        """
-        encoded = Encoded([], {})
-        for index, row in enumerate(_rows_of(pieces)):
-            try:
-                message = self._message(row)
-                size = _size(message)
-            except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-                text = str(error)[:_SHOWN]
-                encoded.rejected[index] = f"{type(error).__name__}: {text}"
-                continue
-            if size > max_bytes:
-                encoded.rejected[index] = (
-                    f"a message of {size} bytes; topic '{self._topic}' allows {max_bytes}"
-                )
-            else:
-                encoded.messages.append(message)
-        if traces:
-            _add_traces(encoded, traces, max_bytes)
-        return encoded
-
-    def _message(self, row: Any) -> OutgoingMessage:
-        if isinstance(row, _NoRow):
-            raise row.reason
-        key = None if self._key is None else self._key(row)
-        headers = () if self._headers is None else tuple(self._headers(row))
-        return OutgoingMessage(self._topic, self._value(row), key, headers)
+    encoded = Encoded([], {})
+    for index, row in enumerate(_rows_of(pieces)):
+        try:
+            if isinstance(row, _NoRow):
+                raise row.reason  # noqa: TRY301
+            message = make(row)
+            size = _size(message)
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            text = str(error)[:_SHOWN]
+            encoded.rejected[index] = f"{type(error).__name__}: {text}"
+            continue
+        if size > max_bytes:
+            encoded.rejected[index] = (
+                f"a message of {size} bytes; topic '{message.topic}' allows {max_bytes}"
+            )
+        else:
+            encoded.messages.append(message)
+    if traces:
+        _add_traces(encoded, traces, max_bytes)
+    return encoded
 
 
 class _NoRow(NamedTuple):

@@ -3,10 +3,11 @@
 # ruff: noqa: PLC0415 - see sinks/__init__
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sinks.kafka.messages import Encoder, Headers, as_json
+from sinks.kafka.messages import Headers, as_json, encode, message_of
 from topology.errors import SinkFailed
 from topology.masking import mask, secrets_in
 from topology.sink import (
@@ -61,7 +62,7 @@ class KafkaTopicSink(Sink[Row]):
         self.topic = topic
         self.transactions_topic = transactions_topic or f"{topic}.transactions"
         self._properties = dict(properties or {})
-        self._encoder = Encoder(topic, value, key, headers)
+        self._message = partial(message_of, topic, value, key, headers)
         self._max_bytes = 0
         self._plain: PlainProducer | None = None
         self._owner: ProducerFence | None = None
@@ -108,7 +109,7 @@ class KafkaTopicSink(Sink[Row]):
         return self._owned().committed(lines)
 
     def stage(self, batch: Batch) -> Staged:
-        encoded = self._encoder.encode(batch.pieces, self._max_bytes, batch.traces)
+        encoded = encode(batch.pieces, self._message, self._max_bytes, batch.traces)
         return Staged(
             batch.shares, len(encoded.messages), tuple(encoded.messages), encoded.rejected
         )

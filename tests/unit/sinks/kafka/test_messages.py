@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from sinks.kafka.messages import Encoder, OutgoingMessage, as_json
+from sinks.kafka.messages import OutgoingMessage, as_json, encode, message_of
 from sinks.kafka.sink import KafkaTopicSink
 from topology.sink import NO_TRACES
 
@@ -21,7 +22,7 @@ def name_of(row):
 
 
 def encoded(pieces, value=name_of, key=None, headers=None, size=1_000, traces=NO_TRACES):
-    return Encoder("t", value, key, headers).encode(pieces, size, traces)
+    return encode(pieces, partial(message_of, "t", value, key, headers), size, traces)
 
 
 def values(found):
@@ -136,7 +137,7 @@ def test_number_that_json_lacks_is_rejected(row, number):
 def test_null_in_a_row_is_sent(row):
     found = encoded([[row]], as_json)
     assert (values(found), found.rejected) == ([msgspec.json.encode(row)], {})
-    assert KafkaTopicSink("t")._encoder.encode([[row]], 1_000) == found
+    assert encode([[row]], KafkaTopicSink("t")._message, 1_000) == found
 
 
 def test_maps_and_short_times_of_columns_become_json():
