@@ -31,10 +31,10 @@ class WriteRetries:
     longest_seconds: float = 30.0
     jitter: float = 0.25  # at most this part of a pause is taken off it
 
-    def pause_seconds(self, attempt: int, rng: random.Random) -> float:
+    def pause_seconds(self, attempt: int) -> float:
         """Return the pause after the `attempt`-th failure, counted from 1."""
         pause = self.first_seconds * 2.0 ** min(attempt - 1, 60)
-        return min(self.longest_seconds, pause) * (1 - self.jitter * rng.random())
+        return min(self.longest_seconds, pause) * (1 - self.jitter * random.random())  # noqa: S311 - no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,11 @@ class RetryLoop:
         self,
         sink: str,
         stopping: threading.Event | None = None,
-        *,
         policy: WriteRetries | None = None,
-        rng: random.Random | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink = sink
         self._stopping = stopping or threading.Event()
         self._policy = policy or WriteRetries()
-        self._rng = rng or random.Random()  # noqa: S311 - it spreads pauses, it keeps no secret
-        self._clock = clock
         self.retries = 0
         self.last_error: str | None = None
         self.failing_since: float | None = None  # monotonic seconds; None while all is well
@@ -120,7 +115,7 @@ class RetryLoop:
             except Exception as error:
                 self.last_error = _line(error)
                 if self.failing_since is None:
-                    self.failing_since = self._clock()
+                    self.failing_since = time.monotonic()
                 if once:
                     raise
                 failures += 1
@@ -153,7 +148,7 @@ class RetryLoop:
             log.warning("sink_discard_failed", sink=self._sink, error=self.last_error)
 
     def _pause(self, attempt: int, facts: dict[str, str | int]) -> None:
-        pause_seconds = self._policy.pause_seconds(attempt, self._rng)
+        pause_seconds = self._policy.pause_seconds(attempt)
         self.retries += 1
         log.warning(
             "sink_write_failed",
@@ -173,7 +168,7 @@ class RetryLoop:
             sink=self._sink,
             **{name: fact for name, fact in facts.items() if name != "rows"},
             attempt=attempt,
-            failing_seconds=round(self._clock() - self.failing_since, 3),
+            failing_seconds=round(time.monotonic() - self.failing_since, 3),
         )
         self.failing_since = None
 
@@ -200,20 +195,14 @@ class SinkWriter:
         step: str | None = None,
         at_most_once: bool = False,
         retries: WriteRetries | None = None,
-        rng: random.Random | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink = sink
         self._step = step or sink.name
         self._on_done = on_done
         self._at_most_once = at_most_once
-        self._clock = clock
         self._stopping = threading.Event()
         self._staging, self._committing = (
-            _Worker(
-                f"{task}-{sink.name}",
-                RetryLoop(sink.name, self._stopping, policy=retries, rng=rng, clock=clock),
-            )
+            _Worker(f"{task}-{sink.name}", RetryLoop(sink.name, self._stopping, retries))
             for task in ("stage", "commit")
         )
         self._workers = (self._staging, self._committing)
@@ -341,7 +330,7 @@ class SinkWriter:
         )
 
     def _commit(self, staged: Staged, batch: Batch | None = None) -> None:
-        started = self._clock()
+        started = time.monotonic()
         lines = ", ".join(f"{share.line} {share.txid}" for share in staged.shares)
         facts: dict[str, Any] = {"rows": staged.num_rows}
         facts |= {"lines": lines} if batch is None else {"sequence": batch.sequence}
@@ -357,7 +346,7 @@ class SinkWriter:
             if not isinstance(error, _FINAL):  # at most once
                 committed, error = self._abandoned(staged, batch), None
             loop.discard(partial(self._sink.discard, staged))
-        seconds = self._clock() - started
+        seconds = time.monotonic() - started
         self._on_done(BatchCommitted(self._step, committed or staged, error, seconds))
 
     def _try_commit(self, staged: Staged, batch: Batch | None) -> Staged:

@@ -1,7 +1,6 @@
 import gc
 import os
 import queue
-import random
 import signal
 import subprocess
 import sys
@@ -79,7 +78,6 @@ def test_killed_jvm_is_restarted_without_losing_rows(spark: SparkDriver, tmp_pat
         sink,
         done.put,
         retries=WriteRetries(first_seconds=0.01),
-        rng=random.Random(1),
     )
     writer.start()
     original = sink._append

@@ -1,5 +1,4 @@
 import queue
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,7 +85,6 @@ class Desk:
             self.done.put,
             at_most_once=at_most_once,
             retries=retries,
-            rng=random.Random(1),
         )
         writer.start()
         self.writers.append(writer)
@@ -377,10 +375,9 @@ def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk
 
 def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter() -> None:
     policy = WriteRetries()
-    rng = random.Random(7)
     whole = [min(30.0, 0.5 * 2**n) for n in range(100)]
     for attempt, longest in enumerate(whole, start=1):
-        assert 0.75 * longest <= policy.pause_seconds(attempt, rng) <= longest
+        assert 0.75 * longest <= policy.pause_seconds(attempt) <= longest
 
 
 def test_at_most_once_a_batch_whose_commit_failed_is_not_tried_again(desk: Desk) -> None:
