@@ -122,9 +122,7 @@ class SparkDriver:
 
     def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
         """Have a Spark step work in front of a sink that is open. Raises SinkFailed."""
-        passage = SparkPassage(self, step, sink, context)
-        passage.open()
-        return passage
+        return SparkPassage(self, step, sink, context)
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Stop Spark: politely for so long, then by force. May be called twice.

@@ -39,6 +39,7 @@ from sinks.spark.settings import check_installed, local_options
 from sinks.storage import spark_jars
 from sinks.tables.files import joined, sync
 from sinks.tables.log import app_id, pack, unpack
+from sinks.tables.partitioning import check_partitions
 from sinks.tables.table import check_writable
 from topology.errors import InvalidSchema, SinkBusy, SinkFailed
 from topology.masking import mask, secrets_in
@@ -111,7 +112,8 @@ class SparkSink(Sink[Row]):
         self.needs_jars = tuple(dict.fromkeys((*own.get(format or "", ()), *place, *jars)))
         self._write = write
         self._check_given()
-        self._context: SinkContext | None = None
+        self._owner = ("", "")  # pipeline and sink, whose transactions the table keeps
+        self._spark: SparkJobs | None = None
         self._path: str | None = None
         self._folder: Path | None = None
         self._spool: RunFolder | None = None
@@ -134,11 +136,9 @@ class SparkSink(Sink[Row]):
             what = "a catalogue table has its own options and partitions; leave them out"
         elif wrong:
             what = f"option '{wrong[0]}' is set by SparkSink itself; leave it out"
-        elif unknown := [each for each in self.partition_by if each not in self.schema.names]:
-            what = f"partition_by has '{unknown[0]}'; allowed are {', '.join(self.schema.names)}"
-        elif self.partition_by and len(self.partition_by) == len(self.schema.names):
-            what = "partition_by has all columns; allowed are some of them"
         else:
+            names = self.partition_by
+            check_partitions(self.name, self.schema, names, lambda _: True, leaves_some=True)
             return
         raise InvalidSchema(f"sink '{self.name}': {what}")
 
@@ -155,10 +155,10 @@ class SparkSink(Sink[Row]):
         of Spark's, or the table has other columns.
         """
         check_installed(f"sink '{self.name}'")
-        self._context, self._fenced, self._epochs, self._synced = context, None, {}, 0.0
+        self._owner, self._spark = (context.pipeline, context.sink), context.spark
+        self._fenced, self._epochs, self._synced = None, {}, 0.0
         mask.add(secrets_in(self.options))
-        owner = f"{context.pipeline}.{context.sink}"
-        self._spool = open_spool(context.storage.warehouse, owner)
+        self._spool = open_spool(context.storage.warehouse, ".".join(self._owner))
         if self.format in _FILES:
             self._folder = table_folder(context.storage.warehouse, self.name)
             self._path = table_path(context.storage.warehouse, self.name)
@@ -181,7 +181,7 @@ class SparkSink(Sink[Row]):
     def close(self) -> None:
         if self._spool is not None:
             self._spool.close()
-        self._spool = self._context = None
+        self._spool = self._spark = None
 
     def _differences(self, session: Any) -> list[str]:
         if self.format == "table":
@@ -243,10 +243,7 @@ class SparkSink(Sink[Row]):
 
         def raise_epochs(session: Any) -> list[Committed]:
             transaction, found = self._read(session, [fence.line for fence in fences])
-            check_fences(fences, found)
-            raised = [
-                line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)
-            ]
+            raised = check_fences(fences, found)
             table_id, new = transaction.table_id, [line for line in raised if line not in found]
             if table_id is None:
                 rows = self._spooled(session, empty)
@@ -328,23 +325,17 @@ class SparkSink(Sink[Row]):
                 f"table '{self.name}' cannot be written exactly once: it forgets transactions by "
                 f"{delta_transaction.RETENTION}"
             )
-        versions = [transaction.version(self._app(line)) for line in lines]
+        versions = [transaction.version(app_id(*self._owner, line)) for line in lines]
         return transaction, [
             Committed(line, *unpack(version)) for line, version in zip(lines, versions, strict=True)
         ]
 
     def _numbers(self, lines: Sequence[Share | Committed]) -> dict[str, int]:
-        return {self._app(line.line): pack(line.epoch, line.txid) for line in lines}
+        return {app_id(*self._owner, line.line): pack(line.epoch, line.txid) for line in lines}
 
     def _options(self) -> dict[str, str]:
         """Options of every write, and of the log: Delta caches a log by its file system's."""
         return {**local_options(self._path), **self.options}
-
-    def _app(self, line: str) -> str:
-        context = self._context
-        if context is None:
-            raise SinkFailed(f"sink '{self.name}' is not open")
-        return app_id(context.pipeline, context.sink, line)
 
     @property
     def _spool_path(self) -> Path:
@@ -353,12 +344,11 @@ class SparkSink(Sink[Row]):
         return self._spool.open()
 
     def _run(self, job: Callable[[Any], Result], what: str) -> Result:
-        spark: SparkJobs | None = None if self._context is None else self._context.spark
-        if spark is None:
+        if self._spark is None:
             raise SinkFailed(
                 f"sink '{self.name}' needs Spark; none was configured, or it is closed"
             )
-        return spark.run(job, group=f"{self.name}-{what}")
+        return self._spark.run(job, group=f"{self.name}-{what}")
 
     def _run_alone(self, job: Callable[[Any], Result], what: str) -> Result:
         """Run a job that commits to a table, again after conflicts. Raises SinkBusy."""

@@ -10,7 +10,6 @@ import pyarrow as pa
 from sinks.columns import fit
 from sinks.errors import one_line
 from sinks.names import local_uri
-from sinks.run_folder import RunFolder
 from sinks.spark.frames import fit_records, open_spool, put, remove, spark_schema
 from sinks.spark.tasks import check_python, lighten
 from topology.errors import SinkFailed
@@ -38,40 +37,30 @@ class SparkPassage:
     def __init__(
         self, driver: SparkJobs, step: SparkStep, sink: Sink[Any], context: SinkContext
     ) -> None:
-        self._driver = driver
-        self._step = step
-        self._sink = sink
-        self._context = context
-        self._job = f"{sink.name}-{step.name}"
-        self._spool: RunFolder | None = None
-        self._spark_schema: Any = None
-
-    def open(self) -> None:
         """Make the spool, and call the function with no rows.
 
         Raises SinkFailed: the place cannot be written, the function fails, or it gives other
         columns than the sink has.
         """
-        context = self._context
+        self._driver, self._step, self._sink = driver, step, sink
+        self._job = f"{sink.name}-{step.name}"
         owner = f"{context.pipeline}.{context.sink}.step"
         self._spool = open_spool(context.storage.warehouse, owner)
-        self._spark_schema = spark_schema(self._step.schema)
+        self._spark_schema = spark_schema(step.schema)
 
         def job(session: Any) -> list[str]:
             frame = session.createDataFrame([], self._spark_schema)
-            return [str(name) for name in called(self._step, frame).columns]
+            return [str(name) for name in called(step, frame).columns]
 
         try:
-            found = self._driver.run(job, group=f"{self._job}-open")
+            found = driver.run(job, group=f"{self._job}-open")
         except SinkFailed:
             raise
         except Exception as error:
-            raise SinkFailed(f"Spark step '{self._step.name}': {one_line(error)}") from error
-        wanted = getattr(innermost(self._sink), "schema", None)
+            raise SinkFailed(f"Spark step '{step.name}': {one_line(error)}") from error
+        wanted = getattr(innermost(sink), "schema", None)
         if isinstance(wanted, pa.Schema) and (wrong := _differences(found, wanted)):
-            raise SinkFailed(
-                f"Spark step '{self._step.name}' before sink '{self._sink.name}': {wrong}"
-            )
+            raise SinkFailed(f"Spark step '{step.name}' before sink '{sink.name}': {wrong}")
 
     def stage(self, batch: Batch) -> Staged:
         """Have the sink stage the step's output; see `Passage`."""
@@ -100,12 +89,9 @@ class SparkPassage:
         return replace(staged, shares=batch.shares, rejected=fitted.rejected)
 
     def close(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
+        self._spool.close()
 
     def _run(self, rows: pa.Table, number: int, take: Callable[[Any], Result]) -> Result:
-        if self._spool is None:
-            raise SinkFailed(f"Spark step '{self._step.name}' is not open")
         files = put(self._spool.open(), rows, str(number))
         try:
             uris = [local_uri(path) for path in files]

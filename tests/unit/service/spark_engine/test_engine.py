@@ -248,9 +248,7 @@ class StepDriver(FrameDriver):
     """A Spark that puts Spark steps in front of sinks."""
 
     def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
-        passage = SparkPassage(self, step, sink, context)
-        passage.open()
-        return passage
+        return SparkPassage(self, step, sink, context)
 
 
 def placed(frame: Frame) -> Frame:

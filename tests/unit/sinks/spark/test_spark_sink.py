@@ -37,8 +37,14 @@ def wrote(_frame: Any, _batch: int) -> None: ...
         ({"write": wrote, "partition_by": "n"}, "belong to a format"),
         ({"format": "table", "options": {"a": "b"}}, "leave them out"),
         ({"format": "delta", "options": {"txnAppId": "b"}}, "'txnAppId' is set by SparkSink"),
-        ({"format": "csv", "partition_by": ["x"]}, "partition_by has 'x'; allowed are n, place"),
-        ({"format": "csv", "partition_by": ["n", "place"]}, "has all columns"),
+        (
+            {"format": "csv", "partition_by": ["x"]},
+            r"is \['x'\]; allowed are some of the columns n, place",
+        ),
+        (
+            {"format": "csv", "partition_by": ["n", "place"]},
+            "a column that is no partition is needed",
+        ),
     ],
 )
 def test_arguments_that_contradict_each_other_are_refused(given: dict[str, Any], what: str) -> None:

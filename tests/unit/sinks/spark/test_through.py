@@ -86,9 +86,7 @@ def passage(
     driver: Driver, sink: Sink[Any], folder: Path, function: Callable[[Any], Any] = even
 ) -> SparkPassage:
     context = SinkContext("p", "table", {}, Storage(str(folder)), driver)
-    made = SparkPassage(driver, spark_step(function, NUMBERS, None), sink, context)
-    made.open()
-    return made
+    return SparkPassage(driver, spark_step(function, NUMBERS, None), sink, context)
 
 
 def spooled(folder: Path) -> list[Path]:
@@ -218,7 +216,6 @@ def test_records_have_the_columns_of_sparks_kafka_source(driver: Driver, tmp_pat
 
     context = SinkContext("p", "table", {}, Storage(str(tmp_path)), driver)
     step = SparkPassage(driver, spark_step(kept, None, None), MemorySink[Any]("table"), context)
-    step.open()
     step.stage(Batch(1, [records], 2))
     first, second = found[1].to_pylist()
     assert {**first, "timestamp": first["timestamp"].timestamp()} == {
