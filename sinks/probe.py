@@ -39,13 +39,14 @@ def probe(storage: Storage) -> str:
         with files.open_output_stream(f"{folder}/probe") as written:
             written.write(_CONTENT)
 
-    def read() -> bytes:
+    def read() -> None:
         with files.open_input_stream(f"{folder}/probe") as stream:
-            return stream.read()
+            if stream.read() != _CONTENT:
+                raise SinkFailed(f"{folder}: another content was read than was written")
 
     try:
         _do("write", folder, write)
-        _check(_do("read", folder, read), folder)
+        _do("read", folder, read)
         if has_delta:
             check_conditional_writes(storage, uri)
     except BaseException:
@@ -139,11 +140,6 @@ def _race(storage: Storage, uri: str) -> list[Exception | None]:
 def plain_message(error: Exception) -> str:
     """Return on one line what delta-rs says on several, in colour."""
     return " ".join(_COLOUR.sub("", str(error)).split())
-
-
-def _check(content: bytes, folder: str) -> None:
-    if content != _CONTENT:
-        raise SinkFailed(f"{folder}: another content was read than was written")
 
 
 def _do(what: str, folder: str, work: Callable[[], Result]) -> Result:

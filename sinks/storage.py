@@ -120,7 +120,7 @@ class Storage:
             }
         elif kind == "gcs":
             found = {"google_base_url": self.endpoint}
-        if self._is_plain and kind != "local":
+        if (self.endpoint or "").startswith("http://") and kind != "local":
             found["allow_http"] = "true"
         return _given(found) | _texts(self.options.get("delta", {}))
 
@@ -204,10 +204,6 @@ class Storage:
 
     def _in_path(self) -> bool:
         return self.path_style and self.endpoint is not None
-
-    @property
-    def _is_plain(self) -> bool:
-        return self.endpoint is not None and self.endpoint.startswith("http://")
 
     def _bucket_endpoint(self, uri: str) -> str | None:
         """The endpoint; delta-rs wants a bucket that is not in the path to be in the host."""

@@ -21,7 +21,7 @@ from sinks.probe import plain_message
 from sinks.storage import Storage
 from sinks.tables.delta_entries import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager
-from sinks.tables.log import Conflict, TableLog, TableState, plain_field
+from sinks.tables.log import Conflict, StoredFile, TableLog, TableState, plain_field
 from sinks.tables.partitioning import Layout
 from topology.errors import InvalidSchema, SinkFailed, missing_extra
 from topology.sink import Compaction, Removal
@@ -107,10 +107,6 @@ class DeltaLog(TableLog):
         self._versions: dict[str, int | None] = {}  # of applications, by then
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
-        names = [name.lower() for name in schema.names]
-        for name in schema.names:
-            if names.count(name.lower()) > 1:
-                raise InvalidSchema(f"column {name!r}: names must not differ in case only")
         for name in names_in(schema):
             if not set(_NOT_IN_NAMES).isdisjoint(name):
                 raise InvalidSchema(
@@ -276,8 +272,15 @@ class DeltaLog(TableLog):
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
         return self._entries.adding(base + 1, state.version, paths)
 
-    def files(self, state: TableState) -> list[str]:
-        return [f"{self._uri}/{path}" for path in self._paths(state)]
+    def files(self, state: TableState) -> list[StoredFile]:
+        return [
+            StoredFile(
+                f"{self._uri}/{unquote(add['path'])}",
+                add["size_bytes"],
+                tuple((add.get("partition") or {}).values()),
+            )
+            for add in pa.table(state.native.get_add_actions()).to_pylist()
+        ]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """See the contract. The replaced files stay until a vacuum."""
@@ -291,14 +294,6 @@ class DeltaLog(TableLog):
         self.read_again()
         removed = json.loads(done["filesRemoved"])
         return Compaction(done["numFilesRemoved"], done["numFilesAdded"], removed["totalSize"])
-
-    def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
-        found: dict[Any, list[int]] = {}
-        for add in pa.table(state.native.get_add_actions()).to_pylist():
-            if add["size_bytes"] < target_bytes:
-                partition = tuple((add.get("partition") or {}).values())
-                found.setdefault(partition, []).append(add["size_bytes"])
-        return found
 
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
         """See the contract. A longer time that the table itself sets counts.

@@ -17,7 +17,7 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.io import S3_RETRY_STRATEGY_IMPL
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile as Entry
-from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
@@ -300,13 +300,13 @@ def _type_with_ids(given: Any, there: Any) -> Any:
     return given
 
 
-def data_paths(table: Table, since: int = -1) -> Iterator[str]:
+def data_files(table: Table, since: int = -1) -> Iterator[Entry]:
     """Yield the table's data files, of manifests newer than a sequence number."""
     current = table.current_snapshot()
     for manifest in [] if current is None else current.manifests(table.io):
-        if manifest.sequence_number > since:
+        if manifest.sequence_number > since and manifest.content == ManifestContent.DATA:
             for entry in manifest.fetch_manifest_entry(table.io):
-                yield entry.data_file.file_path
+                yield entry.data_file
 
 
 def manifest_entry(file: DataFile, table: Table) -> Entry:

@@ -39,7 +39,7 @@ from sinks.tables.iceberg_files import (
     CatalogStorage,
     IcebergLayout,
     TableFileIO,
-    data_paths,
+    data_files,
     manifest_entry,
     partition_fields,
     stored_type,
@@ -57,11 +57,10 @@ from sinks.tables.iceberg_maintenance import (
     probe_catalogue,
     removals,
     remove_old,
-    small_files,
     untagged,
 )
-from sinks.tables.log import Conflict, TableLog, TableState, pack, plain_field, unpack
-from topology.errors import InvalidSchema, SinkFailed
+from sinks.tables.log import Conflict, StoredFile, TableLog, TableState, pack, plain_field, unpack
+from topology.errors import SinkFailed
 from topology.sink import Compaction, Removal, SparkJobs
 
 _VERSION = 2  # of the format: pyiceberg writes no later one, and earlier ones count no commits
@@ -115,13 +114,6 @@ class IcebergLog(TableLog):
         self._catalog = self._given = None
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
-        seen: dict[str, str] = {}
-        for name in schema.names:
-            other = seen.setdefault(name.lower(), name)
-            if other != name:
-                raise InvalidSchema(
-                    f"columns '{other}' and '{name}' differ in case only; Spark takes them for one"
-                )
         return pa.schema([pa.field(each.name, stored_type(each), each.nullable) for each in schema])
 
     def read(self) -> TableState | None:
@@ -256,18 +248,22 @@ class IcebergLog(TableLog):
     def named(self, base: int, state: TableState, paths: Collection[str]) -> set[str]:
         root = state.native.location()
         wanted = {f"{root}/{path}": path for path in paths}
-        found = (wanted.get(path) for path in data_paths(state.native, since=base))
+        found = (wanted.get(each.file_path) for each in data_files(state.native, since=base))
         return {path for path in found if path is not None}
 
-    def files(self, state: TableState) -> list[str]:
-        return [str(local_path(path) or path) for path in data_paths(state.native)]
+    def files(self, state: TableState) -> list[StoredFile]:
+        return [
+            StoredFile(
+                str(local_path(each.file_path) or each.file_path),
+                each.file_size_in_bytes,
+                str(each.partition),
+            )
+            for each in data_files(state.native)
+        ]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """Compact by Spark, which tries again itself: pyiceberg rewrites no files."""
         return self._procedures(state).rewrite_data_files(target_bytes)
-
-    def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
-        return small_files(state.native, target_bytes)
 
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:
         """Vacuum by Spark, which lists the table's location."""

@@ -241,15 +241,6 @@ def _statistics(metadata: TableMetadata) -> set[str]:
     return {each.statistics_path for each in found}
 
 
-def small_files(table: Table, target_bytes: int) -> dict[Any, list[int]]:
-    found: dict[Any, list[int]] = {}
-    for task in table.scan().plan_files():
-        if task.file.file_size_in_bytes < target_bytes:
-            sizes = found.setdefault(str(task.file.partition), [])
-            sizes.append(task.file.file_size_in_bytes)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Procedures:
     """Spark's procedures on a table.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -38,6 +38,14 @@ class TableState:
         """Whether files that were written for the one can be added to the other."""
         mine, theirs = (self.table_id, self.partition_by), (other.table_id, other.partition_by)
         return mine == theirs and self.schema.equals(other.schema)
+
+
+class StoredFile(NamedTuple):
+    """A file that the table's newest version names."""
+
+    path: str  # absolute, or a URI
+    num_bytes: int
+    partition: object  # to tell apart the files that cannot be joined
 
 
 class TableLog(ABC):
@@ -115,16 +123,12 @@ class TableLog(ABC):
         """Return those files that a version after `base`, up to this state's, has added."""
 
     @abstractmethod
-    def files(self, state: TableState) -> list[str]:
-        """Return the files that make up the table, as absolute paths or URIs."""
+    def files(self, state: TableState) -> list[StoredFile]:
+        """Return the files that make up the table."""
 
     @abstractmethod
     def compact(self, state: TableState, target_bytes: int) -> Compaction:
         """Join small files in one commit that changes no row. Raises Conflict."""
-
-    @abstractmethod
-    def small_files(self, state: TableState, target_bytes: int) -> dict[Any, list[int]]:
-        """Return the sizes of the files below `target_bytes`, by partition."""
 
     @abstractmethod
     def vacuum(self, state: TableState, older_than_hours: int, *, dry_run: bool) -> Removal:

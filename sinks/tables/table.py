@@ -112,6 +112,12 @@ class TableSink(Sink[Row]):
         a table of another format, or one that these rows cannot be added to.
         """
         self.close()
+        lower = [name.lower() for name in self.stored.names]
+        if twins := [name for name in self.stored.names if lower.count(name.lower()) > 1]:
+            raise SinkFailed(
+                f"table '{self.table}': columns {', '.join(twins)} differ in case only; Spark "
+                "takes them for one"
+            )
         self._owner = (context.pipeline, context.sink)
         self._uri = self._locate(context)
         self._fenced_id, self._epochs = None, {}
@@ -196,7 +202,10 @@ class TableSink(Sink[Row]):
         if not dry_run:
             done = self._maintain(lambda state: table.compact(state, target_bytes))
             return done or Compaction(0, 0, 0)
-        small = self._maintain(lambda state: table.small_files(state, target_bytes)) or {}
+        small: dict[object, list[int]] = {}
+        for file in self._maintain(table.files) or []:
+            if file.num_bytes < target_bytes:
+                small.setdefault(file.partition, []).append(file.num_bytes)
         several = [sizes for sizes in small.values() if len(sizes) > 1]
         return Compaction(
             sum(map(len, several)),
@@ -223,7 +232,7 @@ class TableSink(Sink[Row]):
         return done or Removal(0, 0)
 
     def data_files(self) -> list[str]:
-        return self._maintain(self._opened().files) or []
+        return [file.path for file in self._maintain(self._opened().files) or []]
 
     def close(self) -> None:
         if self._log is not None:

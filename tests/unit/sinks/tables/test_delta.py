@@ -188,7 +188,7 @@ def test_application_ids_of_different_sinks_differ() -> None:
     ("schema", "reason"),
     [
         ({"a b": pa.int64()}, "column 'a b': Delta allows names without"),
-        ({"n": pa.int64(), "N": pa.int64()}, "names must not differ in case only"),
+        ({"n": pa.int64(), "N": pa.int64()}, "columns n, N differ in case only"),
         ({"n": pa.uint16()}, "column 'n': found uint16; Delta has no such type"),
         ({"t": pa.time64("us")}, "column 't': found time64.*; Delta has no such type"),
     ],
