@@ -233,7 +233,7 @@ class SinkWriter:
         Fails with SinkFenced, SinkFailed or WriterStopped.
         """
         answer: Future[list[Committed]] = Future()
-        self._committing.ask(partial(self._fence, tuple(fences), answer))
+        self._committing.inbox.put(partial(self._fence, tuple(fences), answer))
         return answer
 
     def write(self, batch: Batch) -> None:
@@ -241,21 +241,21 @@ class SinkWriter:
 
         BatchCommitted is reported, or BatchStaged with the error.
         """
-        self._staging.ask(partial(self._write, batch))
+        self._staging.inbox.put(partial(self._write, batch))
 
     def stage(self, batch: Batch, by: Callable[[Batch], Staged] | None = None) -> None:
         """Make a batch's rows ready; BatchStaged is reported. Several may wait.
 
         `by` does it in place of the sink, on the staging thread and with its retries.
         """
-        self._staging.ask(partial(self._stage, batch, by or self._sink.stage))
+        self._staging.inbox.put(partial(self._stage, batch, by or self._sink.stage))
 
     def commit(self, staged: Staged) -> None:
         """Make what was staged durable; BatchCommitted is reported.
 
         One at a time: the outcome decides what the next may be.
         """
-        self._committing.ask(partial(self._commit, staged))
+        self._committing.inbox.put(partial(self._commit, staged))
 
     def discard(self, staged: Staged) -> None:
         """Discard what was staged; nothing is reported."""
@@ -263,7 +263,7 @@ class SinkWriter:
 
     def let_go(self, work: Callable[[], object]) -> None:
         """Have the staging thread remove what will not be committed; nothing is reported."""
-        self._staging.ask(partial(self._staging.loop.discard, work))
+        self._staging.inbox.put(partial(self._staging.loop.discard, work))
 
     def stop(self, timeout_seconds: float) -> bool:
         """Let the attempts under way end, but no other begin; return whether both threads ended.
@@ -273,7 +273,7 @@ class SinkWriter:
         deadline = time.monotonic() + timeout_seconds
         self._stopping.set()
         for each in self._workers:  # what is staged last may be for the other
-            each.ask(None)
+            each.inbox.put(None)
             if each.thread.ident is not None:
                 each.thread.join(max(0.0, deadline - time.monotonic()))
         return not any(each.thread.is_alive() for each in self._workers)
@@ -305,7 +305,9 @@ class SinkWriter:
         if staged is None:
             self._on_done(BatchStaged(self._step, batch, None, error))
             return
-        self._committing.ask(partial(self._commit, staged, replace(batch, pieces=[], traces={})))
+        self._committing.inbox.put(
+            partial(self._commit, staged, replace(batch, pieces=[], traces={}))
+        )
 
     def _stage(self, batch: Batch, by: Callable[[Batch], Staged]) -> None:
         self._on_done(BatchStaged(self._step, batch, *self._staged(batch, by)))
@@ -380,13 +382,10 @@ class _Worker:
     def __init__(self, name: str, loop: RetryLoop) -> None:
         self.loop = loop
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-
-    def ask(self, work: Callable[[], None] | None) -> None:
-        self._inbox.put(work)
+        self.inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def _run(self) -> None:
-        while (work := self._inbox.get()) is not None:
+        while (work := self.inbox.get()) is not None:
             work()
 
 

@@ -25,7 +25,7 @@ from service.spark_engine.task_runner import run_task
 from sinks.errors import TaskRaised
 from sinks.run_folder import RunFolder
 from sinks.spark.driver import SparkDriver
-from sinks.spark.tasks import run_tasks
+from sinks.spark.executors import run_tasks
 from topology.errors import SinkError, SinkFailed
 from topology.reference import LoadedTable, Reference
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import structlog
 
 from sinks.errors import SparkDied, SparkTimeout, one_line
+from sinks.spark.executors import SparkPassage
 from sinks.spark.jvm import Jvm, cut_off_in_silence
-from sinks.spark.through import SparkPassage
 from topology.sink import Sink, SinkContext
 from topology.spark_step import SparkStep
 
@@ -173,7 +173,7 @@ class SparkDriver:
         if state == "mute":
             reason = f"it has not answered for {_ANSWER_SECONDS:g} seconds"
             log.warning("spark_killed", group=job_group, reason=reason)
-            jvm.kill()
+            jvm.process.kill()
         # After that, as a Java exception's text is asked from its JVM; but before it is gone.
         said = one_line(error)
         with self._lock:
@@ -207,7 +207,7 @@ class _Watch(threading.Thread):
         if not self.done.wait(_GRACE_SECONDS):
             reason = f"the job went on for {_GRACE_SECONDS:g} seconds after it was cancelled"
             log.warning("spark_killed", group=self._job_group, reason=reason)
-            self._jvm.kill()
+            self._jvm.process.kill()
 
 
 def _cancel(jvm: Jvm, job_group: str) -> None:

@@ -149,9 +149,6 @@ class Jvm:
         """Cancel the jobs of a group, and those that are still to come; may hang."""
         self._context.sc().cancelJobGroupAndFutureJobs(job_group)
 
-    def kill(self) -> None:
-        self.process.kill()
-
     def last_words(self) -> str | None:
         """Return the status of the process and its own reason for ending; None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -114,7 +114,8 @@ class SparkSink(Sink[Row]):
         self._check_given()
         self._owner = ("", "")  # pipeline and sink, whose transactions the table keeps
         self._spark: SparkJobs | None = None
-        self._path: str | None = None
+        self.path: str | None = None
+        """The folder or URI of the files; None before `open`, and if only Spark knows."""
         self._folder: Path | None = None
         self._spool: RunFolder | None = None
         self._spark_schema: Any = None
@@ -142,11 +143,6 @@ class SparkSink(Sink[Row]):
             return
         raise InvalidSchema(f"sink '{self.name}': {what}")
 
-    @property
-    def path(self) -> str | None:
-        """The folder or URI of the files; None before `open`, and if only Spark knows."""
-        return self._path
-
     def open(self, context: SinkContext) -> None:
         """Make the spool, start Spark, and compare the table that is there.
 
@@ -161,7 +157,7 @@ class SparkSink(Sink[Row]):
         self._spool = open_spool(context.storage.warehouse, ".".join(self._owner))
         if self.format in _FILES:
             self._folder = table_folder(context.storage.warehouse, self.name)
-            self._path = table_path(context.storage.warehouse, self.name)
+            self.path = table_path(context.storage.warehouse, self.name)
         if self._folder is not None:
             own = "DeltaSink" if self.format == "delta" else "SparkSink"
             check_kind(self.name, self._folder, own)
@@ -174,7 +170,7 @@ class SparkSink(Sink[Row]):
         except Exception as error:
             raise SinkFailed(f"sink '{self.name}': {one_line(error)}") from error
         if wrong:
-            raise SinkFailed(f"table '{self.name}' at {self._path}: {'; '.join(wrong)}")
+            raise SinkFailed(f"table '{self.name}' at {self.path}: {'; '.join(wrong)}")
         if context.exactly_once:
             self._run(self._look, "look")
 
@@ -187,7 +183,7 @@ class SparkSink(Sink[Row]):
         if self.format == "table":
             found: pa.Schema | None = arrow_schema(session.table(self.name).schema)
         elif self.format in _WITH_SCHEMA:
-            found = existing_schema(session, self.format, str(self._path))
+            found = existing_schema(session, self.format, str(self.path))
         else:
             return []
         if found is None:
@@ -216,7 +212,7 @@ class SparkSink(Sink[Row]):
                 writer = rows.write.format(self.format).mode("append")
                 if self.partition_by:
                     writer = writer.partitionBy(*self.partition_by)
-                writer.options(**self._options()).save(self._path)
+                writer.options(**self._options()).save(self.path)
 
     @contextmanager
     def _refused(self) -> Iterator[None]:
@@ -307,8 +303,8 @@ class SparkSink(Sink[Row]):
     def _look(self, session: Any) -> None:
         """See that the table and its store keep txids. Raises SinkFailed."""
         self._read(session, [])
-        if spark_jars(str(self._path)):
-            delta_transaction.check_conditional_writes(session, str(self._path))
+        if spark_jars(str(self.path)):
+            delta_transaction.check_conditional_writes(session, str(self.path))
 
     def _read(
         self, session: Any, lines: Sequence[str]
@@ -317,7 +313,7 @@ class SparkSink(Sink[Row]):
 
         Raises SinkFailed when the table is not the one that was fenced, or forgets transactions.
         """
-        transaction = delta_transaction.DeltaTransaction(session, str(self._path), self._options())
+        transaction = delta_transaction.DeltaTransaction(session, str(self.path), self._options())
         if self._fenced not in (None, transaction.table_id):
             raise SinkFailed(f"table '{self.name}' was removed while rows were written to it")
         if transaction.forgets:
@@ -335,7 +331,7 @@ class SparkSink(Sink[Row]):
 
     def _options(self) -> dict[str, str]:
         """Options of every write, and of the log: Delta caches a log by its file system's."""
-        return {**local_options(self._path), **self.options}
+        return {**local_options(self.path), **self.options}
 
     @property
     def _spool_path(self) -> Path:

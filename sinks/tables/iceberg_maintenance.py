@@ -324,32 +324,40 @@ def probe_catalogue(catalog: Catalog, name: tuple[str, ...], table: Table | None
     if table is not None:
         _try(f"commit to {spelled}", lambda: _commit_property(table))
         return f"load and commit to {spelled}"
+    new = (*space, f"headrace_check_{uuid.uuid4().hex}")
+    spelled_new = ".".join(new)
     with ExitStack() as undone:
         if not _try(f"look for namespace {spelled_space}", lambda: catalog.namespace_exists(space)):
             _try(f"create namespace {spelled_space}", lambda: catalog.create_namespace(space))
             drop = partial(catalog.drop_namespace, space)
-            undone.callback(_try, f"drop namespace {spelled_space}", drop)
-        _probe_new_table(catalog, (*space, f"headrace_check_{uuid.uuid4().hex}"))
-    return f"create, load, commit to and drop a table in {spelled_space}"
-
-
-def _probe_new_table(catalog: Catalog, name: tuple[str, ...]) -> None:
-    spelled = ".".join(name)
-    made = _try(f"create {spelled}", lambda: catalog.create_table(name, _PROBE_SCHEMA))
-    try:
-        table = _try(f"load {spelled}", lambda: catalog.load_table(name))
-        _try(f"commit to {spelled}", lambda: _commit_property(table))
-    finally:
-        _try(f"drop {spelled}", lambda: catalog.purge_table(name))
+            undone.push(_then(f"drop namespace {spelled_space}", drop))
+        made = _try(f"create {spelled_new}", lambda: catalog.create_table(new, _PROBE_SCHEMA))
+        undone.push(_then(f"drop {spelled_new}", partial(catalog.purge_table, new)))
+        loaded = _try(f"load {spelled_new}", lambda: catalog.load_table(new))
+        _try(f"commit to {spelled_new}", lambda: _commit_property(loaded))
     files, folder = CatalogStorage("", properties=made.io.properties).filesystem(made.location())
     with suppress(OSError):  # the catalogue may have removed it
         files.delete_dir(folder)
+    return f"create, load, commit to and drop a table in {spelled_space}"
 
 
 def _commit_property(table: Table) -> None:
     check_in_order(table)
     with table.transaction() as change:
         change.set_properties({_PROBED: datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+def _then(what: str, undo: Callable[[], object]) -> Callable[..., None]:
+    """Make a callback of an ExitStack; an error before is the reason that counts."""
+
+    def leave(kind: object, *_: object) -> None:
+        if kind is None:
+            _try(what, undo)
+        else:
+            with suppress(Exception):
+                undo()
+
+    return leave
 
 
 def _try(what: str, work: Callable[[], Result]) -> Result:

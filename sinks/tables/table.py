@@ -80,7 +80,8 @@ class TableSink(Sink[Row]):
         self.on_new_columns = checked_new_columns(on_new_columns, table)
         self._owner = ("", "")  # pipeline and sink, whose transactions the table keeps
         self._log: TableLog | None = None
-        self._uri: str | None = None
+        self.path: str | None = None
+        """The table's path or URI; None before `open`."""
         self._wanted = pa.schema([])  # the schema of a table made for these rows
         self._state: TableState | None = None  # the log's last state; None: to be read
         self._stager: FileStager | None = None  # for the table as it is
@@ -100,11 +101,6 @@ class TableSink(Sink[Row]):
             check_writable(self.table, folder)
         return context.storage.uri(self.table)
 
-    @property
-    def path(self) -> str | None:
-        """The table's path or URI; None before `open`."""
-        return self._uri
-
     def open(self, context: SinkContext) -> None:
         """Check that the store can be written, and look at the table.
 
@@ -119,11 +115,11 @@ class TableSink(Sink[Row]):
                 "takes them for one"
             )
         self._owner = (context.pipeline, context.sink)
-        self._uri = self._locate(context)
+        self.path = self._locate(context)
         self._fenced_id, self._epochs = None, {}
         for left in reversed(range(_OPEN_ATTEMPTS)):
             try:
-                self._log = self._make_log(context, self._uri)
+                self._log = self._make_log(context, self.path)
                 self._wanted = self._log.stored(self.stored)
                 self._run(lambda _: None)
             except SinkError:
@@ -350,7 +346,7 @@ class TableSink(Sink[Row]):
         """Remember the log's state, and prepare to write files for it."""
         self._state = state
         self._stager = self._opened().stager(state, self.schema)
-        self._uri = self._stager.uri
+        self.path = self._stager.uri
 
     def _check_fits(self, state: TableState) -> "list[pa.Field[Any]]":
         """Return the columns to add to the table. Raises SinkFailed when the rows do not fit."""
@@ -363,7 +359,7 @@ class TableSink(Sink[Row]):
                 f"partition_by is {self.partition_by}; the table is partitioned by {names}"
             )
         if wrong:
-            raise SinkFailed(f"table '{self.table}' at {self._uri}: {'; '.join(wrong)}")
+            raise SinkFailed(f"table '{self.table}' at {self.path}: {'; '.join(wrong)}")
         return [field.with_nullable(nullable=True) for field in missing]
 
     def _is_to_commit(self, state: TableState, staged: Staged) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sinks.spark.driver import SparkDriver
-from sinks.spark.tasks import run_tasks
+from sinks.spark.executors import run_tasks
 from sinks.tables import files
 from tests.support import spark as task_functions
 from tests.support.spark import EXECUTOR, SparkMaster, SparkWorker, healing, tripled

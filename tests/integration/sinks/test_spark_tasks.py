@@ -9,7 +9,7 @@ import pytest
 
 from sinks.errors import SparkTimeout, TaskRaised
 from sinks.spark.driver import SparkDriver
-from sinks.spark.tasks import run_tasks
+from sinks.spark.executors import run_tasks
 from sinks.tables import files
 from tests.support import spark as task_functions
 from tests.support.patience import seconds

@@ -9,7 +9,7 @@ ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition"
 # Each of these reads what another process of the same run has written, and nothing else.
 UNPICKLED = {
     "service/spark_engine/task.py": "tasks of the driver, their results, and rows with a digest",
-    "sinks/spark/through.py": "what tasks hand back to the driver that has started them",
+    "sinks/spark/executors.py": "what tasks hand back to the driver that has started them",
 }
 _LOADERS = {"load", "loads", "Unpickler"}
 _MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve", "yaml"}

@@ -15,8 +15,8 @@ from partition.records import Partition
 from service.app import Service
 from service.spark_engine.engine import check_runs_on_spark
 from sinks.columns import rows_of
+from sinks.spark.executors import SparkPassage
 from sinks.spark.frames import SpoolStager
-from sinks.spark.through import SparkPassage
 from sinks.storage import Storage
 from tests.acceptance import evidence
 from tests.support.fake_spark import Driver as FrameDriver

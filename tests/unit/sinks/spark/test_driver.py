@@ -21,6 +21,11 @@ class Process:
 
     def __init__(self) -> None:
         self.status: int | None = None
+        self.killed = threading.Event()
+
+    def kill(self) -> None:
+        self.status = -9
+        self.killed.set()
 
     def poll(self) -> int | None:
         return self.status
@@ -34,7 +39,7 @@ class FakeJvm:
         self.how = "well"
         self.groups: list[str] = []
         self.cancelled: list[str] = []
-        self.killed, self.stopped = threading.Event(), threading.Event()
+        self.stopped = threading.Event()
         self.session = SimpleNamespace(
             sparkContext=SimpleNamespace(
                 defaultParallelism=2,
@@ -51,10 +56,6 @@ class FakeJvm:
 
     def cancel(self, job_group: str) -> None:
         self.cancelled.append(job_group)
-
-    def kill(self) -> None:
-        self.process.status = -9
-        self.killed.set()
 
     def last_words(self) -> str | None:
         return None if self.process.status is None else f"signal {-self.process.status}"
@@ -193,7 +194,7 @@ def test_a_jvm_that_does_not_answer_is_killed_and_replaced(
         assert driver.run(well, group="g") == "done"
     assert events(logs) == ["spark_killed", "spark_died", "spark_restarted"]
     assert logs[1]["ended"] == "signal 9"
-    assert first.killed.is_set()
+    assert first.process.killed.is_set()
     assert first.stopped.is_set()
 
 
@@ -212,7 +213,7 @@ def test_the_deadline_is_the_jobs_own_or_the_drivers(world: World, given: float 
     driver.open()
 
     def hang(_session: object) -> None:
-        assert world.last.killed.wait(seconds(10))
+        assert world.last.process.killed.wait(seconds(10))
         raise ConnectionRefusedError
 
     with capture_logs() as logs, pytest.raises(SparkTimeout, match=r"within 0\.05 seconds"):

@@ -1,8 +1,8 @@
 import pytest
 
 from sinks.errors import one_line
+from sinks.spark.executors import from_python
 from sinks.spark.jvm import from_log, last_words
-from sinks.spark.tasks import from_python
 
 
 class Silent(Exception):

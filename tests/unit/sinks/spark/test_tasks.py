@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sinks.errors import TaskRaised
-from sinks.spark.tasks import lighten, run_tasks
+from sinks.spark.executors import lighten, run_tasks
 from tests.support.spark import doubled
 
 
