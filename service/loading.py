@@ -35,16 +35,12 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
         raise InvalidTopology(f"'{target}': {error}") from error
     found = getattr(module, name, None)
     if not isinstance(found, Topology):
+        kind = f"no topology but of type {type(found).__name__}"
+        kind = kind if hasattr(module, name) else "missing"
         names = [key for key, value in vars(module).items() if isinstance(value, Topology)]
         message = (
-            f"'{target}': '{name}' in {module_name} is {_kind(module, name)}; "
+            f"'{target}': '{name}' in {module_name} is {kind}; "
             f"topologies there: {', '.join(names) or 'none'}"
         )
         raise NoTopology(message)
     return found
-
-
-def _kind(module: object, name: str) -> str:
-    if not hasattr(module, name):
-        return "missing"
-    return f"no topology but of type {type(getattr(module, name)).__name__}"

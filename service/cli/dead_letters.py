@@ -243,14 +243,11 @@ def dead_letters_replay(
     ids = _ids(places, filters, every=every)
     request = Request("replay", "replayed", why, dry_run, yes, as_json)
     options = ReplayRequest(max_replays, again, to, per_second)
+    operator = Operator(whoami(), now_ms(), why)
     with _opened(target, config) as opened:
+        selection = Selection(opened.pipeline, filters, ids, again)
         results = send_again(
-            opened.topic,
-            Selection(opened.pipeline, filters, ids, again),
-            options,
-            Operator(whoami(), now_ms(), why),
-            request.confirm,
-            opened.producer,
+            opened.topic, selection, options, operator, request.confirm, opened.producer
         )
     _report(opened, request, results)
 
@@ -275,14 +272,10 @@ def dead_letters_drop(
 
     ids = _ids(places, filters, every=every)
     request = Request("drop", "dropped", why, dry_run, yes, as_json)
+    operator = Operator(whoami(), now_ms(), why)
     with _opened(target, config) as opened:
-        results = mark_dropped(
-            opened.topic,
-            Selection(opened.pipeline, filters, ids),
-            Operator(whoami(), now_ms(), why),
-            request.confirm,
-            opened.producer,
-        )
+        selection = Selection(opened.pipeline, filters, ids)
+        results = mark_dropped(opened.topic, selection, operator, request.confirm, opened.producer)
     _report(opened, request, results)
 
 
@@ -396,7 +389,6 @@ def _report(opened: OpenTopic, request: Request, results: "Sequence[DeadLetterRe
 def _opened(target: str, config: Path | None) -> Iterator[OpenTopic]:
     """Open the topology's dead-letter topic. Raises NoDeadLetterTopic."""
     from service.dead_letters.topic import DeadLetterTopic
-    from service.wiring import wire
     from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 
     topology = load_topology(target)
@@ -404,7 +396,7 @@ def _opened(target: str, config: Path | None) -> Iterator[OpenTopic]:
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):
         raise NoDeadLetterTopic(type(sink).__name__)
-    pipeline = wire(topology, settings).name
+    pipeline = settings.pipeline.name or topology.name
     properties = sink.client_properties(settings.kafka)
     topic = DeadLetterTopic(sink.topic, properties)
     topic.open()

@@ -16,7 +16,7 @@ from rich.console import Console
 from partition.errors import PartitionError, StoreCorrupt, StoreError, StoreMissing, TopicMissing
 from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.replicas.plan import Control, Member, by_topic
+from partition.replicas.plan import by_topic
 from service.cli.common import (
     ConfigPath,
     DryRun,
@@ -155,7 +155,11 @@ def offsets_set(
     asked = parse_places(places)
 
     def goals(topics: Mapping[str, Topic]) -> Goals:
-        check_are_read(asked, topics)
+        there = set(partitions_of(topics.values()))
+        for partition in asked:
+            if partition not in there:
+                message = f"the topology does not read {partition}, but {_named(there)}"
+                raise typer.BadParameter(message, param_hint=_PLACE)
         return asked
 
     request = MoveRequest(goals, why, whoami(), now_ms(), dry_run)
@@ -236,9 +240,15 @@ def move_offsets(
     Returns the rows, and of a dry run why nothing could be moved now. Raises StillConsumed,
     typer.BadParameter, and what the catalogue and the nodes raise.
     """
-    reason = consumed(nodes.members(), nodes.control())
-    if reason is not None and not request.dry_run:
-        raise StillConsumed(reason)
+    reason = None
+    # Paused, a replica releases a partition that was moved, and opens it anew.
+    if (members := nodes.members()) and nodes.control().paused is None:
+        reason = (
+            f"the partitions are being consumed by {', '.join(each.name for each in members)}: "
+            "pause the pipeline first (headrace pause), or stop them"
+        )
+        if not request.dry_run:
+            raise StillConsumed(reason)
     nodes.changes()  # what could not be recorded is not moved
     sources, catalogue, store = pipeline.topology.sources, pipeline.catalogue, pipeline.store
     topics = topics_of(sources, catalogue)
@@ -371,15 +381,6 @@ def parse_to(text: str) -> StartFrom:
     raise typer.BadParameter(message, param_hint="--to")
 
 
-def check_are_read(asked: Collection[Partition], topics: Mapping[str, Topic]) -> None:
-    """Raise typer.BadParameter, naming those that there are, unless all of them are read."""
-    there = set(partitions_of(topics.values()))
-    for partition in asked:
-        if partition not in there:
-            message = f"the topology does not read {partition}, but {_named(there)}"
-            raise typer.BadParameter(message, param_hint=_PLACE)
-
-
 def chosen(
     topics: Mapping[str, Topic], topic: str | None, numbers: Sequence[int]
 ) -> list[Partition]:
@@ -401,20 +402,6 @@ def chosen(
         message = f"there is no partition {missing[0]}, but {_named(there)}"
         raise typer.BadParameter(message, param_hint="--partition")
     return sorted(each for each in there if each.number in numbers)
-
-
-def consumed(members: Sequence[Member], control: Control) -> str | None:
-    """Return why nothing can be moved while these replicas are registered; None if it can.
-
-    Paused, a replica releases one that was moved, and opens it anew.
-    """
-    if members and control.paused is None:
-        names = ", ".join(each.name for each in members)
-        return (
-            f"the partitions are being consumed by {names}: pause the pipeline first "
-            "(headrace pause), or stop them"
-        )
-    return None
 
 
 def _offset(goal: StartFrom, log: Log) -> int:

@@ -241,13 +241,15 @@ class TracingConfig(Section):
         return headers
 
     def pairs(self) -> dict[str, str]:
-        text = "" if self.headers is None else self.headers.get_secret_value()
-        parts = [part.partition("=") for part in text.split(",") if part]
+        parts = [part.partition("=") for part in self._text.split(",") if part]
         return {name.strip(): value.strip() for name, _, value in parts}
 
     def secrets(self) -> list[str]:
-        text = "" if self.headers is None else self.headers.get_secret_value()
-        return [each for each in (text, *self.pairs().values()) if each]
+        return [each for each in (self._text, *self.pairs().values()) if each]
+
+    @property
+    def _text(self) -> str:
+        return "" if self.headers is None else self.headers.get_secret_value()
 
 
 class Config(BaseSettings):

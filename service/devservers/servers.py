@@ -56,8 +56,8 @@ class EmbeddedKafka(EmbeddedServer):
     """A broker that is also its own controller.
 
     `properties` override its settings below; `cluster_id` is a new one if none is given. Records
-    never expire, so that events of years ago can be replayed. Its jars come from the set
-    `kafka-broker`; `progress` and `jar_cache` are those of `service.jars.resolver.resolve`.
+    never expire, so that events of years ago can be replayed. `progress` is told of jars that are
+    fetched.
     """
 
     name = "kafka"
@@ -71,14 +71,12 @@ class EmbeddedKafka(EmbeddedServer):
         properties: Mapping[str, str] = _NOTHING,
         cluster_id: str | None = None,
         heap_mb: int = 384,
-        jar_cache: Path | None = None,
         progress: Progress | None = None,
     ) -> None:
         super().__init__(state_dir, port)
         self._properties = dict(properties)
         self._cluster = cluster_id or new_cluster_id()
         self._heap_mb = heap_mb
-        self._jar_cache = jar_cache
         self._progress = progress
         self._jars: list[Path] = []
 
@@ -149,7 +147,7 @@ class EmbeddedKafka(EmbeddedServer):
             **self._properties,
         }
         config.write_text(_lines(settings), encoding="utf-8")
-        self._jars = resolve("kafka-broker", cache=self._jar_cache, progress=self._progress)
+        self._jars = resolve("kafka-broker", progress=self._progress)
         if not (data / "meta.properties").exists():
             command = java_command(
                 find_java(),

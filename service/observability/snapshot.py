@@ -126,14 +126,13 @@ class Snapshot(EngineStatistics):
 
     def without_errors(self) -> "Snapshot":
         """The same without the texts of errors, which may show what records hold."""
+
+        def hidden(error: str | None) -> str | None:
+            return None if error is None else _HIDDEN
+
         failures = (replace(each, error=_HIDDEN) for each in self.recent_failures)
-        sinks = (
-            each if each.last_error is None else replace(each, last_error=_HIDDEN)
-            for each in self.sinks
-        )
-        apart = (
-            self.apart if self.apart.last_error is None else replace(self.apart, last_error=_HIDDEN)
-        )
+        sinks = (replace(each, last_error=hidden(each.last_error)) for each in self.sinks)
+        apart = replace(self.apart, last_error=hidden(self.apart.last_error))
         return replace(self, recent_failures=tuple(failures), sinks=tuple(sinks), apart=apart)
 
     @property

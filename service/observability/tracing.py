@@ -182,19 +182,11 @@ _NO_RECORDS: RecordIds = np.empty(0, np.int64)
 class Traces(Observer):
     """Begins and ends spans. The owner thread calls everything, and nothing blocks or raises."""
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        ratio: float,
-        rng: np.random.Generator,
-        *,
-        max_records: int = MAX_RECORDS,
-    ) -> None:
+    def __init__(self, tracer: Tracer, ratio: float, rng: np.random.Generator) -> None:
         """`ratio` is the share of records without a `traceparent` that begin a trace."""
         self._tracer = tracer
         self._ratio = ratio
         self._rng = rng
-        self._max_records = max_records
         self._live: dict[int, TracedRecord] = {}
         self._sorted: RecordIds | None = None  # its keys; None: they have changed
         self._writes: dict[tuple[str, int], Span] = {}  # under way, by sink and number
@@ -226,7 +218,7 @@ class Traces(Observer):
             context = parents.get(place)
             if record_id in self._live or (context is not None and not is_sampled(context)):
                 continue
-            if len(self._live) >= self._max_records:
+            if len(self._live) >= MAX_RECORDS:
                 self.skipped += 1
                 continue
             self._begin(partition, messages[place], record_id, context or NO_CONTEXT)

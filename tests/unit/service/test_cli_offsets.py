@@ -25,9 +25,7 @@ from service.cli.offsets import (
     MoveRequest,
     NotMoved,
     StillConsumed,
-    check_are_read,
     chosen,
-    consumed,
     judge_move,
     parse_places,
     parse_to,
@@ -332,11 +330,6 @@ def test_consumed_partitions_are_one_line_and_exit_code_1(world, offsets):
 TOPICS = {"numbers": Topic("numbers", "id", (0, 1, 2)), "w": Topic("w", "id", (0,))}
 
 
-def test_nothing_is_consumed_without_replicas():
-    assert consumed([], Control()) is None
-    assert consumed([], Control(paused=NOTE)) is None
-
-
 def test_offset_of_another_topology_is_refused():
     stored = StoredOffset(Position(10), "other")
     row = judge_move(P[0], AtOffset(5), Log(0, 20), stored, "tables", exactly_once=False)
@@ -374,13 +367,6 @@ def test_reset_target_is_a_word_or_a_time():
     for text in ("now", "-1", "1.5", "", "9" * 19):
         with pytest.raises(typer.BadParameter, match="allowed: earliest, latest, or"):
             parse_to(text)
-
-
-def test_unread_partitions_are_refused():
-    check_are_read(P, TOPICS)
-    for each in (Partition("numbers", 3), Partition("other", 0)):
-        with pytest.raises(typer.BadParameter, match="but numbers 0-2, w 0"):
-            check_are_read([P[0], each], TOPICS)
 
 
 def test_reset_is_chosen_by_topic_and_number():

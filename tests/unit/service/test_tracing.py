@@ -237,9 +237,11 @@ def test_rows_carry_the_headers_of_the_record_they_came_of(none_sampled: Spans) 
     assert headers["tracestate"] == b"vendor=1"
 
 
-def test_no_more_records_are_traced_at_once_than_may_be(all_sampled: Spans) -> None:
+def test_no_more_records_are_traced_at_once_than_may_be(
+    all_sampled: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
     traces = all_sampled.tracing.traces
-    traces._max_records = 3
+    monkeypatch.setattr("service.observability.tracing.MAX_RECORDS", 3)
     message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
     traces.chunk_emitted(Chunk(Partition("t", 0), np.arange(10), [message] * 10), np.arange(10))
     assert traces.num_live == traces.traced == 3
