@@ -40,13 +40,6 @@ def test_durations_together_count_as_one_by_one():
     assert at_once.figures().seconds == pytest.approx(one_by_one.figures().seconds)
 
 
-def test_calls_that_were_not_timed_count_like_the_others():
-    histogram = Histogram()
-    histogram.add_each([0.002, 0.002, 0.2], others=4)
-    assert buckets(histogram.figures()) == {0.005: 5, 0.5: 2}
-    assert histogram.figures().seconds == pytest.approx(0.204 * 7 / 3)
-
-
 SECONDS = 0.02  # of a call, or per row
 
 
