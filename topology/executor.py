@@ -32,7 +32,6 @@ from topology.calls import (
     sort_out,
 )
 from topology.errors import BoltError
-from topology.grouping import Direct
 from topology.monitoring import CallTimes, Histogram
 from topology.record import DEFAULT_STREAM, Message, Record
 from topology.sink import Piece
@@ -208,12 +207,12 @@ class Executor:
         children = step.streams.get(stream)
         # Validated: of a direct stream all steps behind it are grouped so.
         grouping = getattr(children[0], "grouping", None) if children else None
-        is_direct = isinstance(grouping, Direct)
+        names_tasks = grouping is not None and grouping.is_direct
         error: str | None = None
         if not children:
             allowed = ", ".join(name for name, read in step.streams.items() if read)
             error = f"bolt '{step.name}' sent to stream '{stream}', expected {allowed}"
-        elif is_direct and (sent.tasks is None or None in sent.tasks):
+        elif names_tasks and (sent.tasks is None or None in sent.tasks):
             error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
         if error is not None:
             failure = Failure(step.name, BoltError(error))
@@ -221,7 +220,7 @@ class Executor:
             outcome.failures.update(dict.fromkeys(origins, failure))
             return
         origin = Upstream(step.name, stream)
-        tasks = cast("list[int]", sent.tasks) if is_direct else None
+        tasks = cast("list[int]", sent.tasks) if names_tasks else None
         for child in children or ():
             if tasks is not None:
                 _check_tasks(cast("BoltStep", child), tasks, came_from, outcome)

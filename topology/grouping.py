@@ -6,9 +6,9 @@ and under every Python, so `fields` splits state alike everywhere.
 """
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,20 @@ class Routed:
     failures: dict[int, Exception]  # by index: values that could not be routed
 
 
-class Grouping(ABC):
-    """Chooses the tasks that each value goes to."""
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Chooses the tasks that each value goes to.
 
-    @abstractmethod
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        """Return which of `count` tasks get the value; `turn` counts the values of this step."""
+    `tasks_of` has the value, the number of tasks, and the count of the step's earlier values.
+    """
+
+    name: str
+    tasks_of: Callable[[Any, int, int], Iterable[int]]
+    is_keyed: bool = False  # equal keys go to the same task
+
+    @property
+    def is_direct(self) -> bool:
+        return self.name == "direct"
 
     def route(self, values: Sequence[Any], count: int, turn: int) -> Routed:
         """Route values; one that cannot be routed fails alone."""
@@ -61,72 +69,9 @@ def _checked(chosen: Any, count: int) -> list[int]:
     raise BoltError(f"tasks of the grouping: found {chosen}, expected some of 0 to {count - 1}")
 
 
-class Shuffle(Grouping):
-    """Each task in turn."""
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        del value
-        return (turn % count,)
-
-
-@dataclass(frozen=True)
-class Fields(Grouping):
-    """The same fields, the same task."""
-
-    names: tuple[str, ...]
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        del turn
-        return (stable_hash(key_of(value, self.names)) % count,)
-
-
-@dataclass(frozen=True)
-class ByKey(Grouping):
-    """The same key, the same task: the default after `keyed_by`."""
-
-    key: Callable[[Any], Hashable]
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        del turn
-        return (stable_hash(self.key(value)) % count,)
-
-
-class All(Grouping):
-    """Every task gets the same object."""
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        del value, turn
-        return range(count)
-
-
-class Global(Grouping):
-    """The first task gets everything."""
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        del value, count, turn
-        return (0,)
-
-
-class Direct(Grouping):
-    """The preceding bolt names the task: it returns `To(stream, value, task=…)`."""
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        raise NotImplementedError  # never called: the executor knows the task
-
-
-@dataclass(frozen=True)
-class Custom(Grouping):
-    choose: Callable[[Any, int], int | Iterable[int]]
-
-    def tasks_of(self, value: Any, count: int, turn: int) -> Iterable[int]:
-        del turn
-        chosen = self.choose(value, count)
-        return (chosen,) if isinstance(chosen, _WHOLE) else chosen
-
-
 def shuffle() -> Grouping:
     """Spread values evenly over the tasks."""
-    return Shuffle()
+    return Grouping("shuffle", lambda _value, count, turn: (turn % count,))
 
 
 def fields(*names: str) -> Grouping:
@@ -136,7 +81,16 @@ def fields(*names: str) -> Grouping:
     """
     is_named = names and all(isinstance(name, str) for name in names)
     expect(is_named, "fields()", names, "the names of one or more fields")
-    return Fields(names)
+    return by_key(partial(key_of, names=names), "fields")
+
+
+def by_key(key: Callable[[Any], Hashable], name: str = "bykey") -> Grouping:
+    """Send values with equal keys to the same task: the default after `keyed_by`."""
+
+    def tasks_of(value: Any, count: int, _turn: int) -> Iterable[int]:
+        return (stable_hash(key(value)) % count,)
+
+    return Grouping(name, tasks_of, is_keyed=True)
 
 
 def all_tasks() -> Grouping:
@@ -144,17 +98,17 @@ def all_tasks() -> Grouping:
 
     All tasks get the same object, so none may change it in place.
     """
-    return All()
+    return Grouping("all", lambda _value, count, _turn: range(count))
 
 
 def global_() -> Grouping:
     """Send every value to the first task."""
-    return Global()
+    return Grouping("global", lambda _value, _count, _turn: (0,))
 
 
 def direct() -> Grouping:
     """Let the preceding bolt choose: `To(stream, value, task=…)`."""
-    return Direct()
+    return Grouping("direct", lambda _value, _count, _turn: ())  # the executor knows the task
 
 
 def custom(choose: Callable[[Any, int], int | Iterable[int]]) -> Grouping:
@@ -163,7 +117,12 @@ def custom(choose: Callable[[Any, int], int | Iterable[int]]) -> Grouping:
     To drop a value, return SKIP from the preceding bolt.
     """
     expect(callable(choose), "custom()", choose, "a function")
-    return Custom(choose)
+
+    def tasks_of(value: Any, count: int, _turn: int) -> Iterable[int]:
+        chosen = choose(value, count)
+        return (chosen,) if isinstance(chosen, _WHOLE) else chosen
+
+    return Grouping("custom", tasks_of)
 
 
 def key_of(value: Any, names: Sequence[str]) -> Any:

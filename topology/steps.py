@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from topology.bolt import Component, Kind
-from topology.grouping import ByKey, Direct, Fields, Grouping
+from topology.grouping import Grouping
 from topology.record import DEFAULT_STREAM
 from topology.sink import BATCH_ROWS, Sink
 
@@ -86,8 +86,8 @@ class BoltStep:
     @property
     def needs_whole_keys(self) -> bool:
         """Whether it must get all records of a key, from all sources."""
-        is_keyed = self.order is Order.KEY or isinstance(self.grouping, Fields | ByKey)
-        return is_keyed or self.kind is Kind.ADVANCED
+        is_grouped = self.grouping is not None and self.grouping.is_keyed
+        return self.order is Order.KEY or is_grouped or self.kind is Kind.ADVANCED
 
     @cached_property
     def is_concurrent(self) -> bool:
@@ -104,17 +104,15 @@ class BoltStep:
         """Every step behind this one, once."""
         return list(dict.fromkeys(step for steps in self.streams.values() for step in steps))
 
-    def is_direct(self, stream: str) -> bool:
-        """Whether the bolt itself chooses the tasks of its values in this stream."""
-        return any(
-            isinstance(step, BoltStep) and isinstance(step.grouping, Direct)
-            for step in self.streams[stream]
-        )
-
 
 _LATER = frozenset({Kind.ASYNC, Kind.BLOCKING, Kind.ADVANCED})
 
 Step: TypeAlias = BoltStep | SinkStep
+
+
+def is_direct(step: Step) -> bool:
+    """Whether the preceding bolt chooses the task of each value."""
+    return isinstance(step, BoltStep) and step.grouping is not None and step.grouping.is_direct
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
@@ -20,11 +20,12 @@ from topology.bolt import (
     VectorisedBolt,
     check_columns,
     coroutines_of,
+    has_state,
     kind_of,
     name_of,
 )
 from topology.errors import InvalidTopology, expect
-from topology.grouping import ByKey, Grouping, Shuffle, key_of
+from topology.grouping import Grouping, by_key, key_of, shuffle
 from topology.record import DEFAULT_STREAM
 from topology.sink import Sink
 from topology.spark_step import Function, SparkRows, spark_step
@@ -144,14 +145,37 @@ Out = TypeVar("Out")
 Other = TypeVar("Other")
 
 
-class Names(Protocol):
+class Names:
+    """The names of one topology's steps, and the step of each bolt."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._places: dict[int, str] = {}  # by the id of a bolt, its step
+
     def claim(self, name: str, *, is_given: bool) -> str:
-        """Reserve a name, numbered if it is taken. Raises InvalidTopology if the user gave it."""
-        ...
+        """Reserve and return a step's name, numbered if it is taken.
+
+        Raises InvalidTopology if the user gave it.
+        """
+        if is_given and name in self._names:
+            raise InvalidTopology(f"found two steps with name={name!r}, expected each name once")
+        unique, count = name, 1
+        while unique in self._names:
+            count += 1
+            unique = f"{name}_{count}"
+        self._names.add(unique)
+        return unique
 
     def put(self, bolt: Component, step: str) -> None:
         """Register the step of a bolt. Raises InvalidTopology if steps would share its state."""
-        ...
+        if not has_state(bolt):
+            return
+        other = self._places.setdefault(id(bolt), step)
+        if other != step:
+            raise InvalidTopology(
+                f"found one bolt in steps '{other}' and '{step}', which would share its state. "
+                "Give each step an instance, or the class"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,10 +420,10 @@ class Stream(Generic[T]):
 def _grouping(place: str, grouping: Grouping | None, ends: Ends) -> Grouping:
     """Return the grouping of several tasks; it keeps the order that the stream has."""
     if ends.order is Order.NONE:
-        return Shuffle() if grouping is None else grouping
+        return shuffle() if grouping is None else grouping
     if grouping is None and ends.key is not None:
-        return ByKey(ends.key)
-    if grouping is None or isinstance(grouping, Shuffle):
+        return by_key(ends.key)
+    if grouping is None or grouping.name == "shuffle":
         raise InvalidTopology(
             f"{place}, grouping: found shuffle(), which keeps no order, after keyed_by() or "
             "ordered(), expected fields() or another grouping"

@@ -4,16 +4,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
-from topology.bolt import Component, Hooks, coroutines_of, has_state
+from topology.bolt import Hooks, coroutines_of
 from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology, expect
-from topology.grouping import Direct
 from topology.record import DEFAULT_STREAM, Record
 from topology.reference import Reference
 from topology.sink import DeadLetterSink, Kind, Sink, innermost
 from topology.spark_step import ThroughSpark, check_place
-from topology.steps import BoltStep, Order, SinkStep, Source, Step
-from topology.stream import Ends, Stream, check_topic, is_positive
+from topology.steps import BoltStep, Order, SinkStep, Source, Step, is_direct
+from topology.stream import Ends, Names, Stream, check_topic, is_positive
 
 Reliability: TypeAlias = Literal["at-least-once", "at-most-once", "exactly-once"]
 
@@ -80,8 +79,7 @@ class Topology:
         self.references: list[Reference] = []
         self.listeners: list[Hooks] = []
         self.dead_letters = DeadLetters()
-        self._names: set[str] = set()
-        self._places: dict[int, str] = {}  # by the id of a bolt, its step
+        self._names = Names()
 
     def source(
         self, topic: str | re.Pattern[str], *, records_per_second: float | None = None
@@ -102,7 +100,7 @@ class Topology:
         place = f"topic '{source.label}', records_per_second"
         expect(is_rate, place, records_per_second, "a finite number > 0")
         self.sources.append(source)
-        return Stream(self, Ends((source.children,), f"topic '{source.label}'"))
+        return Stream(self._names, Ends((source.children,), f"topic '{source.label}'"))
 
     def uses(self, *references: Reference) -> None:
         """Load these tables before the first record, and refresh them. Raises InvalidTopology."""
@@ -156,31 +154,6 @@ class Topology:
                 joined = [group for group in groups if group & sources]
                 groups = [*apart, sources.union(*joined)]
         return [[each for each in self.sources if each in group] for group in groups]
-
-    def claim(self, name: str, *, is_given: bool) -> str:
-        """Reserve and return a step's name, numbered if it is taken.
-
-        Raises InvalidTopology if the user gave it.
-        """
-        if is_given and name in self._names:
-            raise InvalidTopology(f"found two steps with name={name!r}, expected each name once")
-        unique, count = name, 1
-        while unique in self._names:
-            count += 1
-            unique = f"{name}_{count}"
-        self._names.add(unique)
-        return unique
-
-    def put(self, bolt: Component, step: str) -> None:
-        """Register the step of a bolt. Raises InvalidTopology if steps would share its state."""
-        if not has_state(bolt):
-            return
-        other = self._places.setdefault(id(bolt), step)
-        if other != step:
-            raise InvalidTopology(
-                f"found one bolt in steps '{other}' and '{step}', which would share its state. "
-                "Give each step an instance, or the class"
-            )
 
     def steps(self) -> Iterator[Step]:
         """Iterate over the steps, parents before children."""
@@ -242,7 +215,7 @@ def _validate_bolt(step: BoltStep) -> None:
                 place = f"bolt '{step.name}'"
             raise InvalidTopology(f"{place} {_LEADS_NOWHERE}")
         for child in children:
-            _validate_input(f"bolt '{step.name}'", child, direct=step.is_direct(stream))
+            _validate_input(f"bolt '{step.name}'", child, direct=any(map(is_direct, children)))
             check_place(f"bolt '{step.name}'", child, is_source=False)
             if step.kind is not BoltKind.VECTORISED or not isinstance(child, BoltStep):
                 continue
@@ -254,11 +227,10 @@ def _validate_bolt(step: BoltStep) -> None:
 
 
 def _validate_input(place: str, child: Step, *, direct: bool) -> None:
-    is_direct = isinstance(child, BoltStep) and isinstance(child.grouping, Direct)
-    if is_direct and not direct:
+    if is_direct(child) and not direct:
         message = f"'{child.name}' is grouped direct(), but {place} cannot name a task"
         raise InvalidTopology(message)
-    if direct and not is_direct:
+    if direct and not is_direct(child):
         raise InvalidTopology(
             f"'{child.name}' after {place} is not grouped direct(), but another step of the same "
             "stream is. Expected all of them to be"
@@ -398,7 +370,7 @@ def _sink_class(step: SinkStep) -> str:
 
 
 def _grouping(step: BoltStep) -> str | None:
-    return type(step.grouping).__name__.lower() if step.grouping is not None else None
+    return step.grouping.name if step.grouping is not None else None
 
 
 def _indent(step: Step, stream: str, depth: int, lines: list[str], drawn: set[Step]) -> None:

@@ -25,7 +25,7 @@ from topology.executor import (
     _without_failed,
 )
 from topology.record import DEFAULT_STREAM
-from topology.steps import SinkStep
+from topology.steps import SinkStep, is_direct
 from topology.vectorised import call_columns, columns_of_values
 
 
@@ -88,11 +88,12 @@ class RecursiveExecutor(Executor):
             return
         came_from = _compose(parents, sent.parents)
         children = step.streams.get(stream)
+        names_tasks = any(map(is_direct, children or ()))
         error = None
         if not children:
             allowed = ", ".join(name for name, read in step.streams.items() if read)
             error = f"bolt '{step.name}' sent to stream '{stream}', expected {allowed}"
-        elif step.is_direct(stream) and (sent.tasks is None or None in sent.tasks):
+        elif names_tasks and (sent.tasks is None or None in sent.tasks):
             error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
         if error is not None:
             for place in range(len(sent.piece)):
@@ -101,7 +102,7 @@ class RecursiveExecutor(Executor):
             return
         origin = Upstream(step.name, stream)
         for child in children:
-            if step.is_direct(stream):
+            if names_tasks:
                 _check_tasks(child, sent.tasks, came_from, outcome)
                 delivery = Delivery(child, sent.piece, came_from, origin, sent.tasks)
                 outcome.deliveries.append(delivery)

@@ -14,8 +14,8 @@ from tests.support.messages import message
 from topology import executor as executing
 from topology.bolt import Kind
 from topology.executor import Executor
-from topology.grouping import Shuffle
-from topology.steps import BatchPolicy, BoltStep, SinkStep, Source
+from topology.grouping import shuffle
+from topology.steps import BatchPolicy, BoltStep, SinkStep, Source, is_direct
 
 PLACE = Partition("in", 0)
 
@@ -100,7 +100,8 @@ def any_steps(draw):
             for step in steps
             if isinstance(step, BoltStep)
             for stream in STREAMS
-            if not step.streams.get(stream) or (kind == "direct") == step.is_direct(stream)
+            if not step.streams.get(stream)
+            or (kind == "direct") == any(map(is_direct, step.streams[stream]))
             if step.kind is not Kind.VECTORISED or kind in (Kind.VECTORISED, "sink")
         ]
         if kind not in ("sink", "direct"):
@@ -126,7 +127,7 @@ def made(kind, place, salt, draw):
     if kind == "sink":
         return SinkStep(name, MemorySink(name), BatchPolicy())
     if kind in ("tasks", "direct"):
-        grouping = direct() if kind == "direct" else Shuffle()
+        grouping = direct() if kind == "direct" else shuffle()
         return BoltStep(name, tuple(Own() for _ in range(3)), Kind.FUNCTION, grouping=grouping)
     return BoltStep(name, (draw(st.sampled_from(MAKERS[kind]))(salt),), kind)
 
