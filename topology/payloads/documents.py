@@ -17,13 +17,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
 from msgspec.inspect import DecimalType, RawType, type_info
+from typing_extensions import TypeVar
 
 from topology.bolt import FunctionBolt
 from topology.errors import InvalidTopology
@@ -173,7 +174,7 @@ def value_of(record: Record, limits: Limits) -> bytes:
     return value
 
 
-T = TypeVar("T")
+T = TypeVar("T", default=dict[str, Any])
 _SHOWN = 300  # characters of a reason
 _ERRORS = (ValueError, msgspec.MsgspecError, RecursionError)
 _OBJECT: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -183,13 +184,9 @@ _NUMBER = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(-?[0-9][0-9.eE+-]*|-?Infinit
 _LONE_HALF = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F])|\\.", re.DOTALL)
 
 
-@overload
-def json(kind: type[T], /, *, limits: Limits | None = ...) -> FunctionBolt[Record, T]: ...
-@overload
-def json(*, limits: Limits | None = ...) -> FunctionBolt[Record, dict[str, Any]]: ...
 def json(
-    kind: type[Any] | None = None, /, *, limits: Limits | None = DEFAULT
-) -> FunctionBolt[Record, Any]:
+    kind: type[T] | None = None, /, *, limits: Limits | None = DEFAULT
+) -> FunctionBolt[Record, T]:
     """Make a bolt that reads each record's value as JSON.
 
     With a type that msgspec decodes (a `msgspec.Struct`, dataclass, TypedDict, NamedTuple) it

@@ -12,11 +12,12 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 import orjson
+from typing_extensions import TypeVar
 
 from topology.bolt import Bolt
 from topology.errors import BoltError, InvalidTopology, missing_extra
@@ -28,7 +29,7 @@ from topology.workers.lifecycle import Threads, settle
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 Deserialiser: TypeAlias = Callable[[bytes, Any], Any]  # a payload and its SerializationContext
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -392,30 +393,8 @@ def cycle_in(node: Any, within: tuple[str, ...] = ()) -> str | None:
     return next((name for name in found if name is not None), None)
 
 
-@overload
 def avro(
-    kind: type[T],
-    /,
-    *,
-    registry: Registry,
-    schema: str | None = ...,
-    properties: Mapping[str, Any] = ...,
-    limits: Limits = ...,
-    recursive: bool = ...,
-    blocking: bool = ...,
-) -> RegistryBolt[T]: ...
-@overload
-def avro(
-    *,
-    registry: Registry,
-    schema: str | None = ...,
-    properties: Mapping[str, Any] = ...,
-    limits: Limits = ...,
-    recursive: bool = ...,
-    blocking: bool = ...,
-) -> RegistryBolt[Any]: ...
-def avro(
-    kind: type[Any] | None = None,
+    kind: type[T] | None = None,
     /,
     *,
     registry: Registry,
@@ -424,7 +403,7 @@ def avro(
     limits: Limits = DEFAULT,
     recursive: bool = False,
     blocking: bool = False,
-) -> RegistryBolt[Any]:
+) -> RegistryBolt[T]:
     """Make a bolt that reads Avro: dictionaries, or values of a type.
 
     `schema` is the reader's; without one each record is read by its writer's. `properties`
@@ -476,28 +455,8 @@ def protobuf(
     return RegistryBolt("protobuf", registry, make, limits=limits, blocking=blocking)
 
 
-@overload
 def json_schema(
-    kind: type[T],
-    /,
-    *,
-    registry: Registry,
-    schema: str | None = ...,
-    properties: Mapping[str, Any] = ...,
-    limits: Limits = ...,
-    blocking: bool = ...,
-) -> RegistryBolt[T]: ...
-@overload
-def json_schema(
-    *,
-    registry: Registry,
-    schema: str | None = ...,
-    properties: Mapping[str, Any] = ...,
-    limits: Limits = ...,
-    blocking: bool = ...,
-) -> RegistryBolt[Any]: ...
-def json_schema(
-    kind: type[Any] | None = None,
+    kind: type[T] | None = None,
     /,
     *,
     registry: Registry,
@@ -505,7 +464,7 @@ def json_schema(
     properties: Mapping[str, Any] = NOTHING,
     limits: Limits = DEFAULT,
     blocking: bool = False,
-) -> RegistryBolt[Any]:
+) -> RegistryBolt[T]:
     """Make a bolt that reads JSON and validates it: dictionaries, or values of a type.
 
     `schema` is the one to validate by; without it, the writer's. `properties` are properties
