@@ -34,7 +34,7 @@ class WriteRetries:
     def pause_seconds(self, attempt: int) -> float:
         """Return the pause after the `attempt`-th failure, counted from 1."""
         pause = self.first_seconds * 2.0 ** min(attempt - 1, 60)
-        return min(self.longest_seconds, pause) * (1 - self.jitter * random.random())  # noqa: S311 - no secret
+        return min(self.longest_seconds, pause) * (1 - self.jitter * random.random())  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True)

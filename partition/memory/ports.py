@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from operator import methodcaller
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from confluent_kafka import Message
 
 from partition.errors import (
     KafkaError,
@@ -43,11 +43,14 @@ from partition.offsets.requests import (
 )
 from partition.records import Chunk, Partition, Position, epoch_runs, other_bytes
 
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
 Answer = TypeVar("Answer")
 
 _CREATE_TIME = 1  # Kafka's TIMESTAMP_CREATE_TIME
 
-_offset: Callable[[Message], Any] = Message.offset
+_offset, _key, _leader_epoch = map(methodcaller, ("offset", "key", "leader_epoch"))
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class PartitionLog:
 
     start: int = 0
     end: int = 0
-    messages: list[Message] = field(default_factory=list)
+    messages: "list[Message]" = field(default_factory=list)
     epoch: int = 0  # of the leader
 
 
@@ -96,6 +99,8 @@ class MemoryLog:
         timestamp_ms: int = 0,
     ) -> int:
         """Add a record; return its offset."""
+        from confluent_kafka import Message  # noqa: PLC0415 - the test kit is imported without
+
         with self.changed:
             log = self._logs[partition]
             offset = log.end
@@ -146,7 +151,7 @@ class MemoryLog:
             log = self._logs[partition]
             return log.start, log.end
 
-    def read(self, partition: Partition, position: Position, limit: int) -> list[Message]:
+    def read(self, partition: Partition, position: Position, limit: int) -> "list[Message]":
         """Return at most `limit` records from a position on. Raises TopicMissing, OffsetOutOfRange.
 
         Where a record cannot be read, those before it are returned, then CorruptRecord is raised.
@@ -295,8 +300,8 @@ class MemoryFetcher:
         messages = self._log.read(partition, position, max_records)
         if messages:
             offsets = np.fromiter(map(_offset, messages), np.int64, len(messages))
-            epochs = epoch_runs(messages, offsets, Message.leader_epoch)
-            others = other_bytes(messages, Message.key)
+            epochs = epoch_runs(messages, offsets, _leader_epoch)
+            others = other_bytes(messages, _key)
             fetched.chunks.append(
                 Chunk(partition, offsets, list(messages), epochs, other_bytes=others)
             )

@@ -199,7 +199,7 @@ class TransactionCommitter(SinkCommitter):
 
     # Records
 
-    def add(self, sink: str, rows: Rows, now: float) -> None:  # noqa: ARG002 - they have no deadline
+    def add(self, sink: str, rows: Rows, now: float) -> None:  # noqa: ARG002 - no deadline
         txids = np.zeros(len(rows.record_ids), np.int64)
         for line, offsets, there in self._by_line(rows.record_ids):
             txids[there] = line.transactions_of(offsets)

@@ -86,7 +86,7 @@ def test_a_fault_in_the_spark_engines_transactions_is_found(name):
     ],
 )
 def test_a_fault_in_what_the_spark_engines_driver_stages_is_found(name, promises):
-    ended, _steps = killer(name, length=4000, seeds=60)
+    ended, _steps = killer(name, length=4000, seeds=300)
     assert ended is not None
     assert ended.violation is not None
     assert ended.violation.promise in promises
