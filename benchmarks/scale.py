@@ -34,7 +34,7 @@ from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats, Report
 from partition.replicas.plan import Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.devservers.servers import EmbeddedZooKeeper, four_letters
+from service.devservers.servers import EmbeddedZooKeeper, ask_zookeeper
 
 ROOT, PIPELINE = "/headrace", "scale"
 WAIT_SECONDS = 120.0
@@ -269,7 +269,7 @@ def _results(futures: Iterable[Future[Any]]) -> None:
 
 
 def _writes(server: EmbeddedZooKeeper) -> int:
-    lines = four_letters(server.port, "srvr").splitlines()
+    lines = ask_zookeeper(server.port, "srvr").splitlines()
     found = [line.split()[1] for line in lines if line.startswith("Zxid:")]
     if not found:
         raise SystemExit("ZooKeeper does not say how many writes it has done")

@@ -31,7 +31,7 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, KafkaDeadLetters
 from partition.zookeeper.zookeeper_client import KazooLog
 from service.cli.run import Servers
-from service.devservers.servers import four_letters
+from service.devservers.servers import ask_zookeeper
 
 FEW, MANY = 100, 1_000
 REPLICAS, KILLS = 8, 3
@@ -209,7 +209,7 @@ class Processes:
         return resident_mb(self._running[name].pid)
 
     def _zxid(self) -> int:
-        lines = four_letters(self._servers.zookeeper.port, "srvr").splitlines()
+        lines = ask_zookeeper(self._servers.zookeeper.port, "srvr").splitlines()
         (found,) = [line.split()[1] for line in lines if line.startswith("Zxid:")]
         return int(found, 16)
 

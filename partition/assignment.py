@@ -297,7 +297,7 @@ class Assignment:
     def release(self) -> list[PartitionChange]:
         self._is_released = True
         for each in self._partitions:
-            self._tell(each)
+            self._notify(each)
         return self._take_changes()
 
     def given_up(self, now: float) -> list[int]:
@@ -396,7 +396,7 @@ class Assignment:
         if assigned.chain is not None:
             self._step(assigned, assigned.chain, now)
         elif assigned.state is PartitionState.HALTED:  # what was read of it may be done by now
-            self._tell(assigned)
+            self._notify(assigned)
 
     def _begin(self, assigned: AssignedPartition, now: float) -> None:
         if assigned.retry_at is not None and now < assigned.retry_at:
@@ -443,7 +443,7 @@ class Assignment:
         assigned.is_owned = False
         assigned.session = self._ways.store.session
         assigned.chain = FutureChain(reclaiming(assigned.partition, self._ways))
-        self._tell(assigned)
+        self._notify(assigned)
 
     def _run(self, assigned: AssignedPartition, ended: Opened | int) -> None:
         """Let a partition's records flow: it is ours, under a new epoch or newly opened."""
@@ -454,7 +454,7 @@ class Assignment:
             assigned.epoch = ended
         if assigned.session != self._ways.store.session:  # which has ended since the claim
             self._reclaim(assigned)
-        self._tell(assigned)
+        self._notify(assigned)
 
     def _read_from(self, assigned: AssignedPartition, opened: Opened) -> None:
         trouble, assigned.trouble = assigned.trouble, None
@@ -512,7 +512,7 @@ class Assignment:
         if assigned.loss is not None or assigned.is_owned or assigned.manager is None:
             assigned.chain = None  # else what was read of it is claimed again, and then goes on
         log.error("partition_halted", partition=str(assigned.partition), error=str(error))
-        self._tell(assigned)
+        self._notify(assigned)
 
     def _leave(self, assigned: AssignedPartition, now: float) -> None:
         if assigned.chain is not None:  # only once it is claimed it can be let go in order
@@ -532,7 +532,7 @@ class Assignment:
         if assigned.is_finished:
             assigned.error = GivenUp(assigned.partition, "the plan gives it to another replica")
             assigned.is_owned = False
-            self._tell(assigned)
+            self._notify(assigned)
             offset = assigned.manager.committed
             log.info("partition_released", partition=str(assigned.partition), offset=offset)
             self._departures.count(assigned)
@@ -552,7 +552,7 @@ class Assignment:
         assigned.is_owned = False
         assigned.error = error
         log.warning("partition_given_up", partition=str(assigned.partition), reason=str(error))
-        self._tell(assigned)
+        self._notify(assigned)
         if assigned.manager is None:
             assigned.free()
             assigned.given_up_at = self._now
@@ -563,7 +563,7 @@ class Assignment:
         again.lost = assigned.lost
         again.given_up_at = self._now
 
-    def _tell(self, assigned: AssignedPartition) -> None:
+    def _notify(self, assigned: AssignedPartition) -> None:
         """Note that a partition has become ours, is ours no more, or is lost; nothing twice."""
         partition, index, error = assigned.partition, assigned.index, assigned.error
         is_ours = assigned.is_ours and not self._is_released

@@ -49,12 +49,12 @@ class OffsetCommitter:
         """Note a change of a partition: its commit may be urgent."""
         self._changed.add(manager)
 
-    def seconds_under_way(self, now: float) -> float | None:
+    def seconds_in_flight(self, now: float) -> float | None:
         return None if self._commit is None else now - self._begun_at
 
     def seconds(self, now: float) -> float:
         """Return how long the last write took, or the one under way if that is longer."""
-        return max(self._took, self.seconds_under_way(now) or 0.0)
+        return max(self._took, self.seconds_in_flight(now) or 0.0)
 
     def commit(self, now: float, *, force: bool) -> None:
         """Store what moved, at most once per interval unless it is urgent or forced.
@@ -62,7 +62,7 @@ class OffsetCommitter:
         A partition that the store refuses is halted, or claimed again if only the session
         has ended. Raises StoreError when the store refuses everything.
         """
-        under_way = self.seconds_under_way(now)
+        under_way = self.seconds_in_flight(now)
         if not self._ended():
             return
         self._took = self._took if under_way is None else under_way

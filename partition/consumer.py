@@ -273,7 +273,7 @@ class Consumer:
             if manager.delivery.stores_first:
                 self.offsets.note(manager)
                 if allowance.new != 0:
-                    self.flow.await_commit(manager, now, self.offsets.seconds_under_way(now))
+                    self.flow.await_commit(manager, now, self.offsets.seconds_in_flight(now))
         return None
 
     def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
@@ -299,7 +299,7 @@ class Consumer:
     # What comes next, for bolts that run ahead
 
     @property
-    def foresees(self) -> bool:
+    def can_prefetch(self) -> bool:
         """Whether `upcoming` can tell: no rate, and nothing that is held back, has a say."""
         return self.flow.is_free and self._is_trusted
 

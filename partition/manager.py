@@ -90,7 +90,7 @@ class Allowance(NamedTuple):
 FREE = Allowance()
 
 
-class _Kept(NamedTuple):
+class _FetchedChunk(NamedTuple):
     chunk: Chunk
     num_bytes: int
     fetched_at: float
@@ -140,7 +140,9 @@ class PartitionManager(Generic[D]):
         self.is_moving = False
         self.ledger = Ledger(position.offset)
         self.retries = RetryQueue(self._retry_policy, self._rng)
-        self._kept: deque[_Kept] = deque()  # each until the last completed offset has passed it
+        self._kept: deque[_FetchedChunk] = (
+            deque()
+        )  # each until the last completed offset has passed it
         self._num_bytes = 0  # of them
         self._emitted = 0  # how many of them are emitted as a whole
         self._taken = 0  # records emitted of the one after these
@@ -247,7 +249,7 @@ class PartitionManager(Generic[D]):
             chunk = replace(chunk, unusual=True)
         # Of a chunk that was cut all keys count: it is known by their sum only.
         num_bytes = int(lengths.sum()) + chunk.other_bytes
-        self._kept.append(_Kept(chunk, num_bytes, now))
+        self._kept.append(_FetchedChunk(chunk, num_bytes, now))
         self._num_bytes += num_bytes
         self._epochs.fetched(chunk.leader_epochs)
         self.delivery.on_fetched(chunk, lengths)

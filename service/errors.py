@@ -39,7 +39,7 @@ class NoTopology(ServiceError):
     exit_code = EXIT_USAGE
 
 
-class AddressTaken(ServiceError):
+class AddressInUse(ServiceError):
     """The HTTP server cannot listen on its address."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:

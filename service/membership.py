@@ -147,11 +147,11 @@ class GroupMembership:
         if heard_at is None:
             return
         is_alone = self.view is not None and len(self.view.members) <= 1
-        is_silent = now - heard_at > self._policy.suspend_seconds
-        if is_silent and not self._is_suspended and not is_alone:
+        is_unreachable = now - heard_at > self._policy.suspend_seconds
+        if is_unreachable and not self._is_suspended and not is_alone:
             log.warning("ownership_suspended", silent_seconds=round(now - heard_at, 3))
             self._assignment.suspend()
-        self._is_suspended = is_silent
+        self._is_suspended = is_unreachable
         # Also if this process stands still before the next poll.
         until = math.inf if is_alone else heard_at + self._policy.suspend_seconds
         self._assignment.trusted_until = until

@@ -18,7 +18,7 @@ import structlog
 from hypothesis import Phase, settings
 
 from examples.support.postgres_server import EmbeddedPostgres
-from service.devservers.server import EmbeddedServer
+from service.devservers.process import EmbeddedServer
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes

@@ -290,7 +290,7 @@ class AdvancedRunner:
             step.name: Collector(step.name, step.streams, record_ids) for step in steps
         }
         self.kept = {
-            step.name: KeptTuples(step.timeout_seconds, record_ids, indexes_of) for step in steps
+            step.name: HeldTuples(step.timeout_seconds, record_ids, indexes_of) for step in steps
         }
         """The tuples that each step's bolts keep."""
 
@@ -414,7 +414,7 @@ def _misreturned(step: BoltStep, returned: Any) -> BoltError:
     )
 
 
-class KeptTuples:
+class HeldTuples:
     """The tuples of one step that are neither acked nor failed.
 
     Tuples of resolved trees stay until `forget_resolved`. Times are of the clock of `Acker.expire`.

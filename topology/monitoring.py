@@ -48,7 +48,7 @@ class Histogram:
         self._counts = [old + new for old, new in zip(self._counts, counts.tolist(), strict=True)]
         self._seconds += sum(seconds)
 
-    def figures(self) -> Distribution:
+    def distribution(self) -> Distribution:
         return Distribution(tuple(self._counts), self._seconds)
 
 
@@ -57,7 +57,7 @@ CallTimes: TypeAlias = defaultdict[str, Histogram]
 
 
 def distributions_of(times: CallTimes) -> dict[str, Distribution]:
-    return {step: each.figures() for step, each in times.items()}
+    return {step: each.distribution() for step, each in times.items()}
 
 
 log = structlog.get_logger()
@@ -70,10 +70,10 @@ _Cause: TypeAlias = tuple[str, str, str]  # event, place, class of the error
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class RecentFailure:
     """A logged line: `count` failures of a kind, and the text of one of them."""
 
-    at: float  # by the clock of `Complaints`
+    at: float  # by the clock of `FailureLog`
     event: str
     step: str
     error_class: str
@@ -82,13 +82,13 @@ class Complaint:
 
 
 @dataclass(slots=True)
-class _Told:
+class _LoggedKind:
     at: float
     count: int = 0
     error: str = ""
 
 
-class Complaints:
+class FailureLog:
     """Logs a failure at once, and further ones of its kind at most every 10 seconds.
 
     A kind is an event, step and error class. `count` is the number since the last line.
@@ -96,10 +96,10 @@ class Complaints:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: dict[_Cause, _Told] = {}
-        self._recent: deque[Complaint] = deque(maxlen=_RECENT)
+        self._told: dict[_Cause, _LoggedKind] = {}
+        self._recent: deque[RecentFailure] = deque(maxlen=_RECENT)
 
-    def hear(self, event: str, step: str, error: BaseException) -> None:
+    def record(self, event: str, step: str, error: BaseException) -> None:
         """Count a failure, and log it if it is due."""
         cause = event, step, type(error).__name__
         now = self._clock()
@@ -110,10 +110,10 @@ class Complaints:
             told.count += 1
             return
         count = 1 if told is None else told.count + 1
-        self._told[cause] = _Told(now)
+        self._told[cause] = _LoggedKind(now)
         self._log(cause, count, line_of(error), now)
 
-    def tell(self, *, all_of_it: bool = False) -> None:
+    def log_due(self, *, all_of_it: bool = False) -> None:
         """Log the lines that are due, or `all_of_it`. Called often."""
         now = self._clock()
         for cause, told in list(self._told.items()):
@@ -121,17 +121,17 @@ class Complaints:
                 continue
             del self._told[cause]
             if told.count:
-                self._told[cause] = _Told(now)
+                self._told[cause] = _LoggedKind(now)
                 self._log(cause, told.count, told.error, now)
 
-    def recent(self) -> tuple[Complaint, ...]:
+    def recent(self) -> tuple[RecentFailure, ...]:
         """Log the lines that are due; return the last 50, oldest first."""
-        self.tell()
+        self.log_due()
         return tuple(self._recent)
 
     def _log(self, cause: _Cause, count: int, error: str, now: float) -> None:
         event, step, kind = cause
-        self._recent.append(Complaint(now, event, step, kind, error, count))
+        self._recent.append(RecentFailure(now, event, step, kind, error, count))
         log.warning(event, step=step, error_class=kind, error=error, count=count)
 
 

@@ -173,7 +173,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
             headers: Any = headers_of(message)
         except HeadersUnreadable as error:
             headers = error.with_traceback(None)
-        kept = KeptMessage(
+        kept = HeldMessage(
             message.value(),
             message.key(),
             message.topic(),
@@ -216,7 +216,7 @@ def _unreadable(error: BaseException | None) -> HeadersUnreadable:
     )
 
 
-class KeptMessage(msgspec.Struct, frozen=True, gc=False):
+class HeldMessage(msgspec.Struct, frozen=True, gc=False):
     """A Message with its own values, from another process."""
 
     value_: bytes | None

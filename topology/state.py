@@ -262,7 +262,7 @@ class State(Reference):
         """Show commits of this process, from the next load on. The owner thread calls."""
         self._follows = True
 
-    def tell(self, rows: pa.Table) -> None:
+    def publish(self, rows: pa.Table) -> None:
         """Add the rows of a commit of this process. Any thread may call."""
         with self._telling:
             for news in self._told:

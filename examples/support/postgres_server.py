@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from service.devservers.java import DevServerError
-from service.devservers.server import HOST, EmbeddedServer, connects
+from service.devservers.process import HOST, EmbeddedServer, connects
 from service.jars.resolver import default_cache, resolve
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})

@@ -150,11 +150,11 @@ class KafkaCatalogue:
         open_questions: list[_Question] = []
         while not ended.is_set():
             wait_seconds = _RETRY_SECONDS if open_questions else _IDLE_SECONDS
-            open_questions += _taken(questions, wait_seconds)
+            open_questions += _next_round(questions, wait_seconds)
             cluster.poll()
             if open_questions and not ended.is_set():
                 open_questions = self._round(cluster, open_questions)
-        for question in [*open_questions, *_taken(questions, 0)]:
+        for question in [*open_questions, *_next_round(questions, 0)]:
             closed = KafkaUnavailable(question.what, "the catalogue was closed")
             question.answer.set_exception(closed)
 
@@ -235,11 +235,11 @@ class KafkaCatalogue:
         known = {each: ends[each] for each in question.ends_of or () if each in ends}
         told = {at: LogEnd(*each) for at, each in known.items() if isinstance(each, tuple)}
         found = {at: end for at, end in told.items() if end.offset >= 0}
-        trouble = _trouble(known.values())
+        trouble = _first_error(known.values())
         is_unclear = trouble is None or trouble.code() == Code._NOENT  # noqa: SLF001
         if known and not found and is_unclear:
             # No leader of any is known, or none has answered: they are not there, or no broker is.
-            trouble = _trouble(cluster.topics({each.topic for each in known}).values())
+            trouble = _first_error(cluster.topics({each.topic for each in known}).values())
         if found:
             self._refusal = None
         if found or trouble is None:
@@ -266,7 +266,7 @@ def _log(
     return Log(first, last, topic.topic_id, at, found_at[1][1])
 
 
-def _taken(questions: _Questions, wait_seconds: float) -> list[_Question]:
+def _next_round(questions: _Questions, wait_seconds: float) -> list[_Question]:
     taken = []
     try:
         question = questions.get(timeout=wait_seconds) if wait_seconds else questions.get_nowait()
@@ -278,7 +278,7 @@ def _taken(questions: _Questions, wait_seconds: float) -> list[_Question]:
         return taken
 
 
-def _trouble(outcomes: Iterable[object]) -> Code | None:
+def _first_error(outcomes: Iterable[object]) -> Code | None:
     """Return the first error that does not say that something is not there."""
     errors = (each for each in outcomes if isinstance(each, Code))
     return next((each for each in errors if each.code() not in MISSING), None)
@@ -319,7 +319,7 @@ class _Cluster:
                 if self._ended() or time.monotonic() >= end:
                     return code_of(error)
         found = self.topics(names, internal=False)
-        trouble = _trouble(
+        trouble = _first_error(
             each for each in found.values() if not (isinstance(each, Code) and is_refused(each))
         )
         if trouble is not None:

@@ -129,7 +129,7 @@ class KafkaFetcher:
         self.remove(positions)
         client = self._consumer
         for topic in {partition.topic for partition in positions} - self._heard_of:
-            self._hear_of(client, topic)
+            self._request_metadata(client, topic)
         self._positions.add(positions)
         self._seated.update(dict.fromkeys(positions, 1))
         self._assign(client, positions.keys())
@@ -152,7 +152,7 @@ class KafkaFetcher:
             self._consumer.resume([TopicPartition(*partition)])
             self._paused.discard(partition)
 
-    def _hear_of(self, client: Consumer, topic: str) -> None:
+    def _request_metadata(self, client: Consumer, topic: str) -> None:
         """Have the client ask where a topic's leaders are, before it is to read from them.
 
         Assigned a topic that it has not heard of, it would look for them a second later.
@@ -239,7 +239,7 @@ class KafkaFetcher:
         ends = self._positions.pass_ends(ends) if ends else ends
         failures = self._failures(stops) if stops or self._missing else {}
         if chunks or ends or failures:
-            self._availability.hear()
+            self._availability.note_records()
             return Fetched(chunks, ends, failures)
         self._raise_failure()
         return Fetched()

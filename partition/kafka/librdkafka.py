@@ -230,7 +230,7 @@ class Availability:
         self._told_to_wait: dict[str, float] = {}  # seconds, since the last statistics
         self._muted_until: dict[str, float] = {}  # by broker, as `_owed_since`
 
-    def hear(self) -> None:
+    def note_records(self) -> None:
         """Note that records came. They end no outage: they may have been prefetched."""
         self._heard = True
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from service.devservers.java import find_java, java_command, pyspark_jars
-from service.devservers.server import HOST, EmbeddedServer, connects
+from service.devservers.process import HOST, EmbeddedServer, connects
 from service.jars.resolver import Progress, resolve
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -251,10 +251,10 @@ class EmbeddedZooKeeper(EmbeddedServer):
     def _answers(self) -> bool:
         # The answer names the data directory, so another server on this port is not
         # taken for ours.
-        return str(self._data_dir) in four_letters(self.port, "conf")
+        return str(self._data_dir) in ask_zookeeper(self.port, "conf")
 
 
-def four_letters(port: int, word: str) -> str:
+def ask_zookeeper(port: int, word: str) -> str:
     """Send a four-letter word to a local ZooKeeper; an empty answer when it gives none."""
     try:
         with socket.create_connection((HOST, port), timeout=_ANSWER_SECONDS) as connection:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from service.errors import AddressTaken
+from service.errors import AddressInUse
 from service.observability.health import Health, HealthCheck
 from service.observability.metrics import CONTENT_TYPE, Metrics
 from service.observability.status_page import CONTENT_SECURITY, StatusPage, page_files
@@ -68,7 +68,7 @@ class HttpServer:
         return self._server.server_address[1] if self._server is not None else self._port
 
     def open(self) -> None:
-        """Listen. Raises AddressTaken when the address cannot be had."""
+        """Listen. Raises AddressInUse when the address cannot be had."""
 
         class Handler(_Handler):
             routes = self._routes
@@ -77,7 +77,7 @@ class HttpServer:
             self._server = _Server((self._host, self._port), Handler)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise AddressTaken(self._host, self._port, reason) from error
+            raise AddressInUse(self._host, self._port, reason) from error
         threading.Thread(
             target=self._server.serve_forever,
             args=(_CHECK_SECONDS,),

@@ -12,7 +12,7 @@ from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.pipeline.reference_tables import ReferenceStatistics
 from service.pipeline.trees import OutcomeCounters
-from topology.monitoring import Complaint, Distribution
+from topology.monitoring import Distribution, RecentFailure
 from topology.workers.runners import RunnerStatistics
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EngineStatistics:
     runners: dict[str, RunnerStatistics] = field(default_factory=dict)  # by step
     failed_ticks: dict[str, int] = field(default_factory=dict)  # by step
     call_times: dict[str, Distribution] = field(default_factory=dict)  # by step
-    recent_failures: tuple[Complaint, ...] = ()  # the oldest first
+    recent_failures: tuple[RecentFailure, ...] = ()  # the oldest first
     apart: ExecutorCounters = field(default_factory=ExecutorCounters)  # on Spark's executors
 
     @classmethod

@@ -99,7 +99,7 @@ class StatusPage:
             "taken_at": snapshot.taken_at,
             "age_seconds": max(0.0, now - snapshot.taken_at),
             "totals": {name: getattr(snapshot, name) for name in _TOTALS},
-            "nodes": {each.id: self._figures(each, snapshot) for each in self._graph.nodes},
+            "nodes": {each.id: self._node_values(each, snapshot) for each in self._graph.nodes},
             "partitions": [
                 _partition(each, snapshot)
                 for each in sorted(shown[:MOST_PARTITIONS], key=lambda each: each.partition)
@@ -130,7 +130,7 @@ class StatusPage:
             "held_back": snapshot.held_back,
         }
 
-    def _figures(self, node: Node, snapshot: Snapshot) -> dict[str, float]:
+    def _node_values(self, node: Node, snapshot: Snapshot) -> dict[str, float]:
         """The counts of a node; what is `done` only grows, so a rate can be read off two looks."""
         if node.kind == "source":
             return {"done": self._read(node, snapshot)}

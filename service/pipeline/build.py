@@ -31,7 +31,7 @@ from sinks.writer import SinkWriter, WriteRetries
 from topology.advanced import AdvancedRunner
 from topology.bolt import Hooks, Kind
 from topology.executor import Executor
-from topology.monitoring import Complaints
+from topology.monitoring import FailureLog
 from topology.sink import DeadLetterSink, Sink
 from topology.topology import Topology
 from topology.workers.lifecycle import Lifecycle
@@ -79,7 +79,7 @@ def build_pipeline(
         ports.clock,
         results,
         Lifecycle(bolts, hooks, runners.loop),
-        Complaints(ports.clock),
+        FailureLog(ports.clock),
         tuple(observers),
     )
     longest_seconds = max((tree_seconds(step) or 0 for step in bolts), default=None)

@@ -9,7 +9,7 @@ from typing import Any
 from acker.acker import Edges
 from partition.records import Chunk, RecordIds
 from topology.calls import Failure, Outcome
-from topology.monitoring import Complaints
+from topology.monitoring import FailureLog
 from topology.sink import DeadLetter, RowTraces, Share, TraceHeaders
 from topology.workers.key_queue import Call
 from topology.workers.lifecycle import Lifecycle
@@ -105,5 +105,5 @@ class RunContext:
     clock: Callable[[], float]
     results: ResultQueue
     life: Lifecycle  # of the bolts and hooks
-    complaints: Complaints
+    failure_log: FailureLog
     observers: Sequence[Observer]

@@ -87,7 +87,7 @@ class FailureHandler:
         self._counters = committer.counters
         self._retries = retries
         self._screen_policy = screen_policy
-        self.complain = context.complaints.hear
+        self.complain = context.failure_log.record
         self._observers = context.observers
         self.comes_again = reader.comes_again
 

@@ -152,7 +152,7 @@ class Pipeline:
         """Begin the concurrent bolts of chunks that come next, but not of what is screened."""
         if not fetch:
             self.router.prefetch(())  # the run ends: nothing comes next
-        elif may_emit and self.router.executor.prefetcher.is_used and self.consumer.foresees:
+        elif may_emit and self.router.executor.prefetcher.is_used and self.consumer.can_prefetch:
             while self.consumer.waits_little and self.consumer.fetch(now, 0):
                 pass
             self.router.prefetch([each for each in self.consumer.upcoming() if not each.unusual])
@@ -198,7 +198,7 @@ class Pipeline:
             runners=self.runners.statistics(),
             failed_ticks=dict(self.router.failed_ticks),
             call_times=distributions_of(self.router.executor.times) | self.runners.call_times(),
-            recent_failures=self.context.complaints.recent(),
+            recent_failures=self.context.failure_log.recent(),
         )
 
     def poll(self, now: float, *, opens: bool) -> None:
@@ -250,7 +250,7 @@ class Pipeline:
         ended = [outlet.writer.stop(timeout_seconds) for outlet in self.outlets]
         for change in self.consumer.release():
             self._partition_changed(change)
-        self.context.complaints.tell(all_of_it=True)
+        self.context.failure_log.log_due(all_of_it=True)
         ended.append(self.router.executor.prefetcher.close(timeout_seconds))
         try:
             self.context.life.close(timeout_seconds)

@@ -73,7 +73,7 @@ class SinkBuffer(ABC):
             failing_since=self.writer.failing_since,
             last_error=self.writer.last_error,
             bytes_written=self._bytes_written,
-            write_times=self._write_times.figures(),
+            write_times=self._write_times.distribution(),
         )
 
     def _fill(self, piece: Piece) -> int:

@@ -105,13 +105,13 @@ class Attempts:
         self._leaving[index] = at_once or self._leaving.get(index, False)
         self.look()
 
-    def fell_silent(self, member: GroupMember, error: str, now: float) -> None:
+    def became_unreachable(self, member: GroupMember, error: str, now: float) -> None:
         """Leave a partition of which nothing was heard out of new groups for a while.
 
         Its range stays planned, and is run again after a pause.
         """
         partition = member.line.partition
-        pause = round(self._ends.fell_silent(partition, now), 3)
+        pause = round(self._ends.became_unreachable(partition, now), 3)
         self._note_error(error, now, retries=1)
         log.warning("range_silent", partition=str(partition), error=error, retry_in_seconds=pause)
         self.leave_out(member.place, at_once=False)
@@ -140,7 +140,7 @@ class Attempts:
                 del self.processed[processed.number]
                 self._discard(processed)
         # Not before a group is done: one that is sealed may fail again, if a sink lost its files.
-        is_heard = not self._ends.has_silent and not self._leaderless
+        is_heard = not self._ends.has_unreachable and not self._leaderless
         if is_heard and not any(group.failures for group in self.groups):
             self.apart.failing_since = None
 
@@ -232,13 +232,13 @@ class Attempts:
             silent = {
                 member.line.partition: f"no answer from the leader of {member.line.partition}"
                 for member in attempt.members
-                if self._ends.is_silent(member.line.partition)
+                if self._ends.is_unreachable(member.line.partition)
             }
         unreadable = {each.partition: each for each in failures if each.partition is not None}
         for member in attempt.members:
             partition = member.line.partition
             if partition in silent:
-                self.fell_silent(member, silent[partition], now)
+                self.became_unreachable(member, silent[partition], now)
             if partition in unreadable:
                 self._recover(attempt, member, unreadable[partition])
 

@@ -62,14 +62,14 @@ class _Log:
 
     end: LogEnd | None = None
     short_since: float | None = None  # since when it has ended too early
-    silent_since: float | None = None  # since when answers have left it out
+    unreachable_since: float | None = None  # since when answers have left it out
     topic: Future[Topic] | None = None  # asked for while it is silent for long: a topic may go
     topic_asked_at: float = 0.0
     times_silent: int = 0  # to tasks, since one has read it last
     out_until: float = 0.0  # left out of groups until then
 
-    def hear(self) -> None:
-        self.silent_since = self.topic = None
+    def mark_reachable(self) -> None:
+        self.unreachable_since = self.topic = None
 
     @property
     def is_topic_missing(self) -> bool:
@@ -132,10 +132,10 @@ class LogEndTracker:
     def is_answered(self, partition: Partition) -> bool:
         """Whether the cluster was asked of it, even if it could not tell."""
         found = self._log(partition)
-        return found.end is not None or found.silent_since is not None
+        return found.end is not None or found.unreachable_since is not None
 
-    def is_silent(self, partition: Partition) -> bool:
-        return self._log(partition).silent_since is not None
+    def is_unreachable(self, partition: Partition) -> bool:
+        return self._log(partition).unreachable_since is not None
 
     @property
     def leaderless(self) -> set[Partition]:
@@ -143,11 +143,11 @@ class LogEndTracker:
         return {partition for partition, each in self._logs.items() if each.topic is not None}
 
     @property
-    def has_silent(self) -> bool:
+    def has_unreachable(self) -> bool:
         """Whether a task heard nothing of a log, and none has read it since."""
         return any(each.times_silent for each in self._logs.values())
 
-    def fell_silent(self, partition: Partition, now: float) -> float:
+    def became_unreachable(self, partition: Partition, now: float) -> float:
         """Note that a task heard nothing of a log; return for how long it is left out."""
         found = self._log(partition)
         pause = min(_FIRST_SECONDS * 2.0 ** min(found.times_silent, 16), _LONGEST_SECONDS)
@@ -167,9 +167,9 @@ class LogEndTracker:
         answer then, whatever is left of its pause.
         """
         found = self._log(partition)
-        if found.silent_since is not None:
+        if found.unreachable_since is not None:
             found.out_until = 0.0
-        return found.silent_since is not None or now < found.out_until
+        return found.unreachable_since is not None or now < found.out_until
 
     def patience(self, partition: Partition) -> int:
         """Return the factor on the seconds for which a partition's next range may be silent.
@@ -191,7 +191,7 @@ class LogEndTracker:
         for partition in partitions:
             self._logs.setdefault(partition, _Log())
         taken = [self._take(now, question) for question in self._questions]
-        silent = {each for each in partitions if self.is_silent(each)}
+        silent = {each for each in partitions if self.is_unreachable(each)}
         if silent and self._make_spare is not None and len(self._questions) == 1:
             self._spare = self._make_spare()
             self._spare.open()
@@ -202,14 +202,14 @@ class LogEndTracker:
             question.ask(now, asked, self._poll_seconds)
         return any(taken)
 
-    def trouble(self, now: float, partition: Partition, planned_to: int) -> KafkaError | None:
+    def error_of(self, now: float, partition: Partition, planned_to: int) -> KafkaError | None:
         """Return why nothing can be planned from an offset, told once in a while.
 
         The log has ended before it for a while, or the topic is gone.
         """
         found = self._log(partition)
         if found.is_topic_missing:
-            found.hear()
+            found.mark_reachable()
             return TopicMissing(partition.topic)
         end, since = found.end, found.short_since
         is_short = end is not None and end.offset < planned_to
@@ -239,15 +239,15 @@ class LogEndTracker:
             found = self._logs[partition]
             if partition in ends:
                 found.end = ends[partition]
-                found.hear()
+                found.mark_reachable()
             else:
                 self._miss(partition, found, now)
         return True
 
     def _miss(self, partition: Partition, missed: _Log, now: float) -> None:
-        if missed.silent_since is None:
-            missed.silent_since = now
-        if now - missed.silent_since < _SHORT_SECONDS:
+        if missed.unreachable_since is None:
+            missed.unreachable_since = now
+        if now - missed.unreachable_since < _SHORT_SECONDS:
             return
         if missed.topic is None:
             log.warning("end_not_known", partition=str(partition))
@@ -404,7 +404,7 @@ class RangePlans:
             return failed
         for index, line in lines.items():
             end = self._ends.end_of(line.partition)
-            trouble = self._ends.trouble(now, line.partition, line.planned_to)
+            trouble = self._ends.error_of(now, line.partition, line.planned_to)
             if isinstance(trouble, OffsetOutOfRange) and self._asks_a_task(index, line):
                 continue
             if trouble is not None:

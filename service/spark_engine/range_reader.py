@@ -41,7 +41,7 @@ class RangeUnreadable(KafkaError):
         self.cause = cause
 
 
-class RangesSilent(KafkaError):
+class RangesUnreachable(KafkaError):
     """Nothing is heard of some ranges, though they are asked for: nobody leads their logs."""
 
     def __init__(self, fetched_to: Sequence[tuple[TaskRange, int]]) -> None:
@@ -222,7 +222,7 @@ class RangeReader:
         """Take what the client has; True if there was anything.
 
         It waits, and takes nothing, where nothing that comes could be emitted. Raises
-        RangeUnreadable and RangesSilent.
+        RangeUnreadable and RangesUnreachable.
         """
         shut = {manager.partition for manager in self._managers if self._is_shut(manager)}
         if all(m.delivery.is_fetched or m.partition in shut for m in self._managers):
@@ -279,7 +279,7 @@ class RangeReader:
                 raise RangeUnreadable(each.partition, error)
             silent.append((each, fetched_to))
         if silent:
-            raise RangesSilent(silent)
+            raise RangesUnreachable(silent)
 
     def next_chunk(self, now: float) -> tuple[Chunk, RecordIds] | None:
         for index in self._in_turn():
@@ -295,7 +295,7 @@ class RangeReader:
         return None
 
     @property
-    def foresees(self) -> bool:
+    def can_prefetch(self) -> bool:
         return not self._held_topics
 
     def upcoming(self) -> list[Chunk]:

@@ -13,7 +13,7 @@ from service.loading import load_topology
 from service.observability import logs
 from service.pipeline.build import Ports, build_pipeline
 from service.pipeline.loop import rare_collections
-from service.spark_engine.range_reader import RangeReader, RangesSilent, RangeUnreadable
+from service.spark_engine.range_reader import RangeReader, RangesUnreachable, RangeUnreadable
 from service.spark_engine.staging import StagingCommitter, TaskSink, sinks_of
 from service.spark_engine.task import Task, TaskDone, TaskFailed, TaskSettings, decode, encode
 from sinks.names import local_path
@@ -25,20 +25,20 @@ from topology.topology import Topology
 _CLOSE_SECONDS = 5.0
 
 
-class LettersAway(SinkError):
+class DeadLettersUnavailable(SinkError):
     """The place for dead letters cannot be used now; it could when the run began."""
 
 
-class TableAway(OSError):
+class TableUnavailable(OSError):
     """The file of a reference table cannot be read now: it was replaced, or its folder is away."""
 
 
-class LateLetters(DeadLetterSink):
-    """Opens a dead-letter sink when the first letter comes: most tasks have none.
+class LazyDeadLetters(DeadLetterSink):
+    """Opens a dead-letter sink with the first dead letter: most tasks have none.
 
-    `send` waits for it that one time, and raises LettersAway if the place cannot be used. Reports
-    on letters from before a `close` are dropped: their task has failed, and the next one counts
-    its tokens from the start again.
+    `send` waits for it that one time, and raises DeadLettersUnavailable if it cannot be opened.
+    Reports on dead letters from before a `close` are dropped: their task has failed, and the next
+    one counts its tokens from the start again.
     """
 
     def __init__(self, sink: DeadLetterSink, context: SinkContext) -> None:
@@ -57,7 +57,7 @@ class LateLetters(DeadLetterSink):
             try:
                 self._sink.open(self._context)
             except SinkFailed as error:
-                raise LettersAway(str(error)) from error
+                raise DeadLettersUnavailable(str(error)) from error
             self._is_open = True
         self._sent += 1
         self._tokens[self._sent] = token
@@ -94,15 +94,15 @@ class Worker:
     def __init__(self) -> None:
         self._settings: TaskSettings | None = None  # without references
         self._reader: RangeReader | None = None
-        self._letters: LateLetters | None = None
+        self._letters: LazyDeadLetters | None = None
         self._references: dict[tuple[str, str], str] = {}
         self._log_level: str | None = None
 
     def topology(self, settings: TaskSettings) -> Topology:
         """Load the topology and its reference tables, and have logs go to stderr.
 
-        Raises NoTopology, InvalidTopology, ReferenceLoadFailed, TableAway when a table cannot be
-        read, and what importing the user's module raises.
+        Raises NoTopology, InvalidTopology, ReferenceLoadFailed, TableUnavailable when a table
+        cannot be read, and what importing the user's module raises.
         """
         if self._log_level != settings.log_level:
             secrets = [*secrets_in(settings.kafka), *settings.storage.secrets.values()]
@@ -119,7 +119,7 @@ class Worker:
 
     def clients(
         self, settings: TaskSettings, topology: Topology
-    ) -> tuple[RangeReader, LateLetters]:
+    ) -> tuple[RangeReader, LazyDeadLetters]:
         """Return the reader, where the last task left it, and the topology's dead-letter sink."""
         settings = replace(settings, references={})
         if self._letters is None or self._settings != settings:
@@ -136,7 +136,7 @@ class Worker:
                 spark=None,
                 exactly_once=True,
             )
-            self._letters = LateLetters(sink, context)
+            self._letters = LazyDeadLetters(sink, context)
         if self._reader is None:
             self._reader = RangeReader(KafkaFetcher(settings.kafka))
         return self._reader, self._letters
@@ -168,14 +168,14 @@ def _read(place: str) -> pa.Table:
         with pa.OSFile(str(path), "rb") as file:
             return pa.ipc.open_file(file).read_all()
     except OSError as error:
-        raise TableAway(f"reference table at {place} cannot be read: {error}") from error
+        raise TableUnavailable(f"reference table at {place} cannot be read: {error}") from error
 
 
 def run_task(data: bytes) -> bytes:
     """Process an encoded task, and return its TaskDone or TaskFailed, encoded.
 
     The topology is imported where the task says. Raises only what may pass, so that Spark tries
-    the task again: LettersAway and TableAway.
+    the task again: DeadLettersUnavailable and TableUnavailable.
     """
     task: Task = decode(data)
     worker = this_worker()
@@ -186,7 +186,7 @@ def run_task(data: bytes) -> bytes:
         multiprocessing.set_start_method("spawn", force=True)  # as Service.run does
         with rare_collections():
             done = process(task, reader, topology, letters)
-    except (LettersAway, TableAway):
+    except (DeadLettersUnavailable, TableUnavailable):
         raise
     except Exception as error:  # noqa: BLE001 - the driver ends the run with it
         done = _failed(error)
@@ -203,7 +203,7 @@ def process(
 
     Bolts are opened, and closed whatever happens. `reader` and `letters` stay open, and may be
     used again if it is done. Of a task that is not, all that was staged is discarded. Raises
-    LettersAway; any other error is a TaskFailed.
+    DeadLettersUnavailable; any other error is a TaskFailed.
     """
     sinks: dict[str, TaskSink] = {}
     try:
@@ -227,7 +227,7 @@ def process(
     except Exception as error:
         for sink in sinks.values():
             sink.discard()
-        if isinstance(error, LettersAway):
+        if isinstance(error, DeadLettersUnavailable):
             raise
         return _failed(error)
     return TaskDone(
@@ -244,6 +244,6 @@ def _failed(error: Exception) -> TaskFailed:
         cause = error.cause
         diverged_at = cause.diverged_at if isinstance(cause, OffsetOutOfRange) else None
         return TaskFailed(str(cause), type(cause).__name__, error.partition, diverged_at)
-    silent = error.partitions if isinstance(error, RangesSilent) else ()
+    silent = error.partitions if isinstance(error, RangesUnreachable) else ()
     said = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", [])])
     return TaskFailed(said, type(error).__name__, silent=silent)

@@ -220,15 +220,15 @@ class TopologyTest:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures that `/metrics` would show now, by name and labels as it writes them.
+        """The metric_values that `/metrics` would show now, by name and labels as it writes them.
 
         So `headrace_service_written_records_total`, or
         `headrace_topology_failed_tuples_total{step="parse"}`.
         """
         # Not above: whoever only tests needs no client of Prometheus.
-        from service.observability.metrics import figures  # noqa: PLC0415
+        from service.observability.metrics import metric_values  # noqa: PLC0415
 
-        return figures(snapshot_of(self._pipeline, self.now))
+        return metric_values(snapshot_of(self._pipeline, self.now))
 
     def open(self) -> None:
         """Load the reference tables and open the bolts, unless that is done.
@@ -310,7 +310,11 @@ class TopologyTest:
         while True:
             moved = self._pipeline.step(flush=True, drain=drain)
             resting = resting + 1 if not moved and self._rests else 0
-            if resting and self._is_all_taken() and (self._pipeline.is_idle or resting >= enough):
+            if (
+                resting
+                and self._is_all_processed()
+                and (self._pipeline.is_idle or resting >= enough)
+            ):
                 return
             if time.monotonic() > patience_ends:
                 raise NotSettled(f"records are still in flight after {self._patience} s")
@@ -343,7 +347,7 @@ class TopologyTest:
         due = min((due for due in dues if due is not None), default=math.inf)
         return due if due < math.inf else None
 
-    def _is_all_taken(self) -> bool:
+    def _is_all_processed(self) -> bool:
         """Whether every record is done, in flight, or held up by a rate limit."""
         parts = list(self._reader.statistics(self.now))
         return (

@@ -24,7 +24,7 @@ from topology.sink import (
 
 if TYPE_CHECKING:  # they import confluent_kafka; see sinks/__init__
     from sinks.kafka.client import PlainProducer
-    from sinks.kafka.producer_fence import ProducerFence
+    from sinks.kafka.transactions_topic import ProducerFence
 
 # A batch waits for the broker once; a hundred times this would only wait longer for its rows.
 _BATCH_ROWS = 10_000
@@ -75,7 +75,7 @@ class KafkaTopicSink(Sink[Row]):
         from confluent_kafka import KafkaException
 
         from sinks.kafka.client import Cluster, PlainProducer, TransactionalProducer
-        from sinks.kafka.producer_fence import OwnershipLog, ProducerFence
+        from sinks.kafka.transactions_topic import OwnershipLog, ProducerFence
 
         mask.add(secrets_in(self._properties))
         properties = {**context.kafka, **self._properties}

@@ -72,7 +72,7 @@ class SparkPassage:
         stager, rows = sink.stager(), fitted.table
         if stager is not None and rows.num_rows:
             apart = self._run(
-                rows, number, lambda frame: stage_apart(frame, stager, number, self._job)
+                rows, number, lambda frame: stage_on_executors(frame, stager, number, self._job)
             )
             staged = sink.joined(batch.shares, apart)
         else:
@@ -131,7 +131,7 @@ def _differences(found: Sequence[str], wanted: pa.Schema) -> str | None:
     return None
 
 
-def stage_apart(frame: Any, stager: Stager, number: int, group: str) -> list[Staged]:
+def stage_on_executors(frame: Any, stager: Stager, number: int, group: str) -> list[Staged]:
     """Have executors stage a DataFrame's rows, each task those of its own partition.
 
     No row passes through the driver. `number` is the group's; what is staged has no shares yet.
@@ -156,7 +156,7 @@ def stage_apart(frame: Any, stager: Stager, number: int, group: str) -> list[Sta
 
 
 def _brought(frame: Any, group: str) -> list[Piece]:
-    """Return a DataFrame's rows, in this process's memory. Raises as `stage_apart`."""
+    """Return a DataFrame's rows, in this process's memory. Raises as `stage_on_executors`."""
     try:
         table: pa.Table = frame.toArrow()
     except Exception as error:

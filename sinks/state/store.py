@@ -165,7 +165,7 @@ class StateSink(Sink[Any]):
         if made is None and uncertain is not None and uncertain[0] == shares:
             made = uncertain[1]  # the attempt before this one had done it
         if made is not None:
-            self.state.tell(made)
+            self.state.publish(made)
 
     def close(self) -> None:
         self._store.close()

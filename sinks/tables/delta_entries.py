@@ -70,7 +70,7 @@ class LogEntries:
             return
         try:
             ends = time.monotonic() + _TURN_SECONDS
-            while not _taken(folder) and (left := ends - time.monotonic()) > 0:
+            while not _try_lock(folder) and (left := ends - time.monotonic()) > 0:
                 time.sleep(left / _POLLS)  # the longer it waits, the sooner it looks again
             yield
         finally:
@@ -151,7 +151,7 @@ class LogEntries:
         )
 
 
-def _taken(folder: int) -> bool:
+def _try_lock(folder: int) -> bool:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

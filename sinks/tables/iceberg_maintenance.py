@@ -59,7 +59,7 @@ def expirable(metadata: TableMetadata, now_ms: int) -> list[int]:
         or metadata.properties.get("gc.enabled") == "false"
     ):
         return []
-    unkept = _unkept(metadata.model_copy(update={"refs": main}), now_ms)
+    unkept = _expired_snapshots(metadata.model_copy(update={"refs": main}), now_ms)
     followed = {
         each.parent_snapshot_id
         for each in (metadata.snapshots if unkept else ())
@@ -174,7 +174,7 @@ def expire(table: Table, catalog: Catalog, sync: Callable[[], object], *, dry_ru
     if table.properties.get("gc.enabled", "true").lower() == "false":
         raise SinkFailed(f"table {'.'.join(table.name())} has gc.enabled = false")
     before = table.metadata
-    gone = _unkept(before, int(time.time() * 1000))
+    gone = _expired_snapshots(before, int(time.time() * 1000))
     if not gone:
         return Removal(0, 0)
     after = before
@@ -209,7 +209,7 @@ def lacks(table: Table, snapshots: Sequence[int]) -> bool:
     return any(table.snapshot_by_id(each) is None for each in snapshots)
 
 
-def _unkept(metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
+def _expired_snapshots(metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
     """Return the snapshots that the table's properties, branches and tags do not keep.
 
     As Iceberg does: a branch keeps its newest ones, and all that are young; a tag keeps its own;
@@ -284,13 +284,13 @@ class Procedures:
                     f'Add "{key}" and its properties to [spark.conf]; see '
                     "docs/how-to/maintain-tables.md"
                 )
-            with self._all_kept():
+            with self._pinned():
                 return [row.asDict() for row in session.sql(statement).collect()]
 
         return self.spark.run(job, group=procedure, deadline_seconds=MAINTAINED_SECONDS)
 
     @contextmanager
-    def _all_kept(self) -> Iterator[None]:
+    def _pinned(self) -> Iterator[None]:
         """Hold the tag while Spark works. One that a killed process has left is moved."""
         self._change(lambda change, newest: change.create_tag(newest, TAG))
         try:

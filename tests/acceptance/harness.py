@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence, processes, stored
 from tests.support import fork_server, patience

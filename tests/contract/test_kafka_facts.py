@@ -63,7 +63,7 @@ def read(client: Consumer, count: int) -> list[int]:
     return [event.offset() for event in found]
 
 
-def is_silent(client: Consumer, seconds: float) -> bool:
+def is_unreachable(client: Consumer, seconds: float) -> bool:
     """Whether `poll` gives neither record nor error for that long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -92,7 +92,7 @@ def test_out_of_range_is_told_once_and_only_a_new_assignment_ends_it(
     with pytest.raises(KafkaException) as refused:
         client.seek(TopicPartition(topic, 0, 4))
     assert refused.value.args[0].code() == KafkaError._STATE
-    assert is_silent(client, 1.0)
+    assert is_unreachable(client, 1.0)
     client.assign([TopicPartition(topic, 0, 4)])
     assert read(client, 6) == [4, 5, 6, 7, 8, 9]
 
@@ -165,7 +165,7 @@ def test_a_sought_position_outlives_a_pause(real: KafkaWorld, connect: Connect) 
     client.seek(TopicPartition(topic, 0, 10))
     assert read(client, 3) == [10, 11, 12]
     client.pause([TopicPartition(topic, 0)])
-    assert is_silent(client, 1.0)
+    assert is_unreachable(client, 1.0)
     client.resume([TopicPartition(topic, 0)])
     assert read(client, 1) == [13]
 
@@ -180,7 +180,7 @@ def test_a_frozen_broker_is_told_by_nothing(own: KafkaWorld, connect: Connect) -
     assert read(client, 3) == [0, 1, 2]
     processes.freeze(own.kafka.pid)
     try:
-        assert is_silent(client, 5.0)
+        assert is_unreachable(client, 5.0)
         assert errors == []
         with pytest.raises(KafkaException) as unanswered:
             client.get_watermark_offsets(place, timeout=0.5)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from tests.support.browser import dom
 from tests.support.patience import seconds, until
 

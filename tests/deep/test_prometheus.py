@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from deploy.reference import ROOT
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.orders_topology import TOPIC
 from tests.support.patience import seconds, until

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.reference import ROOT
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.patience import seconds, until
 from tests.support.prometheus import Prometheus, expressions, filled_in, read

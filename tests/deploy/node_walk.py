@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from deploy.chart import CHART, ROOT
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from tests.deploy.node_world import IMAGE, PIPELINE, SPACE, World, kubectl, opened, told
 from tests.deploy.secured_servers import Certificates, SecuredKafka, SecuredZooKeeper
 from tests.deploy.tools import TOOLS, manifests, tool

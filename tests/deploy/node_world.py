@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient
 
 from deploy.chart import CHART, ROOT
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.feed import Feed
 from tests.deploy.tools import tool

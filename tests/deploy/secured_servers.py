@@ -11,7 +11,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from service.devservers.server import HOST, free_ports
+from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.patience import seconds
 

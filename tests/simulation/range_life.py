@@ -240,10 +240,10 @@ class RangeLife(Life):
         for result in ended.results:
             for staged in getattr(result, "staged", {}).values():
                 for each in staged:
-                    self._hear_of(each)
+                    self._request_metadata(each)
         self.inbox.append(lambda: self.transacting.engine._results.put(ended))
 
-    def _hear_of(self, staged):
+    def _request_metadata(self, staged):
         for part in staged.parts:
             if isinstance(part, TaskRows):
                 self.made.append(part)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from service.devservers.server import HOST, EmbeddedServer, connects
+from service.devservers.process import HOST, EmbeddedServer, connects
 from sinks.storage import Storage
 
 _ACCOUNT, _CONTAINER = "devstoreaccount1", "lake"

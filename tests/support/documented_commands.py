@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from tests.acceptance.harness import Launch, Process
 from tests.support.patience import seconds, until
 

@@ -32,7 +32,7 @@ MODULES = (
     "service.cli.run",
     "service.app",
     "partition.kafka.kafka_fetcher",
-    "sinks.kafka.producer_fence",
+    "sinks.kafka.transactions_topic",
     "kazoo.client",
     "uvloop",
     "pyarrow.parquet",

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from partition.records import Partition
-from service.devservers.server import HOST, free_ports
+from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka, new_cluster_id
 from tests.support.patience import Limit, seconds
 

@@ -14,7 +14,7 @@ import confluent_kafka.admin as kafka_admin
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
-from service.devservers.server import HOST, free_ports
+from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka
 from tests.support.patience import seconds
 

@@ -18,7 +18,7 @@ from sinks.kafka.client import (
     TransactionalProducer,
 )
 from sinks.kafka.messages import OutgoingMessage
-from sinks.kafka.producer_fence import OwnershipLog
+from sinks.kafka.transactions_topic import OwnershipLog
 from tests.support.patience import seconds
 
 TOPIC = "transactions"

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from service.devservers.server import HOST
+from service.devservers.process import HOST
 from tests.support.patience import seconds
 
 _DROPPED = (

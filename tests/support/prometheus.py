@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from deploy.reference import ROOT
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.observability.metrics import CATALOGUE
 from tests.support.patience import seconds, until
 

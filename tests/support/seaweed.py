@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyarrow.fs import FileType
 
-from service.devservers.server import HOST, EmbeddedServer, connects
+from service.devservers.process import HOST, EmbeddedServer, connects
 from sinks.storage import Storage
 from tests.support.patience import seconds
 

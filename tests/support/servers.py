@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from examples.support.postgres_server import EmbeddedPostgres
-from service.devservers.server import EmbeddedServer, connects
+from service.devservers.process import EmbeddedServer, connects
 
 S = TypeVar("S", bound=EmbeddedServer)
 _POLL_SECONDS = 0.1

@@ -20,9 +20,9 @@ from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink
 from headrace.testing import TopologyTest
 from service.app import Service
 from service.config.settings import load
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.observability.health import HealthCheck
-from service.observability.metrics import figures
+from service.observability.metrics import metric_values
 from service.observability.snapshot import RunSummary, Snapshot, snapshot_of
 from service.wiring import wire
 from tests.support import patience
@@ -180,7 +180,7 @@ class Running:
     def figure(self, name: str) -> float:
         """A metric by its name and labels, as in Prometheus' text form; nan while there is none."""
         snapshot = self.snapshot
-        return float("nan") if snapshot is None else figures(snapshot).get(name, float("nan"))
+        return float("nan") if snapshot is None else metric_values(snapshot).get(name, float("nan"))
 
     def of(self, name: str, topic: str, partition: int) -> float:
         labels = f'topic="{topic}",partition="{partition}"'

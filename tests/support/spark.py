@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from structlog.testing import capture_logs
 
-from service.devservers.server import HOST, EmbeddedServer
+from service.devservers.process import HOST, EmbeddedServer
 from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds

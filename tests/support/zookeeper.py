@@ -26,8 +26,8 @@ from partition.records import (
     Transactions,
 )
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.devservers.server import HOST, free_ports
-from service.devservers.servers import EmbeddedZooKeeper, four_letters
+from service.devservers.process import HOST, free_ports
+from service.devservers.servers import EmbeddedZooKeeper, ask_zookeeper
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 
@@ -348,7 +348,7 @@ class ZooKeeperEnsemble:
         *others, left = self.servers.values()
         for server in others:
             server.close()
-        until("it is read-only", lambda: four_letters(left.port, "isro").strip() == "ro", _SECONDS)
+        until("it is read-only", lambda: ask_zookeeper(left.port, "isro").strip() == "ro", _SECONDS)
         return left
 
     def close(self) -> None:
@@ -356,7 +356,7 @@ class ZooKeeperEnsemble:
             server.close()
 
     def _modes(self) -> Iterator[str]:
-        return (four_letters(each.port, "isro").strip() for each in self.servers.values())
+        return (ask_zookeeper(each.port, "isro").strip() for each in self.servers.values())
 
 
 def read_only(server: EmbeddedZooKeeper) -> str:
@@ -366,7 +366,7 @@ def read_only(server: EmbeddedZooKeeper) -> str:
     """
     told = dict(
         line.split(": ", 1)
-        for line in four_letters(server.port, "srvr").splitlines()
+        for line in ask_zookeeper(server.port, "srvr").splitlines()
         if ": " in line
     )
     assert told["Mode"] == "read-only"

@@ -180,7 +180,7 @@ class Lifecycle:
                     self._opened.append((step, bolt))
                     self._call(step, bolt.open, None)
         except BaseException:
-            _tell("close", self.close)
+            _notify("close", self.close)
             raise
 
     def close(self, timeout_seconds: float = 5.0) -> None:
@@ -192,7 +192,7 @@ class Lifecycle:
         deadline = time.monotonic() + timeout_seconds
         with ExitStack() as closing:  # last in, first out
             for hooks in self._started:
-                closing.callback(_tell, "stopped", hooks.stopped)
+                closing.callback(_notify, "stopped", hooks.stopped)
             for step, bolt in self._opened:
                 closing.callback(self._call, step, bolt.close, deadline)
             self._started, self._opened = [], []
@@ -200,12 +200,12 @@ class Lifecycle:
     def partition_assigned(self, topic: str, partition: int) -> None:
         """Notify hooks, then bolts."""
         for listener in self._listeners():
-            _tell("partition_assigned", listener.partition_assigned, topic, partition)
+            _notify("partition_assigned", listener.partition_assigned, topic, partition)
 
     def partition_revoked(self, topic: str, partition: int) -> None:
         """Notify bolts, then hooks, in reverse order."""
         for listener in reversed(self._listeners()):
-            _tell("partition_revoked", listener.partition_revoked, topic, partition)
+            _notify("partition_revoked", listener.partition_revoked, topic, partition)
 
     def _listeners(self) -> list[Hooks | Component]:
         return [*self._started, *(bolt for _step, bolt in self._opened)]
@@ -226,7 +226,7 @@ class Lifecycle:
             raise
 
 
-def _tell(hook: str, call: Callable[..., None], *news: object) -> None:
+def _notify(hook: str, call: Callable[..., None], *news: object) -> None:
     try:
         call(*news)
     except Exception:

@@ -3,7 +3,7 @@ import threading
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from service.devservers.server import ServerFailed, connects
+from service.devservers.process import ServerFailed, connects
 from service.devservers.servers import EmbeddedKafka
 from tests.acceptance import processes
 from tests.support.patience import Limit, seconds

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from service.devservers.server import (
+from service.devservers.process import (
     HOST,
     NotRunning,
-    PortTaken,
+    PortInUse,
     ServerFailed,
     StateDirInUse,
     connects,
@@ -87,12 +87,12 @@ def test_server_that_ends_at_start_shows_the_end_of_its_log(tmp_path):
 
 
 def test_used_port_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("service.devservers.server._PORT_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("service.devservers.process._PORT_PATIENCE_SECONDS", 0.1)
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(PortTaken, match=str(port)):
+        with pytest.raises(PortInUse, match=str(port)):
             EmbeddedZooKeeper(tmp_path, port).open()
 
 
@@ -102,8 +102,8 @@ def test_port_lost_before_its_use_is_chosen_again(tmp_path, monkeypatch):
         other.listen()
         taken = other.getsockname()[1]
         real = iter([(taken,), (free := _free_port(),)])
-        monkeypatch.setattr("service.devservers.server.free_ports", lambda count: next(real))
-        monkeypatch.setattr("service.devservers.server.is_free", lambda port: True)
+        monkeypatch.setattr("service.devservers.process.free_ports", lambda count: next(real))
+        monkeypatch.setattr("service.devservers.process.is_free", lambda port: True)
         server = EmbeddedZooKeeper(tmp_path)
         server.open()
         server.close()

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from partition.errors import KafkaFailed
 from partition.records import Partition
-from service.devservers.server import HOST, free_ports
+from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.kafka import SECONDS, KafkaWorld, numbers
 from tests.support.service import Serving

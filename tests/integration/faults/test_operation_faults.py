@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from service.devservers.server import free_ports
+from service.devservers.process import free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.trial import Trial, places, rows_of
 from tests.support.patience import seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.devservers.server import HOST, free_ports
+from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.patience import seconds
 

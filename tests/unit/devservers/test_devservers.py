@@ -11,7 +11,7 @@ from service.devservers.java import (
     java_command,
     pyspark_jars,
 )
-from service.devservers.server import HOST, connects, free_ports, is_free
+from service.devservers.process import HOST, connects, free_ports, is_free
 
 
 def fake_java(home, version):

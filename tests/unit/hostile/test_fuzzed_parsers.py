@@ -28,7 +28,7 @@ from partition.records import OpenTransaction, Partition, Position, Range, Trans
 from partition.replicas.heartbeat import decode_control, decode_member, decode_plan
 from service.cli.control import decode_changes
 from sinks.kafka.client import Cluster
-from sinks.kafka.producer_fence import OwnershipLog
+from sinks.kafka.transactions_topic import OwnershipLog
 from topology.errors import SinkFailed
 
 DEEP = 100_000

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from service.errors import EXIT_FAILED, AddressTaken
+from service.errors import EXIT_FAILED, AddressInUse
 from service.observability import http_server as server_module
 from service.observability.health import Health
 from service.observability.http_server import MOST_CONNECTIONS, HttpServer
@@ -95,7 +95,7 @@ def test_another_method_is_refused(server):
 
 def test_a_port_in_use_is_a_clear_error(server):
     second = HttpServer("127.0.0.1", server.port, FakeMetrics(), FakeHealth(), FakePage())
-    with pytest.raises(AddressTaken, match=f"cannot listen on 127.0.0.1:{server.port}: ") as caught:
+    with pytest.raises(AddressInUse, match=f"cannot listen on 127.0.0.1:{server.port}: ") as caught:
         second.open()
     assert "[http]" in str(caught.value)
     assert caught.value.exit_code == EXIT_FAILED
@@ -103,7 +103,7 @@ def test_a_port_in_use_is_a_clear_error(server):
 
 
 def test_a_host_that_is_not_ours_is_a_clear_error():
-    with pytest.raises(AddressTaken, match=r"192\.0\.2\.1"):
+    with pytest.raises(AddressInUse, match=r"192\.0\.2\.1"):
         HttpServer("192.0.2.1", 0, FakeMetrics(), FakeHealth(), FakePage()).open()
 
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from headrace import AdvancedBolt, Record, Reject, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import RetryPolicy, topology_test
-from service.observability.metrics import figures
+from service.observability.metrics import metric_values
 from service.observability.snapshot import snapshot_of
 from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
 from topology.sink import Staged
@@ -213,7 +213,7 @@ def test_million_values_of_a_record_are_one_tree(exactly_once):
         works.turn(50)
         assert works.ledger.pending - works.ledger.waiting <= 50
         assert works.stored == 0
-        shown = figures(snapshot_of(works.pipeline, works.now))
+        shown = metric_values(snapshot_of(works.pipeline, works.now))
         if not exactly_once:  # else there are as many transactions as there may be
             assert shown["headrace_service_held_back_state"] == 1
         assert shown[f'headrace_sinks_pending_rows{{sink="{sink.name}"}}'] >= MANY
@@ -221,5 +221,5 @@ def test_million_values_of_a_record_are_one_tree(exactly_once):
         works.finish()
         assert len(sink.rows) == MANY + 100
         assert sum(sink.rows) == MANY * (MANY - 1) // 2
-        shown = figures(snapshot_of(works.pipeline, works.now))
+        shown = metric_values(snapshot_of(works.pipeline, works.now))
         assert shown["headrace_service_written_records_total"] == 101

@@ -128,6 +128,6 @@ def test_possibly_ended_session_stops_emission(bench):
     assert bench.reader.fetch(0.0, 0.0)
     bench.reader.assignment.trusted_until = time.monotonic() - 1.0
     assert bench.reader.next_chunk(0.0) is None
-    assert not bench.reader.foresees
+    assert not bench.reader.can_prefetch
     bench.reader.assignment.trusted_until = time.monotonic() + 60.0
     assert len(bench.emit()) == 3

@@ -12,7 +12,7 @@ from service.observability.snapshot import Snapshot
 from service.observability.status_page import MOST_PARTITIONS, StatusPage
 from tests.support.service import snapshot, topology
 from topology import masking
-from topology.monitoring import Complaint
+from topology.monitoring import RecentFailure
 
 
 class World:
@@ -62,7 +62,7 @@ def test_failures_are_told_with_their_reasons_the_newest_first(world):
     assert failure["step"] == "parse"
     assert failure["error_class"] == "ValueError"
     assert "invalid literal for int()" in failure["error"]
-    older = Complaint(1.0, "step_failing", "parse", "KeyError", "older", 3)
+    older = RecentFailure(1.0, "step_failing", "parse", "KeyError", "older", 3)
     world.snapshot = replace(
         world.snapshot, recent_failures=(older, *world.snapshot.recent_failures)
     )
@@ -110,7 +110,7 @@ def test_before_the_first_turn_it_says_so():
 
 
 def test_texts_of_errors_can_be_left_out(world):
-    failure = Complaint(1.0, "step_failing", "parse", "E", "no number: 4111-1111", 1)
+    failure = RecentFailure(1.0, "step_failing", "parse", "E", "no number: 4111-1111", 1)
     (sink, *others) = world.snapshot.sinks
     failing = replace(sink, failing_since=1.0, last_error="4111-1111 is too long")
     apart = replace(world.snapshot.apart, failing_since=1.0, last_error="4111-1111")
@@ -130,7 +130,7 @@ def test_a_secret_in_a_reason_is_hidden(world, monkeypatch):
     hidden = masking.Mask()
     hidden.learn(["canary-s3cret"])
     monkeypatch.setattr("service.observability.status_page.mask", hidden)
-    failure = Complaint(1.0, "step_failing", "parse", "E", "login canary-s3cret refused", 1)
+    failure = RecentFailure(1.0, "step_failing", "parse", "E", "login canary-s3cret refused", 1)
     world.snapshot = replace(world.snapshot, recent_failures=(failure,))
     assert "canary-s3cret" not in json.dumps(world.status())
     assert world.status()["failures"][0]["error"] == "login *** refused"

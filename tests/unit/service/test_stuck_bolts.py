@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from headrace import Record, bolt
 from partition.ledger import RetryPolicy
 from service.observability.health import STALLED_SECONDS, HealthCheck
-from service.observability.metrics import figures
+from service.observability.metrics import metric_values
 from service.observability.snapshot import snapshot_of
 from tests.support.pipeline import PATIENCE_SECONDS, Works
 
@@ -61,7 +61,7 @@ def test_calls_that_never_return_use_up_the_workers(kind):
             works.send(b"waits")
             works.until(lambda: any(line["event"] == "bolt_calls_never_end" for line in logs))
             works.until(lambda: works.pipeline.statistics().runners[step].waiting == 1)
-            shown = figures(snapshot_of(works.pipeline, works.now))
+            shown = metric_values(snapshot_of(works.pipeline, works.now))
             assert shown[f'headrace_topology_abandoned_calls{{step="{step}"}}'] == 2
             assert shown[f'headrace_topology_timed_out_calls_total{{step="{step}"}}'] == 2
             said = (

@@ -20,7 +20,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.pipeline import PLACE, HeldSink, Works
 from topology.calls import Failure
 from topology.masking import mask
-from topology.record import KeptMessage
+from topology.record import HeldMessage
 from topology.sink import Batch, DeadLetter
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -242,7 +242,7 @@ def test_no_more_records_are_traced_at_once_than_may_be(
 ) -> None:
     traces = all_sampled.tracing.traces
     monkeypatch.setattr("service.observability.tracing.MAX_RECORDS", 3)
-    message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
+    message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
     traces.chunk_emitted(Chunk(Partition("t", 0), np.arange(10), [message] * 10), np.arange(10))
     assert traces.num_live == traces.traced == 3
     assert traces.skipped == 7
@@ -252,7 +252,7 @@ def test_no_more_records_are_traced_at_once_than_may_be(
 
 def test_records_of_a_partition_that_is_lost_are_let_go(all_sampled: Spans) -> None:
     traces = all_sampled.tracing.traces
-    message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
+    message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
     traces.chunk_emitted(Chunk(Partition("t", 0), np.array([5]), [message]), np.array([5]))
     traces.partition_lost(0)
     assert traces.num_live == 0
@@ -286,7 +286,7 @@ def test_an_errors_text_is_masked_and_need_not_be_tellable(
 ) -> None:
     mask.learn(["canary-4711"])
     traces = all_sampled.tracing.traces
-    message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
+    message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
     try:
         traces.chunk_emitted(Chunk(Partition("t", 0), np.array([5]), [message]), np.array([5]))
         traces.record_failed(5, Failure("parse", error))

@@ -15,7 +15,7 @@ from partition.records import Chunk, Partition
 from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing, _SdkWarnings
 from tests.support.patience import slack
-from topology.record import KeptMessage
+from topology.record import HeldMessage
 
 IMPORTS = """
 import sys, service.app, sinks.kafka.sink, headrace.testing
@@ -34,7 +34,7 @@ def test_silent_collector_delays_nothing():
         config = TracingConfig(endpoint=endpoint, sample_ratio=1.0)
         tracing = Tracing(config, "orders", np.random.default_rng(1))
         tracing.open()
-        message = KeptMessage(b"x", None, "t", 0, 0, (0, 0), None)
+        message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
         started = time.monotonic()
         for first in range(0, 10_000, 1_000):  # more than the queue holds
             record_ids = np.arange(first, first + 1_000)
@@ -49,15 +49,15 @@ def test_silent_collector_delays_nothing():
 
 def test_what_the_sdk_complains_of_is_told_once_a_minute():
     now = [0.0]
-    complaints = _SdkWarnings(lambda: now[0])
-    complaints.listen()
+    failure_log = _SdkWarnings(lambda: now[0])
+    failure_log.listen()
     try:
         with capture_logs() as logs:
             for second in range(0, 90, 1):
                 now[0] = float(second)
                 logging.getLogger("opentelemetry.sdk").warning("failed %s", second)
     finally:
-        complaints.stop()
+        failure_log.stop()
     assert [(line["event"], line["text"], line["others"]) for line in logs] == [
         ("tracing_trouble", "failed 0", 0),
         ("tracing_trouble", "failed 60", 59),

@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from service.devservers.server import HOST, EmbeddedServer, connects
+from service.devservers.process import HOST, EmbeddedServer, connects
 from tests.support.servers import shared_by_workers
 
 LISTEN = """

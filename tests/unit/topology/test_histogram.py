@@ -21,12 +21,12 @@ def test_duration_is_counted_below_its_bound_and_several_with_their_mean():
     histogram = Histogram()
     for seconds in (0.0, 0.001, 0.0011, 1_000.0):
         histogram.add(seconds)
-    before = histogram.figures()
+    before = histogram.distribution()
     assert buckets(before) == {0.000_001: 1, 0.001: 1, 0.005: 1, float("inf"): 1}
     assert before.seconds == pytest.approx(1_000.0021)
     histogram.add(2.0, 1_000)
     histogram.add(2.0, 0)
-    assert buckets(histogram.figures())[0.005] == 1_001
+    assert buckets(histogram.distribution())[0.005] == 1_001
     assert before.count == 4, "a snapshot"
 
 
@@ -36,8 +36,8 @@ def test_durations_together_count_as_one_by_one():
     for each in seconds:
         one_by_one.add(each)
     at_once.add_each(seconds)
-    assert at_once.figures().counts == one_by_one.figures().counts
-    assert at_once.figures().seconds == pytest.approx(one_by_one.figures().seconds)
+    assert at_once.distribution().counts == one_by_one.distribution().counts
+    assert at_once.distribution().seconds == pytest.approx(one_by_one.distribution().seconds)
 
 
 SECONDS = 0.02  # of a call, or per row

@@ -110,12 +110,12 @@ class Following:
 def test_what_the_run_itself_has_committed_shows_once_it_has_caught_up() -> None:
     following = Following(("a", "1", 1, 5), ("b", "1", 2, 6), ("a", "2", 4, 1))
     words = following.words
-    words.tell(rows(words, ("a", "1", 3, 7), ("c", "1", 9, 7)))
+    words.publish(rows(words, ("a", "1", 3, 7), ("c", "1", 9, 7)))
     assert (dict(words), words.has_news) == ({"a": 5, "b": 2}, True), "a chunk sees one load"
     words.catch_up()
     assert (dict(words), words.has_news) == ({"a": 7, "b": 2, "c": 9}, False)
-    words.tell(rows(words, ("c", "2", 1, 1)))
-    words.tell(rows(words, ("c", "2", 2, 2)))
+    words.publish(rows(words, ("c", "2", 1, 1)))
+    words.publish(rows(words, ("c", "2", 2, 2)))
     words.catch_up()
     assert dict(words) == {"a": 7, "b": 2, "c": 11}
     batch = pa.RecordBatch.from_pydict({"text": ["b", "d", "c"]})
@@ -126,7 +126,7 @@ def test_what_is_committed_while_a_load_is_under_way_is_not_lost_with_it() -> No
     following = Following(("a", "1", 1, 5), ("b", "1", 1, 5))
     words = following.words
     first, second = following.loaded(), following.loaded()
-    words.tell(rows(words, ("a", "1", 2, 6)))
+    words.publish(rows(words, ("a", "1", 2, 6)))
     words.catch_up()
     words.use(first)
     assert dict(words) == {"a": 2, "b": 1}
@@ -143,7 +143,7 @@ def test_nothing_is_kept_for_a_load_that_has_failed() -> None:
     following.stored = pa.table({"word": ["a"], "_line": ["1"]})
     with pytest.raises(KeyError):
         following.loaded()
-    words.tell(rows(words, ("a", "1", 2, 6)))
+    words.publish(rows(words, ("a", "1", 2, 6)))
     words.catch_up()
     assert dict(words) == {"a": 2}
     assert not words.has_news
@@ -153,13 +153,13 @@ def test_a_state_that_outgrows_what_may_be_loaded_says_so() -> None:
     following = Following(("a", "1", 1, 5))
     words = following.words
     words.max_rows = 2
-    words.tell(rows(words, ("a", "1", 2, 6), ("b", "1", 1, 6)))
+    words.publish(rows(words, ("a", "1", 2, 6), ("b", "1", 1, 6)))
     words.catch_up()
-    words.tell(rows(words, ("c", "1", 1, 7)))
+    words.publish(rows(words, ("c", "1", 1, 7)))
     with pytest.raises(ReferenceLoadFailed, match="more than max_rows=2 rows"):
         words.catch_up()
     assert dict(words) == {"a": 2, "b": 1}
-    words.tell(rows(words, ("a", "1", 3, 8)))
+    words.publish(rows(words, ("a", "1", 3, 8)))
     assert not words.has_news, "until it is loaded again"
 
 

@@ -118,13 +118,13 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
         assert ends.poll(float(second), [ONE, TWO])
     assert [names for names, _future in asked.questions[1:]] == [{ONE}] * 5
     assert [names for names, _future in spare.questions] == [{TWO}]
-    assert (spare.is_open, ends.is_silent(TWO), ends.is_answered(TWO)) == (True, True, True)
+    assert (spare.is_open, ends.is_unreachable(TWO), ends.is_answered(TWO)) == (True, True, True)
     spare.fail(KafkaUnavailable("for the ends of the logs", "no leader"))
     assert ends.poll(20.0, [ONE, TWO])
-    assert (ends.available, ends.is_silent(TWO), len(spare.questions)) == (True, True, 2)
+    assert (ends.available, ends.is_unreachable(TWO), len(spare.questions)) == (True, True, 2)
     spare.answer({TWO: 7})
     assert ends.poll(30.0, [ONE, TWO])
-    assert (ends.end_of(TWO), ends.is_silent(TWO)) == (LogEnd(7, 0), False)
+    assert (ends.end_of(TWO), ends.is_unreachable(TWO)) == (LogEnd(7, 0), False)
     asked.answer({ONE: 20})
     ends.poll(31.0, [ONE, TWO])
     assert asked.questions[-1][0] == {ONE, TWO}

@@ -110,7 +110,7 @@ def test_import_error_on_an_executor_ends_the_run(
 
     with pytest.raises(TaskError, match="ModuleNotFoundError: No module named 'x'"):
         raises(TaskRaised("g", "ModuleNotFoundError: No module named 'x'")).run("g", [task()])
-    for error in (TaskRaised("g", "LettersAway: not now"), SparkDied("g", "why")):
+    for error in (TaskRaised("g", "DeadLettersUnavailable: not now"), SparkDied("g", "why")):
         with pytest.raises(type(error)):
             raises(error).run("g", [task()])
 

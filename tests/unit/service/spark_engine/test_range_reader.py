@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from partition.records import Partition, Position
-from service.spark_engine.range_reader import RangeReader, RangesSilent, RangeUnreadable
+from service.spark_engine.range_reader import RangeReader, RangesUnreachable, RangeUnreadable
 from service.spark_engine.task import Task, TaskRange
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import Limit
@@ -206,7 +206,7 @@ def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
     world.take()
     world.now += 1
     with pytest.raises(
-        RangesSilent, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of u\[0\]"
+        RangesUnreachable, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of u\[0\]"
     ) as raised:
         world.take()
     assert raised.value.partitions == (A, B)
@@ -223,7 +223,7 @@ def test_a_range_that_was_silent_before_is_given_longer() -> None:
     world.begin(replace(ranged(0, 10), patience=4), of_b(0, 10))
     world.take()
     world.now += 30
-    with pytest.raises(RangesSilent, match=r"for 30 seconds of offsets 0 to 10 of u\[0\]$"):
+    with pytest.raises(RangesUnreachable, match=r"for 30 seconds of offsets 0 to 10 of u\[0\]$"):
         world.take()
     world.reader.close()
     world.begin(replace(ranged(0, 10), patience=4))
@@ -231,7 +231,7 @@ def test_a_range_that_was_silent_before_is_given_longer() -> None:
     world.now += 119
     world.take()
     world.now += 1
-    with pytest.raises(RangesSilent, match=r"for 120 seconds of offsets 0 to 10 of t\[0\]$"):
+    with pytest.raises(RangesUnreachable, match=r"for 120 seconds of offsets 0 to 10 of t\[0\]$"):
         world.take()
 
 
@@ -249,7 +249,7 @@ def test_a_range_that_goes_silent_half_way_is_given_up() -> None:
     world.now += 29
     world.take()
     world.now += 30
-    with pytest.raises(RangesSilent) as raised:
+    with pytest.raises(RangesUnreachable) as raised:
         world.take()
     assert raised.value.partitions == (A,)
 
@@ -278,7 +278,7 @@ def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() ->
     world.log.away = True
     world.take()
     world.now += 30
-    with pytest.raises(RangesSilent):
+    with pytest.raises(RangesUnreachable):
         world.take()
 
 

@@ -23,9 +23,9 @@ from service.spark_engine.task import (
     read_rows,
 )
 from service.spark_engine.task_runner import (
-    LateLetters,
-    LettersAway,
-    TableAway,
+    DeadLettersUnavailable,
+    LazyDeadLetters,
+    TableUnavailable,
     run_task,
     this_worker,
 )
@@ -152,7 +152,7 @@ def test_a_table_that_is_not_there_may_be_there_the_next_time(worker: Worker) ->
     worker.send(b"1")
     path = Path(worker.settings.references["names"])
     aside = path.rename(worker.folder / "aside")
-    with pytest.raises(TableAway, match="arrow"):
+    with pytest.raises(TableUnavailable, match="arrow"):
         worker.run(ranged(0, 1))
     aside.rename(path)
     assert worker.rows(ranged(0, 1)) == ["one"]
@@ -182,7 +182,7 @@ def test_task_is_retried_when_dead_letters_are_away(worker: Worker) -> None:
     worker.send(b"1", b"bad")
     worker.rows(ranged(0, 1))
     worker.letters.away = True
-    with pytest.raises(LettersAway, match="no broker"):
+    with pytest.raises(DeadLettersUnavailable, match="no broker"):
         worker.run(ranged(1, 2))
     worker.letters.away = False
     assert worker.rows(ranged(1, 2)) == []
@@ -203,7 +203,7 @@ class _Slow(MemoryDeadLetters):
 def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks() -> None:
     """Promise 3."""
     slow = _Slow()
-    letters = LateLetters(
+    letters = LazyDeadLetters(
         slow, SinkContext(pipeline="p", sink="s", kafka={}, storage=Storage(""), spark=None)
     )
     notice = RangeNotice("t", 0, 0, 1, 1, "", "", 0)

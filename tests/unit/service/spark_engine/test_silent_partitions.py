@@ -130,7 +130,7 @@ def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -
         world.send(*values("b", 3), partition=1)
         world.until(lambda: len(world.executors.names) == 1)
         world.silence(executors={TWO}, driver={TWO})
-        world.until(lambda: world.ends.is_silent(TWO))
+        world.until(lambda: world.ends.is_unreachable(TWO))
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)
         assert world.apart.rows == values("a", 3)
@@ -150,7 +150,7 @@ def test_silence_of_a_lost_partition_is_no_failure(
         (group,) = world.engine._attempts.groups
         (member,) = [each for each in group.members if each.line.partition == TWO]
         world.reader.assignment.halt(TWO, ReplayDiffers(TWO, 1, "these", "others"))
-        world.engine._attempts.fell_silent(member, "nothing was heard", time.monotonic())
+        world.engine._attempts.became_unreachable(member, "nothing was heard", time.monotonic())
         world.executors.gate.set()
         world.until(lambda: world.stored_at(ONE) == 3)
         world.turn()
@@ -215,17 +215,17 @@ def test_pauses_grow_up_to_a_limit_and_end_with_a_read() -> None:
     ends.poll(now, [ONE, TWO])
     pauses = []
     for _ in range(20):
-        pauses.append(ends.fell_silent(TWO, now))
+        pauses.append(ends.became_unreachable(TWO, now))
         assert ends.is_out(TWO, now + pauses[-1] - 0.001)
         now += pauses[-1]
         assert not ends.is_out(TWO, now)
     assert pauses[1] == 2 * pauses[0]
     assert pauses[-1] == pauses[-2] == 900.0
-    assert (ends.patience(ONE), ends.patience(TWO), ends.has_silent) == (1, 8, True)
+    assert (ends.patience(ONE), ends.patience(TWO), ends.has_unreachable) == (1, 8, True)
     ends.heard(TWO)
-    assert (ends.patience(TWO), ends.has_silent) == (1, False)
-    assert ends.fell_silent(TWO, now) == pauses[0]
+    assert (ends.patience(TWO), ends.has_unreachable) == (1, False)
+    assert ends.became_unreachable(TWO, now) == pauses[0]
     ends.remove([TWO])
-    assert (ends.patience(TWO), ends.has_silent) == (1, False)
-    ends.fell_silent(TWO, now)
-    assert not ends.has_silent, "it is not read here"
+    assert (ends.patience(TWO), ends.has_unreachable) == (1, False)
+    ends.became_unreachable(TWO, now)
+    assert not ends.has_unreachable, "it is not read here"

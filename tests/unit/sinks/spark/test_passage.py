@@ -14,7 +14,7 @@ from partition.memory.ports import MemoryFetcher
 from partition.records import Partition, Position
 from sinks.columns import fit, rows_of
 from sinks.errors import TaskRaised
-from sinks.spark.executors import SparkPassage, stage_apart
+from sinks.spark.executors import SparkPassage, stage_on_executors
 from sinks.spark.frames import fit_records
 from sinks.storage import Storage
 from tests.support.fake_spark import Driver, Frame
@@ -247,13 +247,13 @@ def test_what_an_executor_raised_is_told_in_one_line() -> None:
             raise RuntimeError(text)
 
     with pytest.raises(TaskRaised, match=r"'job' raised ValueError: not today$"):
-        stage_apart(Broken(NUMBERS.empty_table()), Apart(NUMBERS), 1, "job")
+        stage_on_executors(Broken(NUMBERS.empty_table()), Apart(NUMBERS), 1, "job")
 
 
 def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sinks.spark.executors._ROWS_AT_ONCE", 4)
     frame = Frame(pa.table({"number": range(10)}), parts=1)
-    staged = stage_apart(frame, Apart(NUMBERS), 7, "job")
+    staged = stage_on_executors(frame, Apart(NUMBERS), 7, "job")
     assert [each.num_rows for each in staged] == [4, 4, 2]
     assert [each.shares for each in staged] == [(), (), ()]
 

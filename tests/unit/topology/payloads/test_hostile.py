@@ -14,7 +14,7 @@ from headrace.testing import topology_test
 from sinks.columns import fit
 from topology.payloads.documents import Limits, json
 from topology.payloads.json_columns import json_columns
-from topology.record import KeptMessage, Record, Reject
+from topology.record import HeldMessage, Record, Reject
 from topology.schema import schema_of
 from topology.vectorised import call_columns, columns_of, columns_of_values
 
@@ -121,7 +121,7 @@ LIMITS = Limits(max_bytes=500, max_depth=6, max_number_digits=50)
 def outcomes(kind, values):
     """What each decoder makes of each value: the row as its column has it, or None."""
     schema = schema_of(kind)
-    messages = [KeptMessage(value, None, "in", 0, 0, (0, 0), None) for value in values]
+    messages = [HeldMessage(value, None, "in", 0, 0, (0, 0), None) for value in values]
     columns = [in_columns(kind, messages, schema, line_breaks) for line_breaks in (True, False)]
     found = []
     for place, value in enumerate(values):

@@ -47,7 +47,7 @@ class NotRunning(DevServerError):
     """The server is not running; open it first."""
 
 
-class PortTaken(DevServerError):
+class PortInUse(DevServerError):
     """A port that a server must use belongs to another process."""
 
 
@@ -128,7 +128,7 @@ class EmbeddedServer(ABC):
         """Start the server and return when it answers; do nothing if it runs already.
 
         Data and ports of an earlier run in the same directory are kept. A server left behind
-        there by a process that has died is stopped first. Raises StateDirInUse, PortTaken,
+        there by a process that has died is stopped first. Raises StateDirInUse, PortInUse,
         ServerFailed, JavaMissing, and a JarError where jars must be fetched.
         """
         if self.running:
@@ -252,7 +252,7 @@ class EmbeddedServer(ABC):
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._start_on(free_ports(self.port_count))
-            except PortTaken:
+            except PortInUse:
                 if attempt == _PORT_ATTEMPTS:
                     raise
             else:
@@ -262,7 +262,7 @@ class EmbeddedServer(ABC):
         deadline = time.monotonic() + _PORT_PATIENCE_SECONDS
         while not all(map(is_free, ports)):
             if time.monotonic() > deadline:
-                raise self._port_taken(ports)
+                raise self._port_in_use(ports)
             time.sleep(_POLL_SECONDS)
         self._ports = ports
         self._file("ports").write_text(" ".join(map(str, ports)) + "\n", encoding="ascii")
@@ -295,14 +295,14 @@ class EmbeddedServer(ABC):
             time.sleep(_POLL_SECONDS)
         tail = self._tail()
         if any(each in tail for each in _BIND_ERRORS):
-            raise self._port_taken(self._ports)
+            raise self._port_in_use(self._ports)
         status = self._process and self._process.returncode
         what = f"ended with status {status} while starting"
         raise ServerFailed(self.name, what, self.log_path, tail)
 
-    def _port_taken(self, ports: tuple[int, ...]) -> PortTaken:
+    def _port_in_use(self, ports: tuple[int, ...]) -> PortInUse:
         listed = ", ".join(map(str, ports))
-        return PortTaken(
+        return PortInUse(
             f"{self.name} needs port(s) {listed} on {HOST}, which are taken; see {self.log_path}"
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from sinks.kafka.client import CommitUnknown, TransactionFailed
 from sinks.kafka.messages import OutgoingMessage
-from sinks.kafka.producer_fence import ProducerFence
+from sinks.kafka.transactions_topic import ProducerFence
 from tests.support.kafka_transactions import (
     Broker,
     Shuffled,
