@@ -1,6 +1,6 @@
 """The catalogue of metrics: every metric is declared here and read from snapshots.
 
-Nothing is counted twice: the metric_values are the pipeline's own, turned into samples when
+Nothing is counted twice: the figures are the pipeline's own, turned into samples when
 Prometheus asks.
 """
 
@@ -65,7 +65,7 @@ def _per_partition(
 
 
 def _halted(snapshot: Snapshot) -> Samples:
-    """Also of partitions that could not even be opened, which have no other metric_values."""
+    """Also of partitions that could not even be opened, which have no other figures."""
     known = {part.partition for part in snapshot.partitions} | set(snapshot.halted)
     return [
         ((each.topic, str(each.number)), float(each in snapshot.halted)) for each in sorted(known)
@@ -326,7 +326,7 @@ CATALOGUE: tuple[Metric, ...] = (
            "Times that a partition was refused to this replica because it has a later owner.", (),
            _total(lambda s: s.moves.fenced)),
     Metric("headrace_service_snapshot_age_seconds", "gauge",
-           "How old these metric_values are; it grows while something holds the loop.", (),
+           "How old these figures are; it grows while something holds the loop.", (),
            _total(lambda s: max(0.0, time.monotonic() - s.taken_at))),
 )  # fmt: skip
 

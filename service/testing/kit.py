@@ -220,7 +220,7 @@ class TopologyTest:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metric_values that `/metrics` would show now, by name and labels as it writes them.
+        """The figures that `/metrics` would show now, by name and labels as it writes them.
 
         So `headrace_service_written_records_total`, or
         `headrace_topology_failed_tuples_total{step="parse"}`.

@@ -174,7 +174,7 @@ class Replicas:
         return "at least once" if self.output == "lines" else "exactly once"
 
     def judged(self, ends: Ends, *said: str) -> Outcome:
-        """Judge what was written of all records below `ends`; `said` are failure_log besides."""
+        """Judge what was written of all records below `ends`; `said` are complaints besides."""
         letters = Counter(
             ((each["topic"], int(each["partition"])), int(each["offset"]))
             for each in self.trial.letters()

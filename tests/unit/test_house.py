@@ -23,20 +23,20 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 196,
-    "lines": 47_720,
+    "files": 195,
+    "lines": 46_070,
     "files under 60 lines": 7,
     "files over 600 lines": 0,
-    "lines over 100 characters": 1,
+    "lines over 100 characters": 0,
     "entries of service": 16,
     "class names twice": 0,
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 77,
-    "methods of one statement": 453,
+    "pass-through methods": 70,
+    "methods of one statement": 438,
     "import cycles": 0,
-    "lines of tests": 82_300,
+    "lines of tests": 82_180,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

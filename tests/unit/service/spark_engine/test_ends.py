@@ -76,10 +76,10 @@ def test_a_topic_that_is_gone_is_told_of_its_silent_partition(
     for number in range(7):
         ends.poll(float(number), [ONE])
         asked.answer({})
-    assert ends.trouble(6.0, ONE, 3) is None
+    assert ends.error_of(6.0, ONE, 3) is None
     asked.topic_answer.set_exception(TopicMissing("t"))
-    assert isinstance(ends.trouble(6.0, ONE, 3), TopicMissing)
-    assert ends.trouble(6.0, ONE, 3) is None
+    assert isinstance(ends.error_of(6.0, ONE, 3), TopicMissing)
+    assert ends.error_of(6.0, ONE, 3) is None
     assert asked.topics == ["t"]
 
 
@@ -95,12 +95,12 @@ def test_topic_deleted_while_silent_is_reported(asked: Asked, first: Topic | Exc
             asked.topic_answer.set_exception(first)
         else:
             asked.topic_answer.set_result(first)
-        assert ends.trouble(8.0, ONE, 0) is None
+        assert ends.error_of(8.0, ONE, 0) is None
         asked.topic_answer = Future()
         asked.answer({})
         ends.poll(14.0, [ONE])
         asked.topic_answer.set_exception(TopicMissing("t"))
-        assert isinstance(ends.trouble(14.0, ONE, 0), TopicMissing)
+        assert isinstance(ends.error_of(14.0, ONE, 0), TopicMissing)
     assert [each["event"] for each in logs] == ["end_not_known"]
 
 
@@ -184,13 +184,13 @@ def test_a_log_that_ends_too_early_for_a_while_is_trouble(
     ends.poll(0.0, [ONE])
     asked.answer({ONE: 5})
     ends.poll(1.0, [ONE])
-    assert ends.trouble(1.0, ONE, 5) is None
-    assert ends.trouble(1.0, ONE, 8) is None
-    assert ends.trouble(5.9, ONE, 8) is None
-    trouble = ends.trouble(6.1, ONE, 8)
+    assert ends.error_of(1.0, ONE, 5) is None
+    assert ends.error_of(1.0, ONE, 8) is None
+    assert ends.error_of(5.9, ONE, 8) is None
+    trouble = ends.error_of(6.1, ONE, 8)
     assert isinstance(trouble, OffsetOutOfRange)
     assert (trouble.offset, trouble.reason) == (8, "its log ends at 5")
-    assert ends.trouble(6.2, ONE, 8) is None  # told once
+    assert ends.error_of(6.2, ONE, 8) is None  # told once
 
 
 @pytest.mark.parametrize("mirrors", [False, True])
