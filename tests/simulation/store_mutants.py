@@ -218,7 +218,7 @@ def not_owned_and_not_paused(original, flow, held):
         original(flow, held)
 
 
-@wraps(Assignment, "_tell")
+@wraps(Assignment, "_notify")
 def session_end_not_told(original, assignment, held):
     """Who hears of its partitions does not hear that one is not its any more."""
     if held.is_owned:
