@@ -197,7 +197,7 @@ class Throttle:
         self._rate = records_per_second
         self.most_per_second = max(1.0, records_per_second)
         self._most = 1.0 + records_per_second * saved_seconds
-        self._group = max(1.0, records_per_second * _GROUP_SECONDS)
+        self._group = min(self._most, max(1.0, records_per_second * _GROUP_SECONDS))
         self._tokens = self._most
         self._filled_at: float | None = None
 

@@ -198,11 +198,11 @@ class PartitionManager(Generic[D]):
         """Whether only retries may be emitted before something is resolved or stored."""
         return not self.accepts_more and not self.may_emit
 
-    def has_enough(self, count: int) -> bool:
-        """Whether `count` records wait, or as many bytes as the limit allows are kept."""
+    def has_enough(self, count: int, part: int = 1) -> bool:
+        """Whether `count` records wait, or a `part`-th of the bytes in flight allowed are kept."""
         waiting = self.ledger.waiting
         return waiting >= count or (
-            waiting > 0 and self._num_bytes >= self._limits.max_pending_bytes
+            waiting > 0 and self._num_bytes * part >= self._limits.max_pending_bytes
         )
 
     @property

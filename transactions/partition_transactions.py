@@ -447,11 +447,13 @@ class PartitionTransactions:
 
         Raises ValueError when more were processed of a transaction than emitted.
         """
-        left = 0 if self._differs is not None else len(offsets)
+        left = len(offsets)
         for each in self._open:
             if not left:
                 break
             of_it = (offsets >= each.range.first) & (offsets < each.range.end)
+            if self._differs is not None:  # only a group that was closed before goes on
+                of_it &= np.isin(offsets, list(each.awaited))
             count = int(np.count_nonzero(of_it))
             if not count:
                 continue

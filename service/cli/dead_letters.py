@@ -392,6 +392,7 @@ def _opened(target: str, config: Path | None) -> Iterator[OpenTopic]:
     from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 
     topology = load_topology(target)
+    topology.validate()
     settings = configured(config)
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):

@@ -255,14 +255,21 @@ class GroupBuffer(SinkBuffer, Generic[W]):
         super().__init__(step, writer, observers)
         self._groups = 0
         self._works: dict[int, W] = {}
+        self._committing: W | None = None
 
     def commit(self, work: W) -> None:
+        """Commit a group. Raises RuntimeError before the one under way has ended."""
+        if self._committing is not None:
+            raise RuntimeError(f"sink '{self.name}' commits group {self._committing.number}")
         if work.staged is not None and not work.is_done:
+            self._committing = work
             self.writer.commit(work.staged)
 
     def committed(self, done: BatchCommitted) -> W:
         """Return the group whose commit has ended. Raises its error, unless that is SinkFenced."""
-        work = next(each for each in self._works.values() if each.staged is done.staged)
+        work, self._committing = self._committing, None
+        if work is None:
+            raise RuntimeError(f"sink '{self.name}' ended a commit that it was not given")
         if done.error is None:
             del self._works[work.number]
             work.is_done = True

@@ -26,6 +26,7 @@ from partition.records import (
 from service.spark_engine.task import Task, TaskRange, TaskSettings
 from transactions.transaction import Lengths, RangeDigest, RangeRead, Unplanned
 
+_PART = 8  # of the bytes in flight: the next range needs room to be emitted
 _MOST_RECORDS = 20_000  # kept behind a range's end; a client that is paused fetches them again
 _TURN_SECONDS = 0.002  # the owner hears of others so soon when there is nothing to read
 _SILENT_SECONDS = 30.0  # longest silence of a range, or of its log's next record: a new leader
@@ -230,7 +231,7 @@ class RangeReader:
             return False
         held = {m.partition for m in self._managers if m.partition in shut and m.ledger.waiting}
         for manager in self._managers:
-            is_sated = manager.delivery.is_emitted and manager.has_enough(_MOST_RECORDS)
+            is_sated = manager.delivery.is_emitted and manager.has_enough(_MOST_RECORDS, _PART)
             self._pause(manager.partition, is_to_pause=is_sated or manager.partition in held)
         fetched = self._client.fetch(self._settings.fetch_records, timeout_seconds)
         managers = {manager.partition: manager for manager in self._managers}

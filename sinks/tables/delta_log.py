@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
+from itertools import repeat
 from typing import Any
 from urllib.parse import unquote
 
@@ -273,13 +274,18 @@ class DeltaLog(TableLog):
         return self._entries.adding(base + 1, state.version, paths)
 
     def files(self, state: TableState) -> list[StoredFile]:
+        added: Any = pa.table(state.native.get_add_actions())
+        # As text, since Python has not every time that Arrow has; the bounds stay where they are.
+        partition = added["partition"].combine_chunks().flatten() if state.partition_by else []
+        values = zip(*(each.cast(pa.string()).to_pylist() for each in partition), strict=True)
         return [
-            StoredFile(
-                f"{self._uri}/{unquote(add['path'])}",
-                add["size_bytes"],
-                tuple((add.get("partition") or {}).values()),
+            StoredFile(f"{self._uri}/{unquote(path)}", size, each)
+            for path, size, each in zip(
+                added["path"].to_pylist(),
+                added["size_bytes"].to_pylist(),
+                values if partition else repeat((), added.num_rows),
+                strict=True,
             )
-            for add in pa.table(state.native.get_add_actions()).to_pylist()
         ]
 
     def compact(self, state: TableState, target_bytes: int) -> Compaction:

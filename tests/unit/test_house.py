@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 195,
-    "lines": 46_070,
+    "lines": 46_095,
     "files under 60 lines": 7,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 70,
     "methods of one statement": 438,
     "import cycles": 0,
-    "lines of tests": 82_180,
+    "lines of tests": 82_260,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -126,7 +126,11 @@ class Threads:
             name = f"{self._name}-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._threads.append(thread)  # first, for `is_current`
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the process may have no more; `close` waits for the others
+                self._threads.pop()
+                raise
 
     @property
     def is_current(self) -> bool:

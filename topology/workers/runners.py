@@ -224,13 +224,20 @@ class _PoolRunner(Runner):
         if timeout is not None and now >= self._look_at:
             with self.lock:
                 running = [(job.started, job, job.call) for job in self._jobs if job.call]
-                for started, job, call in running:
-                    if now - started >= timeout:
-                        self._abandon(job, call, timeout)
-                self._start_ready()
+            overdue = [(job, call) for started, job, call in running if now - started >= timeout]
+            if overdue:
+                self._expire(overdue, timeout)
             in_time = [started for started, _, _ in running if now - started < timeout]
             self._look_at = min(in_time, default=now) + timeout
         self._watch(now)
+
+    def _expire(self, overdue: list[tuple[_Job, Call]], timeout: float) -> None:
+        """Abandon the calls that have not ended since."""
+        with self.lock:
+            for job, call in overdue:
+                if job in self._jobs and job.call is call:
+                    self._abandon(job, call, timeout)
+            self._start_ready()
 
     def _watch(self, now: float) -> None:
         """Note since when no job is left; log it once after a second."""
@@ -413,6 +420,10 @@ class AsyncRunner(_PoolRunner):
 
     def _start(self, jobs: list[_Job]) -> None:
         self._loop.call(self._start_tasks, jobs)
+
+    def _expire(self, overdue: list[tuple[_Job, Call]], timeout: float) -> None:
+        # Behind those that have ended: a call that blocks the loop delays all others.
+        self._loop.call(super()._expire, overdue, timeout)
 
     def _cancel(self, job: _Job) -> None:
         self._loop.call(self._cancel_task, job)

@@ -18,6 +18,11 @@ def test_a_rate_below_one_a_second_lets_one_pass_now_and_then():
     assert throttle.allows(3.9) == 1
 
 
+def test_a_rate_of_which_little_is_saved_lets_that_pass():
+    throttle = Throttle(1000, saved_seconds=0.004)
+    assert throttle.allows(0.0) == 5
+
+
 def test_a_clock_that_goes_back_gives_nothing():
     throttle = Throttle(100)
     throttle.take(throttle.allows(10.0))

@@ -10,10 +10,17 @@ import pyarrow as pa
 import pytest
 
 from headrace.sinks import MemorySink
-from service.pipeline.sink_buffer import BatchBuffer, Rows, estimated_bytes
+from service.pipeline.sink_buffer import (
+    BatchBuffer,
+    GroupBuffer,
+    GroupWork,
+    Rows,
+    TransactionBuffer,
+    estimated_bytes,
+)
 from sinks.writer import Done, SinkWriter
 from tests.support.patience import seconds, until
-from topology.sink import Batch, Committed, Fence, Piece
+from topology.sink import Batch, Committed, Fence, Piece, Staged
 from topology.steps import BatchPolicy, SinkStep
 
 NO_TREES: Any = None
@@ -27,6 +34,7 @@ class NoWriter:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.commits: list[Staged] = []
         self.fenced: Future[list[Committed]] = Future()
 
     def start(self) -> None:
@@ -38,6 +46,9 @@ class NoWriter:
 
     def write(self, batch: Batch) -> None:
         self.batches.append(batch)
+
+    def commit(self, staged: Staged) -> None:
+        self.commits.append(staged)
 
 
 def buffer_of(policy: BatchPolicy = LARGE) -> tuple[BatchBuffer, NoWriter]:
@@ -116,6 +127,17 @@ def test_estimated_bytes_of_equal_rows_are_exact(length: int) -> None:
 
 class Small(MemorySink[Any]):
     batch_rows = 2
+
+
+def test_group_is_not_committed_before_the_one_before_has_ended() -> None:
+    """Promise 14: what follows a commit that fails must not be committed before it."""
+    writer: Any = NoWriter()
+    buffer: GroupBuffer[Any] = TransactionBuffer(SinkStep("rows", MemorySink(), LARGE), writer)
+    first, second = (GroupWork(staged=Staged((), 1)) for _ in range(2))
+    buffer.commit(first)
+    with pytest.raises(RuntimeError, match="commits group"):
+        buffer.commit(second)
+    assert writer.commits == [first.staged]
 
 
 def test_stand_in_gets_the_batches_of_its_sink():

@@ -305,6 +305,20 @@ def test_replay_of_other_records_is_an_error_and_never_ready(offsets, count):
     assert len(line.to_store().open) == 2
 
 
+def test_grouped_transaction_is_committed_though_the_next_replay_differs():
+    """Its dead letter is durable only after that was found."""
+    line = replay(100, 101, 104)
+    store(line)
+    line.on_emitted(3)
+    process(line, 100, 101, 104)
+    line.grouped_to = 5
+    assert line.awaits(101)
+    offer(line, 110, 113)
+    assert line.replay_error(log_moved=False).txid == 6
+    line.processed(array(101), np.array([DEAD_LETTERED], np.uint8))
+    line.take(5)
+
+
 def test_replay_written_by_a_later_leader_is_an_error():
     """Storm 14. Simulated seed 3057: the log was cut off before it, and written anew."""
     opened = (OpenTransaction(5, 2, covers(100, 101, 104, leader_epoch=7)),)

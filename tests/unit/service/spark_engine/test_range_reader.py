@@ -138,6 +138,7 @@ def test_held_partition_resumes_where_it_stopped() -> None:
     world.reader.hold_back(frozenset({"t"}))
     before = list(world.got.get(A, []))
     for _ in range(30):
+        world.now += 10  # nothing of it is asked for
         world.take()
     assert world.got.get(A, []) == before
     assert world.got[B] == list(range(60))

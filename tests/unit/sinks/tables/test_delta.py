@@ -1,5 +1,6 @@
 """Delta tables: what must hold whatever others do to them, and whatever is lost."""
 
+import datetime as dt
 import fcntl
 import json
 import os
@@ -445,6 +446,15 @@ def test_a_table_whose_readers_want_changes_is_refused_for_rows_by_key(table: Ta
     ):
         keyed(table)
     write(table.sink(pa.schema(list(KEYED)[:3]), exactly_once=False), [row(2)])
+
+
+def test_files_are_listed_whatever_times_others_have_written(table: Table) -> None:
+    """Python has no date behind the year 9999."""
+    sink = table.sink(pa.schema({"day": pa.date32()}), exactly_once=False)
+    write(sink, [{"day": dt.date(2026, 11, 27)}])
+    theirs = pa.table({"day": pa.array([3_000_000], pa.int32()).cast(pa.date32())})
+    deltalake.write_deltalake(table.path, theirs, mode="append")
+    assert len(table.sink(pa.schema({"day": pa.date32()}), exactly_once=False).data_files()) == 2
 
 
 def test_small_files_are_joined_beside_a_running_writer(table: Table) -> None:

@@ -166,6 +166,21 @@ def test_an_async_call_that_will_not_be_cancelled_is_replaced():
         assert bench.take(1)[0].value == "quick"
 
 
+def test_an_async_call_that_blocks_its_loop_and_ends_is_not_late():
+    gate = Gate()
+
+    async def blocking(value):
+        return gate.process(value)
+
+    with Bench([FunctionBolt(blocking)], Kind.ASYNC, 30.0) as bench:
+        bench.submit("slow")
+        gate.await_calls(1)
+        bench.pass_seconds(30.0)
+        gate.opened.set()
+        assert bench.take(1)[0].value == "slow"
+        assert bench.figures().timeouts == 0
+
+
 def test_an_async_bolt_that_blocks_its_loop_is_told_at_the_close():
     gate = Gate()
 
