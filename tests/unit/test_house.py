@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 70,
     "methods of one statement": 438,
     "import cycles": 0,
-    "lines of tests": 82_260,
+    "lines of tests": 82_275,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -114,3 +114,16 @@ def test_of_rows_that_only_delete_no_more_than_the_key_matters() -> None:
     wrong = dict.fromkeys(range(3), "wrong")
     assert set(keyed.of_those_that_stay(table, wrong)) == {1, 2}
     assert KeyedRows("t", keyed.stored, ["id"], None).of_those_that_stay(table, wrong) == wrong
+
+
+@pytest.mark.parametrize(("deleted", "expected"), [(None, {0, 1}), ("gone", {0})])
+def test_null_of_a_column_that_the_table_has_not_null_is_refused(
+    deleted: str | None, expected: set[int]
+) -> None:
+    schema = pa.schema([("number", pa.int64()), ("value", pa.int64()), ("gone", pa.bool_())])
+    rows = [{"number": number, "value": None, "gone": number > 0} for number in range(2)]
+    keyed = KeyedRows("orders", schema, "number", deleted)
+    found = keyed.fit([rows], ["value"])
+    assert set(found.rejected) == expected
+    assert "column 'value': found None; allowed is int64, not null" in found.rejected[0]
+    assert not keyed.fit([rows]).rejected
