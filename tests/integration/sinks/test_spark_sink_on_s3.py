@@ -52,13 +52,18 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def opened(driver: SparkDriver, seaweed: EmbeddedSeaweed, request: Any) -> Iterator[Open]:
-    """`opened(sink)` opens it in a folder of the test's own."""
+def storage(seaweed: EmbeddedSeaweed, request: Any) -> Storage:
+    """A folder of the test's own."""
+    return seaweed.storage(request.node.name.replace("[", "-").replace("]", ""))
+
+
+@pytest.fixture
+def opened(driver: SparkDriver, storage: Storage) -> Iterator[Open]:
+    """`opened(sink)` opens it in the test's storage."""
     sinks: list[Sink[Any]] = []
-    mine = seaweed.storage(request.node.name.replace("[", "-").replace("]", ""))
 
     def opened(sink: Sink[Any], *, exactly_once: bool = False) -> Any:
-        sink.open(SinkContext("p", "s", {}, mine, driver, exactly_once=exactly_once))
+        sink.open(SinkContext("p", "s", {}, storage, driver, exactly_once=exactly_once))
         sinks.append(sink)
         return sink
 
@@ -85,20 +90,17 @@ def numbers(sink: SparkSink[Any], storage: Storage) -> list[int]:
     return sorted(pq.read_table(root, filesystem=files)["number"].to_pylist())
 
 
-def storage_of(sink: SparkSink[Any]) -> Storage:
-    assert sink._context is not None
-    return sink._context.storage
-
-
 @pytest.mark.parametrize("source", ["parquet", "delta"])
-def test_rows_are_written_at_least_once(opened: Open, source: str) -> None:
+def test_rows_are_written_at_least_once(opened: Open, storage: Storage, source: str) -> None:
     sink = opened(by_spark(source))
     for sequence in (1, 2):
         sink.write(Batch(sequence, [rows(sequence, 10 * sequence)], 2))
-    assert numbers(sink, storage_of(sink)) == [1, 2, 10, 20]
+    assert numbers(sink, storage) == [1, 2, 10, 20]
 
 
-def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(opened: Open) -> None:
+def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(
+    opened: Open, storage: Storage
+) -> None:
     """Promise 9."""
     sink = opened(by_spark(), exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -111,10 +113,12 @@ def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(opened: Open) -> 
     staged = successor.stage(group(2, 3, epoch=2))
     successor.commit(staged)
     successor.commit(staged)
-    assert numbers(sink, storage_of(sink)) == [1, 2, 3]
+    assert numbers(sink, storage) == [1, 2, 3]
 
 
-def test_two_libraries_that_race_for_versions_lose_no_commit(opened: Open) -> None:
+def test_two_libraries_that_race_for_versions_lose_no_commit(
+    opened: Open, storage: Storage
+) -> None:
     """Promise 14: with Delta's own log store for S3 both win, and one commit is gone."""
     ours = opened(by_spark(), exactly_once=True)
     theirs = opened(DeltaSink[Any]("orders", schema=SCHEMA), exactly_once=True)
@@ -130,14 +134,14 @@ def test_two_libraries_that_race_for_versions_lose_no_commit(opened: Open) -> No
     for txid in range(1, 5):
         ours.commit(ours.stage(group(txid, txid)))
     rival.join()
-    assert numbers(ours, storage_of(ours)) == [*range(1, 5), *range(1001, 1041)]
+    assert numbers(ours, storage) == [*range(1, 5), *range(1001, 1041)]
     assert ours.committed([LINE, OTHERS_LINE]) == [
         Committed(LINE, 1, 4),
         Committed(OTHERS_LINE, 1, 40),
     ]
 
 
-def test_of_two_writers_of_one_entry_the_second_is_refused(opened: Open) -> None:
+def test_of_two_writers_of_one_entry_the_second_is_refused(opened: Open, storage: Storage) -> None:
     """Promise 14: the race, without chance."""
     sink = opened(by_spark())
     sink.write(Batch(1, [rows(1)], 1))
@@ -152,7 +156,7 @@ def test_of_two_writers_of_one_entry_the_second_is_refused(opened: Open) -> None
 
     with pytest.raises(Exception, match="FileAlreadyExistsException"):
         sink._run(put_twice, "put")
-    files, root = storage_of(sink).filesystem(entry)
+    files, root = storage.filesystem(entry)
     assert files.open_input_stream(root).read() == b"mine\n"
 
 
