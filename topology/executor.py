@@ -5,11 +5,12 @@ boundary is a sink, or a bolt whose calls end later. The executor knows no parti
 sink; the pipeline gives every delivery its edges. The owner thread calls it.
 """
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from functools import partial
 from itertools import chain, count
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -38,7 +39,6 @@ from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.values import columns_of_rows
 from topology.vectorised import call_columns, columns_of, columns_of_values
-from topology.workers.lifecycle import Threads, settle
 
 # Results of three functions for 2,000 records are megabytes, and have left a core's own caches
 # before the next function reads them, or they are freed. Those of a few hundred records stay there.
@@ -383,6 +383,7 @@ _LEAST_RECORDS = 500  # fewer are done sooner than handed over
 
 
 class _Begun(NamedTuple):
+    source: Source
     messages: Sequence[Message]  # kept here, so that its id stays its own
     outcome: "Future[Outcome]"
 
@@ -398,7 +399,8 @@ class Prefetcher:
     ) -> None:
         self._run = run
         self._sources = frozenset(source for source in sources if source.is_concurrent)
-        self._threads = Threads("prefetch")
+        self._tasks: queue.SimpleQueue[_Begun | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._begun: dict[int, _Begun] = {}
         self._forgotten: list[Future[Outcome]] = []  # those that still run
 
@@ -406,6 +408,12 @@ class Prefetcher:
     def is_used(self) -> bool:
         """Whether a concurrent bolt reads a source."""
         return bool(self._sources)
+
+    def open(self) -> None:
+        for number in range(THREADS if self.is_used else 0):
+            thread = threading.Thread(target=self._work, name=f"prefetch-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def prefetch(self, upcoming: Sequence[tuple[Source, Sequence[Message]]]) -> None:
         """Begin these chunks, and forget all others. A single one would only be waited for."""
@@ -416,10 +424,8 @@ class Prefetcher:
             if key in self._begun:
                 kept[key] = self._begun.pop(key)
             elif is_long and len(upcoming) > 1:
-                outcome: Future[Outcome] = Future()
-                kept[key] = _Begun(messages, outcome)
-                run = partial(self._run, source, messages)
-                self._threads.submit(partial(settle, outcome, run), THREADS)
+                kept[key] = _Begun(source, messages, Future())
+                self._tasks.put(kept[key])
         self._forget()
         self._begun = kept
 
@@ -439,6 +445,20 @@ class Prefetcher:
         wait(self._forgotten)
 
     def close(self, timeout_seconds: float) -> bool:
-        """End the threads; return False if one did not end in time."""
+        """End the threads, which are daemons; False if one did not end in time."""
         self._forget()
-        return not self._threads.close(time.monotonic() + timeout_seconds)
+        for _ in self._threads:
+            self._tasks.put(None)
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _work(self) -> None:
+        while (begun := self._tasks.get()) is not None:
+            if begun.outcome.set_running_or_notify_cancel():
+                try:
+                    begun.outcome.set_result(self._run(begun.source, begun.messages))
+                except BaseException as error:  # noqa: BLE001 - `take` raises it
+                    begun.outcome.set_exception(error)
+            del begun

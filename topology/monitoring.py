@@ -42,11 +42,14 @@ class Histogram:
             self._counts[bisect_left(BOUNDS, seconds / count)] += count
             self._seconds += seconds
 
-    def add_each(self, seconds: list[float]) -> None:
+    def add_each(self, seconds: list[float], others: int = 0) -> None:
+        """Count durations, and `others` that were not measured and are distributed alike."""
         indices = np.searchsorted(_BOUNDS, np.array(seconds), side="left")
         counts = np.bincount(indices, minlength=len(self._counts))
-        self._counts = [old + new for old, new in zip(self._counts, counts.tolist(), strict=True)]
-        self._seconds += sum(seconds)
+        more = 1 + others / len(seconds)
+        spread = np.diff(np.rint(np.cumsum(counts) * more), prepend=0).astype(int)
+        self._counts = [old + new for old, new in zip(self._counts, spread.tolist(), strict=True)]
+        self._seconds += sum(seconds) * more
 
     def distribution(self) -> Distribution:
         return Distribution(tuple(self._counts), self._seconds)

@@ -71,6 +71,7 @@ class Pipeline:
         except BaseException:
             self.runners.close()
             raise
+        self.router.executor.prefetcher.open()
         for outlet in self.outlets:
             outlet.writer.start()
         self.router.start(self.context.clock())

@@ -357,7 +357,6 @@ def test_a_bolt_that_is_closed_leaves_no_thread_and_a_given_client_as_it_was():
     before, http = set(threading.enumerate()), world.client._rest_client
     bolt = avro(registry=world.registry())
     bolt.open()
-    bolt._fetching.fetch("a schema", lambda: None)
     (thread,) = set(threading.enumerate()) - before
     bolt.close()
     bolt.close()

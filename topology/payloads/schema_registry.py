@@ -7,10 +7,11 @@ stops is made once on that thread, which fills the caches, and then again by the
 Only this module imports confluent_kafka for payloads, and only when a bolt is opened.
 """
 
+import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, wait
-from functools import partial
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -24,7 +25,6 @@ from topology.errors import BoltError, InvalidTopology, missing_extra
 from topology.masking import mask, secrets_in
 from topology.payloads.documents import DEFAULT, Limits, decoded, value_of
 from topology.record import Record, Reject, Retry, headers_of
-from topology.workers.lifecycle import Threads, settle
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -179,6 +179,9 @@ class Patience:
         self._left -= seconds
 
 
+_Job: TypeAlias = "tuple[Future[object], Callable[[], object]]"
+
+
 class Fetching:
     """Calls what asks the registry, once per key at a time, on the thread `name`.
 
@@ -192,18 +195,28 @@ class Fetching:
         self._patience = Patience(BURST_SECONDS, SHARE)
         self._fetches: dict[Hashable, Future[object]] = {}
         self._verdicts: dict[Hashable, tuple[float, BaseException]] = {}
-        self._thread = Threads(name)
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Start the thread. It is a daemon: a registry that hangs delays no exit."""
+        self._fetches.clear()
+        self._queue = SimpleQueue()  # an earlier thread may still be about to end with its own
+        self._thread = threading.Thread(
+            target=_work, args=(self._queue,), name=self._name, daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         """Have the thread end after its current call. May be called twice."""
-        self._fetches.clear()
-        self._thread.close(time.monotonic())
-        self._thread = Threads(self._name)  # an earlier one may still be about to end
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread = None
 
     @property
     def is_here(self) -> bool:
         """Whether the caller is the fetching thread."""
-        return self._thread.is_current
+        return threading.current_thread() is self._thread
 
     def fetch(self, key: Hashable, run: Callable[[], object]) -> None:
         """Have `run` called on the thread, and return when it has returned.
@@ -238,8 +251,17 @@ class Fetching:
             if not done:
                 raise Retry(f"{MOST} schemas are being fetched")
         fetch = self._fetches[key] = Future()
-        self._thread.submit(partial(settle, fetch, run))
+        self._queue.put((fetch, run))
         return fetch
+
+
+def _work(queue: "SimpleQueue[_Job | None]") -> None:
+    while (job := queue.get()) is not None:
+        fetch, run = job
+        try:
+            fetch.set_result(run())
+        except Exception as error:  # noqa: BLE001  # passed on to who waits
+            fetch.set_exception(error)
 
 
 class RegistryBolt(Bolt[Record, T]):
@@ -284,6 +306,7 @@ class RegistryBolt(Bolt[Record, T]):
         except ModuleNotFoundError as error:
             raise _not_installed(error) from error
         if self._client is not None and not self.blocking:
+            self._fetching.open()
             self._gate.opens_to = lambda: self._fetching.is_here
 
     def process(self, record: Record, /) -> T:

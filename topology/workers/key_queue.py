@@ -5,6 +5,7 @@ The queues are pure and not thread-safe.
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from types import CoroutineType, GeneratorType, NoneType
@@ -92,10 +93,19 @@ class Answers:
         self._announced = False
 
     def add(self, call: Call) -> None:
-        self._ended.append(call)
-        if not self._announced:
-            self._announced = True
+        if self.add_quietly(call):
             self._announce(self)
+
+    def add_quietly(self, call: Call) -> bool:
+        """Add a call; return whether `announce` must follow."""
+        self._ended.append(call)
+        if self._announced:
+            return False
+        self._announced = True
+        return True
+
+    def announce(self) -> None:
+        self._announce(self)
 
     def take(self) -> list[Call]:
         self._announced = False  # first, so that a call added from now on is announced again
@@ -173,7 +183,10 @@ class CallQueue:
 
     def take(self) -> Call | None:
         """Remove and return the next call to start, if any."""
-        return self.ready.popleft() if self.ready else None
+        try:  # without an order another thread may suspend a partition meanwhile
+            return self.ready.popleft()
+        except IndexError:
+            return None
 
     def end(self, call: Call) -> None:
         """Note that a call has ended; its `error` is set if it failed."""
@@ -191,8 +204,10 @@ class CallQueue:
         self.ready.extend(self.suspended.pop(partition, ()))
 
     def _take_ready(self) -> list[Call]:
-        found = list(self.ready)
-        self.ready.clear()
+        found = []
+        while self.ready:
+            with suppress(IndexError):  # the thread that takes may be faster
+                found.append(self.ready.popleft())
         return found
 
     def release(self, record_ids: Iterable[int]) -> None:

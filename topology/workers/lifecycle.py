@@ -1,4 +1,4 @@
-"""The event loop and the threads of bolts, and the lifecycle of bolts and hooks."""
+"""The event loop of async bolts, and the lifecycle of bolts and hooks."""
 
 import asyncio
 import contextlib
@@ -7,10 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from contextlib import ExitStack
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -26,7 +24,6 @@ except ImportError:  # there is none for Windows
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
 _DESCRIPTORS = 16  # that a loop takes, and some
 
 
@@ -106,58 +103,6 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-
-
-class Threads:
-    """Daemon threads that make calls in the order in which they are submitted.
-
-    A stuck call in a ThreadPoolExecutor would delay the interpreter's exit.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-
-    def submit(self, call: Callable[[], object], size: int = 1) -> None:
-        """Have a function, which must not raise, called by one of at least `size` threads."""
-        self._calls.put(call)
-        while len(self._threads) < size:
-            name = f"{self._name}-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._threads.append(thread)  # first, for `is_current`
-            try:
-                thread.start()
-            except RuntimeError:  # the process may have no more; `close` waits for the others
-                self._threads.pop()
-                raise
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the calling thread is one of them."""
-        return threading.current_thread() in self._threads
-
-    def close(self, deadline: float) -> int:
-        """End the threads; return how many still run at this monotonic time."""
-        for _ in self._threads:
-            self._calls.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return sum(thread.is_alive() for thread in self._threads)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-            del call  # and what it holds
-
-
-def settle(future: "Future[T]", function: Callable[[], T]) -> None:
-    """Call a function for a future, unless that is cancelled."""
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - raised by the future
-            future.set_exception(error)
 
 
 class Lifecycle:

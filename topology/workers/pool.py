@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any, cast
 
@@ -54,17 +53,13 @@ class WorkerPool:
         self.loop = EventLoop()
         """Of the async bolts."""
         self._steps = {step.name: step for step in steps}
-        self._answers = {step.name: Answers(step, self._announcing(step)) for step in steps}
+        self._answers = {step.name: Answers(step, put) for step in steps}
         self._runners = {
             step.name: [self._runner(step, cast("Bolt[Any, Any]", bolt)) for bolt in step.bolts]
             for step in steps
         }
         self._all = [runner for runners in self._runners.values() for runner in runners]
         self._times = CallTimes(Histogram)
-
-    def _announcing(self, step: BoltStep) -> Callable[[Answers], object]:
-        # Through the loop, so that calls which end in one turn of it are announced together.
-        return partial(self.loop.call, self._put) if step.kind is Kind.ASYNC else self._put
 
     def _runner(self, step: BoltStep, bolt: Bolt[Any, Any]) -> Runner:
         own = step.timeout_seconds

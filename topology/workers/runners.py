@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import math
+import queue
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -29,10 +30,11 @@ from topology.workers.key_queue import (
     finish,
     process_of,
 )
-from topology.workers.lifecycle import EventLoop, Threads
+from topology.workers.lifecycle import EventLoop
 
 log = structlog.get_logger()
 
+_TIMED = 16  # jobs whose calls are timed: timing costs a fiftieth of a call
 _STUCK_SECONDS = 1.0
 
 
@@ -85,11 +87,12 @@ class Runner(ABC):
         self._bolt = task.bolt
         self._answers = task.answers
         self._step = task.step.name
-        self._process = process_of(self._step, task.bolt)
         self._put = task.put
         self._clock = task.clock
         self._is_closing = False
         self._took: list[float] = []  # seconds of ended calls, until they are counted
+        self._untimed = 0  # ended calls that were not timed; it only grows
+        self._untimed_counted = 0
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[CallQueue]:
@@ -121,11 +124,14 @@ class Runner(ABC):
         return RunnerStatistics(waiting=self.queue.num_waiting, held=len(self.queue.held))
 
     def count_times(self, times: CallTimes, at_least: int) -> None:
-        """Count the calls that ended since the last time, if they are so many."""
+        """Count the calls that ended since the last time, if so many of them were timed."""
         count = len(self._took)  # other threads add to it
         if count >= at_least:
-            times[self._step].add_each(self._took[:count])
+            taken = self._took[:count]
             del self._took[:count]
+            untimed = self._untimed
+            times[self._step].add_each(taken, untimed - self._untimed_counted)
+            self._untimed_counted = untimed
 
     @abstractmethod
     def close(self, deadline: float) -> None:
@@ -137,6 +143,10 @@ class InlineRunner(Runner):
 
     Calls run one at a time, so only those that wait for a retry need the queue.
     """
+
+    def __init__(self, task: BoltTask) -> None:
+        super().__init__(task)
+        self._process = process_of(self._step, task.bolt)
 
     def submit(self, calls: list[Call]) -> None:
         queue, started = self.queue, self._clock()
@@ -188,145 +198,95 @@ class InlineRunner(Runner):
 
 
 class _Job:
-    """A thread, or a task of the event loop, that makes calls until none is ready."""
+    """A thread, or a task of the event loop, that makes one call after the other.
 
-    __slots__ = ("call", "started", "task")
+    It writes `started` and then `call`; others must read `call` first.
+    """
+
+    __slots__ = ("call", "started")
 
     def __init__(self) -> None:
         self.call: Call | None = None
         self.started = 0.0
-        self.task: asyncio.Task[None] | None = None
 
 
 class _PoolRunner(Runner):
     """Runs at most `workers` jobs at once, and abandons at most as many.
 
-    A call that exceeds `timeout_seconds` fails. Its job cannot be stopped reliably, so it is
-    abandoned until the call returns, and another job takes its slot.
+    Jobs start on demand and stay: starting one costs more than many a call. A call that exceeds
+    `timeout_seconds` fails. Its job cannot be stopped reliably, so it is abandoned until the
+    call returns, and another job takes its slot.
     """
 
     def __init__(self, task: BoltTask, workers: int) -> None:
         super().__init__(task)
         self._workers = workers
         self._timeout_seconds = task.timeout_seconds
-        self._take = self.queue.take
-        # The lock guards the following attributes, too.
         self._jobs: set[_Job] = set()
-        self._abandoned: set[_Job] = set()
         self._look_at = -math.inf  # no call can be overdue before
         self._stuck_since: float | None = None
         self._ended_since: float | None = None
+        self._abandoned = 0
         self._timeouts = 0
         self._late = 0
+
+    @property
+    def _can_grow(self) -> bool:
+        active = len(self._jobs)
+        return active < self._workers and active + self._abandoned < 2 * self._workers
 
     def poll(self, now: float) -> None:
         timeout = self._timeout_seconds
         if timeout is not None and now >= self._look_at:
-            with self.lock:
-                running = [(job.started, job, job.call) for job in self._jobs if job.call]
-            overdue = [(job, call) for started, job, call in running if now - started >= timeout]
-            if overdue:
-                self._expire(overdue, timeout)
-            in_time = [started for started, _, _ in running if now - started < timeout]
-            self._look_at = min(in_time, default=now) + timeout
+            oldest = now
+            for job in list(self._jobs):
+                call, started = job.call, job.started
+                if call is None:
+                    continue
+                if now - started >= timeout:
+                    self._expire(job, call)
+                else:
+                    oldest = min(oldest, started)
+            self._look_at = oldest + timeout
         self._watch(now)
 
-    def _expire(self, overdue: list[tuple[_Job, Call]], timeout: float) -> None:
-        """Abandon the calls that have not ended since."""
-        with self.lock:
-            for job, call in overdue:
-                if job in self._jobs and job.call is call:
-                    self._abandon(job, call, timeout)
-            self._start_ready()
+    @abstractmethod
+    def _expire(self, job: _Job, call: Call) -> None:
+        """Fail a call that took too long, unless it has ended in the meantime."""
+
+    def _abandon(self, job: _Job, call: Call) -> None:
+        self._took.append(self._clock() - job.started)
+        seconds = self._timeout_seconds or 0.0
+        call.error = TimeoutError(f"bolt '{self._step}' took longer than its {seconds:g} seconds")
+        job.call = None
+        self._jobs.remove(job)
+        self._abandoned += 1
+        self._timeouts += 1
 
     def _watch(self, now: float) -> None:
         """Note since when no job is left; log it once after a second."""
-        if self._jobs or self._num_free > 0:
+        if self._jobs or self._can_grow:
             self._ended_since = None
         elif self._ended_since is None:
             self._ended_since = now
-        if len(self._abandoned) < self._workers:
+        if self._abandoned < self._workers:
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = now
         elif now - self._stuck_since > _STUCK_SECONDS:
             self._stuck_since = math.inf
-            log.warning("bolt_calls_never_end", step=self._step, abandoned=len(self._abandoned))
+            log.warning("bolt_calls_never_end", step=self._step, abandoned=self._abandoned)
 
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(
             in_flight=sum(job.call is not None for job in list(self._jobs)),
             waiting=self.queue.num_waiting,
             held=len(self.queue.held),
-            abandoned=len(self._abandoned),
+            abandoned=self._abandoned,
             timeouts=self._timeouts,
             late=self._late,
             ended_since=self._ended_since,
         )
-
-    @property
-    def _num_free(self) -> int:
-        """Number of jobs that may start."""
-        active = len(self._jobs)
-        return min(self._workers, 2 * self._workers - len(self._abandoned)) - active
-
-    # The lock is held around the next methods.
-
-    def _start_ready(self) -> None:
-        ready = self._num_ready()
-        if ready and not self._is_closing:
-            wanted = ready - sum(job.call is None for job in self._jobs)  # they start just now
-            if jobs := [_Job() for _ in range(min(wanted, self._num_free))]:
-                self._jobs.update(jobs)
-                self._start(jobs)
-
-    @abstractmethod
-    def _start(self, jobs: list[_Job]) -> None:
-        """Have jobs run: each takes calls by `_advance` until it returns None."""
-
-    @abstractmethod
-    def _cancel(self, job: _Job) -> None:
-        """End the call of an abandoned job, if that is possible."""
-
-    def _abandon(self, job: _Job, call: Call, seconds: float) -> None:
-        self._jobs.remove(job)
-        self._abandoned.add(job)
-        self._timeouts += 1
-        call.error = TimeoutError(f"bolt '{self._step}' took longer than its {seconds:g} seconds")
-        self._end(call, self._clock() - job.started)
-        self._cancel(job)
-
-    def _num_ready(self) -> int:
-        return len(self.queue.ready)
-
-    def _end(self, call: Call, seconds: float) -> None:
-        self._took.append(seconds)
-        self.queue.end(call)
-        self._answers.add(call)
-
-    def _advance(self, job: _Job, value: Any = None, error: Exception | None = None) -> Call | None:
-        """End a job's call, if it has one; return its next one, or None: the job must end.
-
-        Takes the lock itself.
-        """
-        with self.lock:
-            now, call = self._clock(), job.call
-            if job not in self._jobs:  # timed out: its result is dropped
-                self._abandoned.discard(job)
-                self._late += 1
-                self._start_ready()
-                return None
-            if call is not None:
-                if error is None:
-                    finish(self._step, call, value)
-                else:
-                    call.error = error
-                self._end(call, now - job.started)
-            job.started = now
-            job.call = call = None if self._is_closing else self._take()
-            if call is None:
-                self._jobs.remove(job)
-            return call
 
 
 class _Tick(Call):
@@ -334,13 +294,20 @@ class _Tick(Call):
 
 
 class ThreadRunner(_PoolRunner):
-    """Calls a blocking bolt in threads. The result of an abandoned call is dropped."""
+    """Calls a blocking bolt in threads. The result of an abandoned call is dropped.
+
+    Own threads, as a stuck call in a ThreadPoolExecutor would delay the interpreter's exit.
+    """
 
     def __init__(self, task: BoltTask) -> None:
         # An instance with state is called by one thread at a time.
         super().__init__(task, task.step.workers if len(task.step.bolts) == 1 else 1)
-        self._take = self._take_tick_or_call
-        self._threads = Threads(f"bolt-{self._step}")
+        self._process = process_of(self._step, task.bolt)
+        # The lock guards the following attributes, and those of _PoolRunner.
+        self._begun = 0
+        self._idle = 0
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._job_ended = threading.Condition(self.lock)
         self._tick: _Tick | None = None  # due or running
         self._tick_is_due = False
 
@@ -354,46 +321,94 @@ class ThreadRunner(_PoolRunner):
     def close(self, deadline: float) -> None:
         with self.lock:
             self._is_closing = True
-        if left := self._threads.close(deadline):
+            for _ in range(self._idle):
+                self._wakes.put(None)
+            seconds = max(deadline - time.monotonic(), 0.0)
+            self._job_ended.wait_for(lambda: not self._jobs, seconds)
+            left = len(self._jobs) + self._abandoned
+        if left:
             log.warning("blocking_bolt_still_runs", step=self._step, threads=left)
 
-    def _start(self, jobs: list[_Job]) -> None:
-        for job in jobs:
-            self._threads.submit(partial(self._work, job), len(self._jobs) + len(self._abandoned))
+    def _expire(self, job: _Job, call: Call) -> None:
+        with self.lock:
+            if job.call is call:
+                self._abandon(job, call)
+                self._end(call)
+                self._start_ready()
 
-    def _cancel(self, job: _Job) -> None:
-        """Do nothing: a thread cannot be stopped."""
+    # The lock is held around the next methods.
 
-    def _num_ready(self) -> int:
-        return super()._num_ready() + self._tick_is_due
+    def _start_ready(self) -> None:
+        wanted = len(self.queue.ready) + self._tick_is_due
+        while wanted > 0 and self._idle:
+            self._idle -= 1
+            self._wakes.put(None)
+            wanted -= 1
+        while wanted > 0 and self._can_grow and not self._is_closing:
+            job = _Job()
+            self._jobs.add(job)
+            self._begun += 1
+            name = f"bolt-{self._step}-{self._begun}"
+            threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+            wanted -= 1
 
-    def _take_tick_or_call(self) -> Call | None:
+    def _take(self) -> Call | None:
         if self._tick_is_due:
             self._tick_is_due = False
             return self._tick
         return self.queue.take()
 
-    def _end(self, call: Call, seconds: float) -> None:
+    def _end(self, call: Call) -> None:
         if not isinstance(call, _Tick):
-            super()._end(call, seconds)
+            self.queue.end(call)
+            self._answers.add(call)
             return
         self._tick = None
         if call.error is not None:
             self._tick_failed(call.error)
 
+    # The next methods run on the threads.
+
     def _work(self, job: _Job) -> None:
-        call = self._advance(job)
-        while call is not None:
-            value, error = None, None
-            try:
-                if isinstance(call, _Tick):
-                    self._bolt.tick()
-                    value = SKIP
+        while True:
+            with self.lock:
+                if self._is_closing:
+                    self._jobs.remove(job)
+                    self._job_ended.notify_all()
+                    return
+                call = self._take()
+                if call is None:
+                    self._idle += 1
                 else:
-                    value = self._process(call.value)
-            except BaseException as raised:  # noqa: BLE001  # it must not end the thread in silence
-                error = failure_of(self._step, raised)
-            call = self._advance(job, value, error)
+                    job.started = self._clock()
+                    job.call = call
+            if call is None:
+                self._wakes.get()
+                continue
+            value, error = self._call(call)
+            with self.lock:
+                if job.call is not call:  # timed out
+                    self._abandoned -= 1
+                    self._late += 1
+                    self._start_ready()
+                    return
+                job.call = None
+                if not isinstance(call, _Tick):
+                    self._took.append(self._clock() - job.started)
+                if error is None:
+                    finish(self._step, call, value)
+                else:
+                    call.error = error
+                self._end(call)
+
+    def _call(self, call: Call) -> tuple[Any, Exception | None]:
+        try:
+            if isinstance(call, _Tick):
+                self._bolt.tick()
+                return SKIP, None
+            return self._process(call.value), None
+        except BaseException as error:  # noqa: BLE001  # it must not end the thread in silence
+            return None, failure_of(self._step, error)
 
 
 class AsyncRunner(_PoolRunner):
@@ -406,7 +421,15 @@ class AsyncRunner(_PoolRunner):
     def __init__(self, task: BoltTask, loop: EventLoop) -> None:
         super().__init__(task, task.step.workers)
         self._loop = loop
-        self._ticking: set[asyncio.Task[None]] = set()  # of the event loop's thread
+        self._process = process_of(self._step, task.bolt)
+        # The following attributes, and those of _PoolRunner, belong to the event loop's thread.
+        is_ordered = task.step.order is not Order.NONE
+        # An unordered queue needs no lock: only this thread takes, and no call waits for another.
+        self._take = self._take_in_order if is_ordered else self.queue.take
+        self._end = self._end_in_order if is_ordered else self._answers.add_quietly
+        self._tasks: dict[_Job, asyncio.Task[None]] = {}
+        self._idle: list[asyncio.Future[None]] = []
+        self._ticking: set[asyncio.Task[None]] = set()
 
     def tick(self) -> None:
         self._loop.call(self._start_tick)
@@ -418,61 +441,106 @@ class AsyncRunner(_PoolRunner):
             with contextlib.suppress(TimeoutError, CancelledError):
                 self._loop.run(self._cancel_all(), deadline)
 
-    def _start(self, jobs: list[_Job]) -> None:
-        self._loop.call(self._start_tasks, jobs)
+    def _start_ready(self) -> None:
+        self._loop.call(self._start_jobs)
 
-    def _expire(self, overdue: list[tuple[_Job, Call]], timeout: float) -> None:
-        # Behind those that have ended: a call that blocks the loop delays all others.
-        self._loop.call(super()._expire, overdue, timeout)
-
-    def _cancel(self, job: _Job) -> None:
-        self._loop.call(self._cancel_task, job)
+    def _expire(self, job: _Job, call: Call) -> None:
+        self._loop.call(self._cut_short, job, call)
 
     # The next methods run on the event loop's thread.
 
-    def _start_tasks(self, jobs: list[_Job]) -> None:
-        for job in jobs:
-            job.task = asyncio.get_running_loop().create_task(self._work(job))
-            job.task.add_done_callback(partial(self._task_ended, job))
-
-    def _cancel_task(self, job: _Job) -> None:
-        if job.task is not None:
-            job.task.cancel()
-
     async def _cancel_all(self) -> None:
-        with self.lock:
-            jobs = [*self._jobs, *self._abandoned]
-        tasks = [*(job.task for job in jobs if job.task is not None), *self._ticking]
+        tasks = [*self._tasks.values(), *self._ticking]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _task_ended(self, job: _Job, _task: "asyncio.Task[None]") -> None:
-        """Free the slot of a job that was cancelled, perhaps before it began."""
-        if job in self._jobs or job in self._abandoned:
-            with self.lock:
-                self._jobs.discard(job)
-                self._abandoned.discard(job)
-                self._start_ready()
+    def _start_jobs(self) -> None:
+        wanted = 0 if self._is_closing else len(self.queue.ready)
+        while wanted > 0 and self._idle:
+            idle = self._idle.pop()
+            if not idle.done():  # else its job was cancelled
+                idle.set_result(None)
+                wanted -= 1
+        while wanted > 0 and self._can_grow:
+            job = _Job()
+            work = self._work(job, is_timed=len(self._tasks) < _TIMED)
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(partial(self._job_ended, job))
+            self._tasks[job] = task
+            self._jobs.add(job)
+            wanted -= 1
 
-    async def _work(self, job: _Job) -> None:
-        process = self._process
-        call = self._advance(job)
-        while call is not None:
+    def _job_ended(self, job: _Job, _task: "asyncio.Task[None]") -> None:
+        """Free the slot of a job that was abandoned, or cancelled between two calls."""
+        del self._tasks[job]
+        if job in self._jobs:
+            self._jobs.remove(job)
+        else:
+            self._abandoned -= 1
+        self._start_jobs()
+
+    async def _work(self, job: _Job, *, is_timed: bool) -> None:
+        # Local names: attribute look-ups would be a sixth of what a call costs here.
+        process, clock, step = self._process, self._clock, self._step
+        take, end, announce = self._take, self._end, self._answers.announce
+        loop = asyncio.get_running_loop()
+        while not self._is_closing:
+            call = take()
+            if call is None:
+                idle = loop.create_future()
+                self._idle.append(idle)
+                await idle
+                continue
+            job.started = clock()
+            job.call = call
             value, error = None, None
             try:
                 value = await process(call.value)
-            except asyncio.CancelledError:
-                if self._is_closing or job in self._abandoned:
-                    return
-                error = self._cancelled(job)
             except BaseException as raised:  # noqa: BLE001  # else a job or the loop would end
-                error = failure_of(self._step, raised)
-            call = self._advance(job, value, error)
+                error = raised
+            if job.call is not call:  # timed out
+                self._late += not isinstance(error, asyncio.CancelledError)
+                return
+            job.call = None
+            if is_timed:
+                self._took.append(clock() - job.started)
+            else:
+                self._untimed += 1
+            if error is None:
+                finish(step, call, value)
+            else:
+                call.error = self._failure_of(job, error)
+            if end(call):  # announced together with other calls of this turn
+                loop.call_soon(announce)
 
-    def _cancelled(self, job: _Job) -> Exception:
-        while job.task is not None and job.task.cancelling():
-            job.task.uncancel()
+    def _take_in_order(self) -> Call | None:
+        with self.lock:
+            return self.queue.take()
+
+    def _end_in_order(self, call: Call) -> bool:
+        with self.lock:
+            self.queue.end(call)
+        return self._answers.add_quietly(call)
+
+    def _cut_short(self, job: _Job, call: Call) -> None:
+        if job.call is not call:
+            return  # it has ended meanwhile
+        self._abandon(job, call)
+        self._tasks[job].cancel()
+        if self._end(call):
+            self._answers.announce()
+        self._start_jobs()
+
+    def _failure_of(self, job: _Job, error: BaseException) -> Exception:
+        """Return the failure of a call. Raises `error` when the bolt is being closed."""
+        if not isinstance(error, asyncio.CancelledError):
+            return failure_of(self._step, error)
+        if self._is_closing:
+            raise error
+        task = self._tasks[job]
+        while task.cancelling():
+            task.uncancel()
         return RuntimeError(f"the call of bolt '{self._step}' was cancelled from within")
 
     def _start_tick(self) -> None:

@@ -40,6 +40,13 @@ def test_durations_together_count_as_one_by_one():
     assert at_once.distribution().seconds == pytest.approx(one_by_one.distribution().seconds)
 
 
+def test_calls_that_were_not_timed_count_like_the_others():
+    histogram = Histogram()
+    histogram.add_each([0.002, 0.002, 0.2], others=4)
+    assert buckets(histogram.distribution()) == {0.005: 5, 0.5: 2}
+    assert histogram.distribution().seconds == pytest.approx(0.204 * 7 / 3)
+
+
 SECONDS = 0.02  # of a call, or per row
 
 

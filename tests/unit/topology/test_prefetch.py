@@ -84,6 +84,7 @@ def test_prefetched_chunk_gives_the_same(monkeypatch):
     source = source_of(draw_branches)
     records = messages(1, 2, 13, 4)
     executor = Executor([source])
+    executor.prefetcher.open()
     executor.prefetcher.prefetch([(source, records), (source, messages(1))])
     monkeypatch.setattr(executor, "run_concurrent", None)  # it is not called again
     together = found(executor.run_source(source, records))
@@ -135,6 +136,7 @@ def gate():
 @pytest.fixture
 def prefetcher(source, gate):
     prefetcher = Prefetcher([source], gate.run)
+    prefetcher.open()
     yield prefetcher
     gate.opened.set()
     assert prefetcher.close(WAIT_SECONDS)
@@ -188,6 +190,7 @@ def test_short_and_single_chunks_are_left_to_the_owner(prefetcher, source):
 def test_a_bolt_that_does_not_return_holds_up_no_end(source, gate):
     """Promise 16: the exit has a deadline, and the threads are daemons."""
     prefetcher = Prefetcher([source], gate.run)
+    prefetcher.open()
     prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
     assert gate.begun.acquire(timeout=WAIT_SECONDS)
     assert not prefetcher.close(0.0)
@@ -199,6 +202,7 @@ def test_source_without_concurrent_bolts_needs_no_threads():
     source = source_of(lambda stream: stream.then(plain).into(MemorySink()))
     before = threading.active_count()
     executor = Executor([source])
+    executor.prefetcher.open()
     executor.prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
     assert (executor.prefetcher.is_used, threading.active_count()) == (False, before)
     assert executor.prefetcher.close(WAIT_SECONDS)
@@ -209,6 +213,7 @@ def test_error_of_a_run_is_raised_by_take(source):
         raise MemoryError("no more")
 
     prefetcher = Prefetcher([source], broken)
+    prefetcher.open()
     chunks = long_chunks(2)
     prefetcher.prefetch([(source, chunk) for chunk in chunks])
     with pytest.raises(MemoryError, match="no more"):

@@ -39,6 +39,7 @@ def clock():
 @pytest.fixture
 def fetching(clock) -> Iterator[Fetching]:
     made = Fetching("schemas-test", clock)
+    made.open()
     yield made
     made.close()
 
@@ -81,7 +82,7 @@ def test_what_hangs_is_a_retry_and_asked_only_once(fetching):
 def test_a_run_is_waited_for_on_the_fetching_thread(fetching):
     where = []
     fetching.fetch("a", lambda: where.append((threading.current_thread().name, fetching.is_here)))
-    assert where == [("schemas-test-1", True)]
+    assert where == [("schemas-test", True)]
     assert not fetching.is_here
 
 

@@ -1,7 +1,6 @@
 """Lifecycle of bolts and hooks: the order of calls, and failing ones."""
 
 import asyncio
-import threading
 import time
 
 import pytest
@@ -9,7 +8,7 @@ import structlog.testing
 
 from headrace import Bolt, Hooks, InvalidTopology, Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from topology.workers.lifecycle import EventLoop, Lifecycle, Threads
+from topology.workers.lifecycle import EventLoop, Lifecycle
 
 
 class Noting:
@@ -207,18 +206,3 @@ def test_error_of_a_coroutine_names_the_bolt(kind, failing, error, message):
     loop.close(time.monotonic() + 5)
     method = "close" if failing == "endless" else failing
     assert caught.value.__notes__ == [f"{method}() of bolt 'b'"]
-
-
-def test_threads_are_closed_though_one_could_not_be_started(monkeypatch):
-    def refuse(_thread):
-        raise RuntimeError("can't start new thread")
-
-    done = threading.Event()
-    threads = Threads("test")
-    threads.submit(done.set)
-    assert done.wait(10)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError, match="can't start"):
-            threads.submit(done.set, 2)
-    assert threads.close(time.monotonic() + 10) == 0
