@@ -70,8 +70,6 @@ class Backpressure:
         self._full: set[str] = set()
         self.held_sources: set[str] = set()
         """Labels of the sources that emit no new records now."""
-        self.silent_sources: set[str] = set()
-        """Those among them that emit no retries either."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Seconds for which each step, the dead letters or the trees have held records back."""
 
@@ -95,18 +93,15 @@ class Backpressure:
         if self._acker.in_flight >= _MAX_TREES:
             self._full.add(TREES)
             held |= self._every
-        self.held_sources, self.silent_sources = held | silent, silent
+        self.held_sources = held | silent
         if not self.held_sources:
             return _NOTHING
-        topics = self._consumer.topics
+        label_of = {topic: self._source_of(topic).label for topic in self._consumer.topics}
         return HeldTopics(
-            frozenset(each for each in topics if self._label_of(each) in self.held_sources),
-            frozenset(each for each in topics if self._label_of(each) in silent),
+            frozenset(topic for topic in label_of if label_of[topic] in self.held_sources),
+            frozenset(topic for topic in label_of if label_of[topic] in silent),
             everything=silent == self._every,
         )
-
-    def _label_of(self, topic: str) -> str:
-        return self._source_of(topic).label
 
     def _is_busy(self, step: Step, now: float) -> bool:
         if isinstance(step, SinkStep):
@@ -131,7 +126,7 @@ class Backpressure:
         kept = dict.fromkeys(leading, 0)
         for index, count in self._advanced.kept[step.name].by_partition.items():
             topic = self._consumer.topic_at(index)
-            for label in leading if topic is None else [self._label_of(topic)]:
+            for label in leading if topic is None else [self._source_of(topic).label]:
                 kept[label] += count
         return {label for label, count in kept.items() if count > _MAX_KEPT}
 

@@ -112,7 +112,7 @@ def build_pipeline(
         committer = TransactionCommitter(consumer, groups, context.observers)
     else:
         batches = [BatchBuffer(*each, trees, context.observers) for each in writers.items()]
-        committer = BatchCommitter(consumer, trees, batches, context.observers)
+        committer = BatchCommitter(consumer, batches, context.observers, trees)
     retries = {step.name: step.retries for step in bolts if step.retries is not None}
     failures = FailureHandler(
         trees, consumer, dead_letters, committer, retries, policy.screen, context

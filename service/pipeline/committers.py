@@ -6,7 +6,7 @@ their transaction.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,8 +67,13 @@ class SinkCommitter(ABC):
     buffers: Mapping[str, SinkBuffer]
     """By the names of the sinks' steps."""
 
-    def __init__(self, buffers: Iterable[SinkBuffer]) -> None:
+    def __init__(
+        self, consumer: Any, buffers: Iterable[SinkBuffer], observers: Sequence[Observer] = ()
+    ) -> None:
+        """`consumer` is a Consumer, in a task a RangeReader."""
+        self._consumer = consumer
         self.buffers = {each.name: each for each in buffers}
+        self._observers = observers
         self.counters = OutcomeCounters()
 
     @property
@@ -125,14 +130,12 @@ class BatchCommitter(SinkCommitter):
     def __init__(
         self,
         consumer: Consumer,
-        trees: TreeTracker,
         buffers: Iterable[BatchBuffer],
-        observers: Iterable[Observer],
+        observers: Sequence[Observer],
+        trees: TreeTracker,
     ) -> None:
-        super().__init__(buffers)
-        self._consumer = consumer
+        super().__init__(consumer, buffers, observers)
         self._trees = trees
-        self._observers = tuple(observers)
 
     def add(self, sink: str, rows: Rows, now: float) -> None:
         self.buffers[sink].add(rows, now)
@@ -185,11 +188,9 @@ class TransactionCommitter(SinkCommitter):
         self,
         consumer: Consumer,
         buffers: Iterable[TransactionBuffer],
-        observers: Iterable[Observer],
+        observers: Sequence[Observer],
     ) -> None:
-        super().__init__(buffers)
-        self._consumer = consumer
-        self._observers = tuple(observers)
+        super().__init__(consumer, buffers, observers)
         self._lines: dict[int, PartitionTransactions] = {}
         """By partition index, until the partition is lost."""
         self._groups = TransactionGroups(_MOST_GROUPS)

@@ -52,8 +52,6 @@ class NullValue(Reject):
 class Oversized(Reject):
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"the value has {size} bytes, more than max_record_bytes = {limit}")
-        self.size = size
-        self.limit = limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,9 +185,8 @@ class StagingCommitter(SinkCommitter):
         put: Callable[[list[RefusedRow]], object],
     ) -> None:
         """`put` is the pipeline's queue of results; refused rows come back from it to `handle`."""
-        super().__init__(())
+        super().__init__(reader, ())
         self._sinks = sinks
-        self._reader = reader
         self._ranges = task.ranges
         self._most = max(1, task.settings.limits.max_pending // _BATCHES)
         self._put = put
@@ -201,7 +200,7 @@ class StagingCommitter(SinkCommitter):
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self.counters.resolved(np.bincount(flags, minlength=4))
-        self._reader.processed(record_ids)
+        self._consumer.processed(record_ids)
         self._done += len(record_ids)
         self._lettered.update(record_ids[flags & DEAD_LETTERED > 0].tolist())
         self._letters_out.difference_update(record_ids.tolist() if self._letters_out else ())
@@ -226,18 +225,18 @@ class StagingCommitter(SinkCommitter):
         if self._letters_out or self._resolved_to == self._staged_to:
             return moved
         for index, end in enumerate(self._staged_to):
-            self._reader.resolve_below(index, end)
+            self._consumer.resolve_below(index, end)
         self._resolved_to = self._staged_to
         return True
 
     def _stage(self, *, flush: bool) -> bool:
         """Stage what is done, if it is time."""
-        is_rest = flush or self._reader.is_full
+        is_rest = flush or self._consumer.is_full
         is_much = self._done >= self._most or any(sink.is_due for sink in self._sinks.values())
         if not (is_rest or is_much):
             return False
-        ends = self._reader.processed_to()
-        if ends == self._staged_to or not (is_much or ends == self._reader.emitted_to()):
+        ends = self._consumer.processed_to()
+        if ends == self._staged_to or not (is_much or ends == self._consumer.emitted_to()):
             return False
         self._done, self._staged_to = 0, ends
         refused: list[RefusedRow] = []

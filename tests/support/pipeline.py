@@ -20,9 +20,17 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 
 from headrace import AdvancedBolt, Bolt, Record, Topology, bolt
-from headrace.sinks import DeltaSink, IcebergSink, MemoryDeadLetters, Sink, SinkContext, SparkSink
+from headrace.sinks import (
+    DeltaSink,
+    IcebergSink,
+    MemoryDeadLetters,
+    MemorySink,
+    Sink,
+    SinkContext,
+    SparkSink,
+)
 from partition.assignment import AssignmentPolicy
-from partition.consumer import Consumer, ConsumerPolicy
+from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.ledger import LedgerStatistics, RetryPolicy
 from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
@@ -32,6 +40,8 @@ from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.health import HealthCheck
 from service.observability.snapshot import snapshot_of
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of
+from service.pipeline.context import Observer
+from service.pipeline.loop import Pipeline
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
@@ -39,7 +49,8 @@ from tests.acceptance import evidence, table_files
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
-from topology.sink import Delivered, Kind, Staged
+from topology.sink import DeadLetterSink, Delivered, Kind, Staged
+from topology.topology import Reliability
 from transactions.transaction import TransactionPolicy
 
 PLACE = Partition("t", 0)
@@ -47,28 +58,19 @@ RETRY_SECONDS = 1.0
 PATIENCE_SECONDS = seconds(10.0)
 
 
-class HeldSink(Sink[Any]):
+class HeldSink(MemorySink[Any]):
     """Keeps rows; while `gate` is closed a write waits, as one to a slow service does."""
 
     def __init__(self, name: str = "held") -> None:
-        self.name = name
-        self.rows: list[Any] = []
-        self.gate = threading.Event()
+        super().__init__(name)
+        self.gate, self.asked = threading.Event(), threading.Event()
         self.gate.set()
-        self.asked = threading.Event()
-
-    def open(self, context: Any) -> None:
-        """Nothing to open."""
 
     def commit(self, staged: Staged) -> None:
         self.asked.set()
         if not self.gate.wait(PATIENCE_SECONDS):
             raise TimeoutError
-        for piece in staged.parts:
-            self.rows += piece
-
-    def close(self) -> None:
-        """Nothing to close."""
+        super().commit(staged)
 
 
 class HeldLetters(MemoryDeadLetters):
@@ -109,6 +111,41 @@ class Door:
         return passes
 
 
+def memory_pipeline(
+    topology: Topology,
+    log: FaultyLog,
+    store: FaultyStore,
+    policy: ConsumerPolicy,
+    clock: Callable[[], float],
+    *,
+    seed: Any = 1,
+    times: Time | None = None,
+    tracked: PipelinePolicy | None = None,
+    at: Callable[[str], object] = nowhere,
+    observers: Sequence[Observer] = (),
+) -> Pipeline:
+    """A pipeline that reads a log in memory; failpoints call `at`."""
+    letters: Any = topology.dead_letters.sink
+
+    def make_reader(notify: Any, fences: Any) -> Consumer:
+        def make(store: Any) -> Consumer:
+            ways = Ways(store, MemoryCatalogue(log), notify, fences)
+            topics = [source.topic for source in topology.sources]
+            rng = random.Random(seed)
+            return Consumer(MemoryFetcher(log), ways, topics, policy, rng, times or Time())
+
+        return consumer_with_places(make, store, at)
+
+    ports = Ports(
+        make_reader,
+        with_places(letters, at),
+        np.random.default_rng(1),
+        clock,
+        {step.name: with_places(step.sink, at) for step in topology.sink_steps()},
+    )
+    return build_pipeline(topology, ports, tracked or PipelinePolicy(), observers)
+
+
 class Works:
     """A topology `t -> bolts -> every sink`, on one partition."""
 
@@ -128,6 +165,7 @@ class Works:
         exactly_once: Kind | None = None,
         nodes: FaultyNodes | None = None,
         log: FaultyLog | None = None,
+        letters: DeadLetterSink | None = None,
         plan_seconds: float = 0.0,
         max_active: int = 3,
         transaction_records: int = 1000,
@@ -148,13 +186,13 @@ class Works:
         self.log = log or FaultyLog({"t": partitions})
         self.nodes = nodes or FaultyNodes()
         self.sinks = list(sinks) or [HeldSink()]
-        self.letters_sink = HeldLetters()
-        if exactly_once is not None:
-            topology = Topology("works", reliability="exactly-once", transactions=exactly_once)
-        else:
-            topology = Topology(
-                "works", reliability="at-most-once" if at_most_once else "at-least-once"
-            )
+        self.letters_sink: Any = letters or HeldLetters()
+        reliability: Reliability = "at-most-once" if at_most_once else "at-least-once"
+        topology = Topology(
+            "works",
+            reliability="exactly-once" if exactly_once else reliability,
+            transactions=exactly_once or "transactional",
+        )
         stream: Any = configure(topology.source("t"))
         for each in bolts:
             stream = stream.then(each, workers=workers)
@@ -170,46 +208,31 @@ class Works:
             plan_records=transaction_records,
             plan_seconds=plan_seconds,
         )
-        self.fetcher = MemoryFetcher(self.log)
         self.store = FaultyStore(self.nodes)
-
-        def make_reader(notify, fences):
-            policy = ConsumerPolicy(
-                AssignmentPolicy(
-                    limits=window or InFlightLimits(),
-                    retries=retries
-                    or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
-                    delivery=delivery_of(topology, transactions),
-                    shared=shared,
-                ),
-                commit_interval_seconds=commit_interval_seconds,
-                fetch_records=fetch_records,
-                chunk_records=chunk_records,
-                records_per_second={"t": records_per_second} if records_per_second else {},
-            )
-
-            def make(store):
-                ways = Ways(store, MemoryCatalogue(self.log), notify, fences)
-                return Consumer(self.fetcher, ways, ["t"], policy, random.Random(1))
-
-            return consumer_with_places(make, self.store, at)
-
-        self.pipeline = build_pipeline(
+        policy = ConsumerPolicy(
+            AssignmentPolicy(
+                limits=window or InFlightLimits(),
+                retries=retries or RetryPolicy(limit=1, initial_seconds=RETRY_SECONDS, jitter=0),
+                delivery=delivery_of(topology, transactions),
+                shared=shared,
+            ),
+            commit_interval_seconds=commit_interval_seconds,
+            fetch_records=fetch_records,
+            chunk_records=chunk_records,
+            records_per_second={"t": records_per_second} if records_per_second else {},
+        )
+        self.pipeline = memory_pipeline(
             topology,
-            Ports(
-                make_reader,
-                with_places(self.letters_sink, at),
-                np.random.default_rng(1),
-                clock or (lambda: self.now),
-                {step.name: with_places(step.sink, at) for step in topology.sink_steps()},
-            ),
-            PipelinePolicy(
-                message_timeout_seconds=timeout_seconds,
-                write_retries=write_retries or WriteRetries(),
-            ),
-            [] if traces is None else [traces],
+            self.log,
+            self.store,
+            policy,
+            clock or (lambda: self.now),
+            tracked=PipelinePolicy(timeout_seconds, write_retries=write_retries or WriteRetries()),
+            at=at,
+            observers=[] if traces is None else [traces],
         )
         self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
+        self.fetcher = self.reader._fetcher
 
     def __enter__(self) -> Self:
         self.reader.open()
@@ -374,16 +397,111 @@ def parse(record):
     return json.loads(record.value)
 
 
+@bolt
+def text_of(record: Record) -> str:
+    return (record.value or b"").decode()
+
+
 def payload(**fields_):
     return json.dumps(fields_).encode()
 
 
-def drawn(draw, *, reliability="at-least-once"):
-    """A topology of one source whose parsed stream `draw` goes on with."""
-    topology = Topology("runtime", reliability=reliability)
-    draw(topology.source("in").then(parse))
-    topology.dead_letters.into(MemoryDeadLetters())
-    return topology
+def drawn(draw, *, first=parse, topic="in", records_per_second=None, **topology):
+    """A topology of one source whose stream, behind `first`, `draw` goes on with."""
+    made = Topology("runtime", **topology)
+    draw(made.source(topic, records_per_second=records_per_second).then(first))
+    made.dead_letters.into(MemoryDeadLetters())
+    return made
+
+
+def piped(*bolts, first=text_of, sink=None, **options):
+    """A topology of bolts in a line into one sink; the options are the last bolt's."""
+
+    def draw(stream):
+        for each in bolts[:-1]:
+            stream = stream.then(each)
+        if bolts:
+            stream = stream.then(bolts[-1], **options)
+        stream.into(sink or MemorySink("out"))
+
+    return drawn(draw, first=first)
+
+
+class Keep(AdvancedBolt):
+    """Keeps what it gets, and gives it on when it is drained."""
+
+    def open(self):
+        self.kept = []
+        self.drained = 0
+
+    def process(self, tuple_, collector, /):
+        self.kept.append(tuple_)
+
+    def drain(self, collector, /):
+        self.drained += 1
+        for each in collector.pending(self.kept):
+            collector.emit(each.value, anchors=each)
+            collector.ack(each)
+        self.kept = []
+
+
+class Pairs(AdvancedBolt):
+    """Joins each two texts, in the order of their arrival; one alone leaves with a tick."""
+
+    tick_seconds = 100.0
+
+    def open(self):
+        self.kept = []
+
+    def process(self, tuple_, collector, /):
+        self.kept = [*collector.pending(self.kept), tuple_]
+        if len(self.kept) == 2:
+            self.tick(collector)
+
+    def tick(self, collector, /):
+        if self.kept:
+            collector.emit("+".join(each.value for each in self.kept), anchors=self.kept)
+            for each in self.kept:
+                collector.ack(each)
+            self.kept = []
+
+
+def as_bolt(kind, function):
+    """A bolt of a kind that gives what a function of its value does."""
+
+    class Function(Bolt):
+        def process(self, value, /):
+            return function(value)
+
+    class Generator(Bolt):
+        def process(self, value, /):
+            yield function(value)
+
+    class Async(Bolt):
+        async def process(self, value, /):
+            await asyncio.sleep(0)
+            return function(value)
+
+    class Blocking(Function):
+        blocking = True
+
+    class Advanced(AdvancedBolt):
+        def process(self, tuple_, collector, /):
+            collector.emit(function(tuple_.value), anchors=tuple_)
+            collector.ack(tuple_)
+
+    class Vectorised(Bolt):
+        vectorised = True
+
+        def process(self, batch, /):
+            rows = [function(row) for row in batch.to_pylist()]
+            return pa.RecordBatch.from_pylist(rows, batch.schema)
+
+    kinds = {
+        "function": Function, "generator": Generator, "async": Async, "blocking": Blocking,
+        "advanced": Advanced, "vectorised": Vectorised,
+    }  # fmt: skip
+    return kinds[kind]()
 
 
 class Seen:
@@ -402,35 +520,8 @@ class Seen:
         return {"task": task, "n": value["n"]}
 
     def make(self, kind="function"):
-        task, check = self.made, self.check
         self.made += 1
-
-        class Function(Bolt):
-            def process(self, value, /):
-                return check(task, value)
-
-        class Generator(Bolt):
-            def process(self, value, /):
-                yield check(task, value)
-
-        class Async(Bolt):
-            async def process(self, value, /):
-                await asyncio.sleep(0)
-                return check(task, value)
-
-        class Blocking(Function):
-            blocking = True
-
-        class Advanced(AdvancedBolt):
-            def process(self, tuple_, collector, /):
-                collector.emit(check(task, tuple_.value), anchors=tuple_)
-                collector.ack(tuple_)
-
-        kinds = {
-            "function": Function, "generator": Generator, "async": Async,
-            "blocking": Blocking, "advanced": Advanced,
-        }  # fmt: skip
-        return kinds[kind]()
+        return as_bolt(kind, partial(self.check, self.made - 1))
 
 
 KINDS = ["function", "generator", "async", "blocking", "advanced"]

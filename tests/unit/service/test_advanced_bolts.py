@@ -1,41 +1,17 @@
 """Advanced bolts in a whole pipeline: what becomes of records that several tuples belong to."""
 
+import math
+
 import pytest
+from structlog.testing import capture_logs
 
-from headrace import AdvancedBolt, Reject, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import topology_test
+from headrace import AdvancedBolt, Reject, bolt
+from headrace.sinks import MemorySink
+from headrace.testing import RetryPolicy, topology_test
+from partition.records import Partition
+from tests.support.pipeline import Keep, Pairs, Works, drawn, piped, text_of
 
-
-class Pairs(AdvancedBolt):
-    """Joins each two tuples, in the order of their arrival."""
-
-    def open(self):
-        self.kept = []
-
-    def process(self, tuple_, collector, /):
-        self.kept = [*collector.pending(self.kept), tuple_]
-        if len(self.kept) == 2:
-            collector.emit(b"+".join(each.value for each in self.kept), anchors=self.kept)
-            for each in self.kept:
-                collector.ack(each)
-            self.kept = []
-
-
-class Keep(AdvancedBolt):
-    """Keeps everything, and answers when it is drained."""
-
-    def open(self):
-        self.kept = []
-
-    def process(self, tuple_, collector, /):
-        self.kept.append(tuple_)
-
-    def drain(self, collector, /):
-        for each in collector.pending(self.kept):
-            collector.emit(each.value, anchors=each)
-            collector.ack(each)
-        self.kept = []
+HERE, THERE = Partition("t", 0), Partition("t", 1)
 
 
 class Each(AdvancedBolt):
@@ -48,36 +24,23 @@ class Each(AdvancedBolt):
         self.does(tuple_, collector)
 
 
-@bolt
-def value_of(record):
-    return record.value
-
-
-def piped(*bolts):
-    """A topology of one source, these bolts, and a sink."""
-    topology = Topology("t")
-    stream = topology.source("t").then(value_of)
-    for each in bolts:
-        stream = stream.then(each)
-    stream.into(MemorySink("out"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    return topology
-
-
 def offsets(records):
     return sorted(record.offset for record in records)
 
 
-def failing(*times):
-    """A function bolt that raises at its first calls, and async ones that do."""
-    left = list(times)
+def failing_once(error, kind="function"):
+    """A bolt whose first call raises."""
+    left = [error]
 
     def check(value):
         if left:
-            raise left.pop(0)
+            raise left.pop()
         return value
 
-    return check
+    async def wait(value):
+        return check(value)
+
+    return bolt(check if kind == "function" else wait)
 
 
 def test_joined_records_complete_with_their_row():
@@ -87,7 +50,7 @@ def test_joined_records_complete_with_their_row():
         assert kit.acked == []
         assert kit.unresolved == 1
         kit.send(b"b", b"c")
-        assert kit.rows == [b"a+b"]
+        assert kit.rows == ["a+b"]
         assert offsets(kit.acked) == [0, 1]
         assert kit.metrics["headrace_acker_ignored_messages_total"] == 0
 
@@ -95,105 +58,64 @@ def test_joined_records_complete_with_their_row():
 @pytest.mark.parametrize("kind", ["function", "async"])
 def test_failed_join_retries_both_records(kind):
     """Promise 4."""
-    check = failing(ValueError("first"))
-
-    async def wait(value):
-        return check(value)
-
-    with topology_test(piped(Pairs, bolt(check if kind == "function" else wait))) as kit:
+    with topology_test(piped(Pairs, failing_once(ValueError("first"), kind))) as kit:
         kit.send(b"a", b"b")
         assert (kit.rows, kit.acked, kit.retrying) == ([], [], 2)
         kit.advance(60)
-        assert kit.rows == [b"a+b"]
+        assert kit.rows == ["a+b"]
         assert offsets(kit.acked) == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["function", "async"])
 def test_rejected_join_sends_a_dead_letter_of_each_record(kind):
-    check = failing(Reject("no pair"))
-
-    async def wait(value):
-        return check(value)
-
-    with topology_test(piped(Pairs, bolt(check if kind == "function" else wait))) as kit:
+    with topology_test(piped(Pairs, failing_once(Reject("no pair"), kind))) as kit:
         kit.send(b"a", b"b", b"c", b"d")
         assert [(letter.record.offset, letter.reason) for letter in kit.rejected] == [
             (0, "no pair"),
             (1, "no pair"),
         ]
-        assert kit.rows == [b"c+d"]
+        assert kit.rows == ["c+d"]
         assert offsets(kit.acked) == [2, 3]
 
 
-def test_a_call_that_raises_sends_nothing_and_its_record_comes_again():
+def test_tuple_is_acked_failed_or_comes_again_after_an_error():
     errors = [ValueError("later")]
 
-    def emit_and_raise(tuple_, collector):
-        collector.emit(tuple_.value, anchors=tuple_)
+    def act(tuple_, collector):
+        if tuple_.value.startswith("fail"):
+            collector.fail(tuple_, Reject("bad") if tuple_.value == "fail for good" else None)
+            return
+        if tuple_.value != "filter":
+            collector.emit(tuple_.value, anchors=tuple_)
         collector.ack(tuple_)
-        if tuple_.value == b"bad" and errors:
+        if tuple_.value == "raise" and errors:
             raise errors.pop()
 
-    with topology_test(piped(Each(emit_and_raise))) as kit:
-        kit.send(b"a", b"bad", b"c")
-        assert kit.rows == [b"a", b"c"]
-        assert kit.retrying == 1
-        kit.advance(60)
-        assert kit.rows == [b"a", b"c", b"bad"]
-        assert offsets(kit.acked) == [0, 1, 2]
-
-
-def test_double_ack_sends_a_dead_letter():
-    def ack_twice(tuple_, collector):
-        collector.ack(tuple_)
-        collector.ack(tuple_)
-
-    with topology_test(piped(Each(ack_twice))) as kit:
-        kit.send(b"a")
-        (letter,) = kit.rejected
-        assert letter.error_class == "BoltError"
-        assert "Emit first, then ack or fail each tuple once" in letter.reason
-
-
-def test_acked_tuple_without_output_is_filtered():
-    with topology_test(piped(Each(lambda tuple_, collector: collector.ack(tuple_)))) as kit:
-        kit.send(b"a")
-        assert offsets(kit.acked) == [0]
-        assert kit.rows == []
-
-
-def test_failed_tuple_is_retried_or_rejected_by_its_error():
-    def fail(tuple_, collector):
-        collector.fail(tuple_, Reject("bad") if tuple_.value == b"bad" else None)
-
-    with topology_test(piped(Each(fail))) as kit:
-        kit.send(b"bad", b"later")
+    with topology_test(piped(Each(act))) as kit:
+        kit.send(b"emit", b"filter", b"raise", b"fail for good", b"fail")
+        assert (kit.rows, offsets(kit.acked), kit.retrying) == (["emit"], [0, 1], 2)
         assert [letter.reason for letter in kit.rejected] == ["bad"]
-        assert kit.retrying == 1
+        kit.advance(60)
+        assert (kit.rows, offsets(kit.acked)) == (["emit", "raise"], [0, 1, 2])
 
 
-def test_unanchored_value_reaches_the_sink():
+@pytest.mark.parametrize("error", [None, ValueError("later"), Reject("no")])
+def test_value_without_an_anchor_is_written_or_lost(error):
     def emit(tuple_, collector):
-        collector.emit(b"?" + tuple_.value, anchors=())
+        collector.emit("?" + tuple_.value, anchors=())
+        collector.emit(tuple_.value, anchors=tuple_)
         collector.ack(tuple_)
 
-    with topology_test(piped(Each(emit))) as kit:
+    behind = [] if error is None else [failing_once(error)]
+    with topology_test(piped(Each(emit), *behind)) as kit:
         kit.send(b"a")
-        assert kit.rows == [b"?a"]
+        assert kit.rows == ["?a", "a"] if error is None else ["a"]
         assert offsets(kit.acked) == [0]
+        assert kit.rejected == []
         assert kit.metrics["headrace_acker_unanchored_tuples_total"] == 1
 
 
-def test_held_tuples_are_drained_at_the_end():
-    with topology_test(piped(Keep)) as kit:
-        kit.send(b"a", b"b")
-        assert kit.acked == []
-        kit.drain()
-        assert kit.rows == [b"a", b"b"]
-        assert offsets(kit.acked) == [0, 1]
-
-
-def test_reset_timeout_keeps_a_tuple_alive():
+def test_reset_timeout_keeps_a_tuple_alive_until_it_is_drained():
     class Patient(Keep):
         tick_seconds = 10.0
 
@@ -204,40 +126,131 @@ def test_reset_timeout_keeps_a_tuple_alive():
     with topology_test(piped(Pairs, Patient)) as kit:
         kit.send(b"a", b"b")
         kit.advance(200)
-        assert kit.unresolved == 2
-        assert kit.retrying == 0
+        assert (kit.unresolved, kit.retrying) == (2, 0)
         kit.drain()
-        assert kit.rows == [b"a+b"]
+        assert kit.rows == ["a+b"]
         assert offsets(kit.acked) == [0, 1]
 
 
-def test_a_tuple_that_is_never_acked_expires_and_its_record_comes_again():
-    seen = []
+class Forgets(AdvancedBolt):
+    """Acks only what is late."""
 
-    def forget_once(tuple_, collector):
-        seen.append(tuple_.value)
-        if len(seen) > 1:
-            collector.ack(tuple_)
+    tick_seconds = 8.0
 
-    with topology_test(piped(Each(forget_once))) as kit:
-        kit.send(b"a")
-        kit.advance(20)
-        assert seen == [b"a"]
-        for _ in range(10):
-            kit.advance(10)
-        assert seen == [b"a", b"a"]
-        assert offsets(kit.acked) == [0]
+    def __init__(self, late_seconds):
+        self.late_seconds = late_seconds
+        self.calls = []
+
+    def process(self, tuple_, collector, /):
+        self.calls.append((collector.now, tuple_))
+
+    def tick(self, collector, /):
+        for since, tuple_ in self.calls:
+            if 0 < collector.now - since - self.late_seconds <= self.tick_seconds:
+                collector.emit(tuple_.value, anchors=tuple_)
+                collector.ack(tuple_)
 
 
-@pytest.mark.parametrize("error", [ValueError("later"), Reject("no")])
-def test_a_value_without_an_anchor_that_fails_is_lost_and_troubles_nobody(error):
-    def emit(tuple_, collector):
-        collector.emit(b"?", anchors=())
-        collector.emit(tuple_.value, anchors=tuple_)
-        collector.ack(tuple_)
+@pytest.mark.parametrize(
+    ("join", "own_seconds", "step", "reason"),
+    [
+        (False, None, "Forgets", "neither acked nor failed a tuple in time: message_timeout"),
+        (False, 5, "Forgets", "neither acked nor failed a tuple in time: timeout_seconds=5"),
+        (True, 5, "Forgets", "neither acked nor failed a tuple in time: timeout_seconds=5"),
+        (True, None, "topology", "perhaps one of these bolts keeps a tuple of it: Forgets"),
+    ],
+)
+def test_expired_tuple_names_the_bolt_that_keeps_it(join, own_seconds, step, reason):
+    forgets = Forgets(own_seconds + 1 if own_seconds else 100)
+    bolts = [Pairs, forgets] if join else [forgets]
+    options = {"timeout_seconds": own_seconds} if own_seconds else {}
+    retries = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
+    with topology_test(piped(*bolts, **options), retries=retries) as kit:
+        kit.send(*([b"1", b"2"] if join else [b"1"])).advance(300)
+        assert [letter.record.offset for letter in kit.rejected] == ([0, 1] if join else [0])
+        for letter in kit.rejected:
+            assert (letter.step, letter.attempts) == (step, 2)
+            assert reason in letter.reason
+        assert kit.rows == []
+    if own_seconds:
+        (first, _), (second, _) = forgets.calls
+        assert 6 <= second - first < 8  # the time-out, and the retry's second
 
-    with topology_test(piped(Each(emit), bolt(failing(error)))) as kit:
-        kit.send(b"a")
-        assert kit.rows == [b"a"]
-        assert offsets(kit.acked) == [0]
-        assert kit.rejected == []
+
+def test_tick_emits_anchored_values():
+    errors = [ValueError("first")]
+
+    class Sums(Keep):
+        tick_seconds = 5.0
+
+        def tick(self, collector, /):
+            kept = collector.pending(self.kept)
+            if kept:
+                collector.emit("".join(each.value for each in kept), anchors=kept)
+                for each in kept:
+                    collector.ack(each)
+            if errors:
+                raise errors.pop()
+            self.kept.clear()
+
+    with capture_logs() as logs, topology_test(piped(Sums)) as kit:
+        kit.send(b"1", b"2").advance(5)
+        assert (kit.rows, kit.acked) == ([], []), "nothing of a tick that raises has happened"
+        kit.advance(5)
+        assert kit.rows == ["12"]
+        assert len(kit.acked) == 2
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["tick_failed"]
+
+
+def test_retried_record_in_a_pair_does_not_wait_for_itself():
+    """It holds the key for which the pair wants to be called."""
+
+    def draw(stream):
+        paired = stream.then(Pairs).keyed_by(lambda value: value[0])
+        once = failing_once(ValueError("once"), "async")
+        paired.then(once, workers=4).into(MemorySink("out"))
+
+    with topology_test(drawn(draw, first=text_of), message_timeout_seconds=600) as kit:
+        kit.send(b"1").advance(100)
+        assert kit.retrying == 1
+        kit.advance(1).send(b"2")
+        assert kit.rows == ["1+2"]
+        assert (len(kit.acked), kit.unresolved) == (2, 0)
+
+
+# Partitions that leave for another replica while bolts keep tuples of them
+
+
+def want(works, *partitions):
+    works.reader.assignment.want(partitions, planned_at=0.0, leave_by=math.inf)
+
+
+def sharing(*bolts):
+    works = Works(text_of, *bolts, partitions=2, shared=True)
+    want(works, HERE, THERE)
+    return works
+
+
+@pytest.mark.parametrize("bolts", [(Keep,), (Pairs, Keep)], ids=["tuples", "joint tuples"])
+def test_tuples_of_a_leaving_partition_are_drained(bolts):
+    with sharing(*bolts) as works:
+        works.send(b"a", b"b")
+        works.until(lambda: works.ledger.pending == 2)
+        works.turn(5)
+        assert works.sink.rows == []
+        want(works, THERE)
+        works.until(lambda: works.reader.assignment.holds == {THERE})
+        assert works.sink.rows == (["a", "b"] if len(bolts) == 1 else ["a+b"])
+        assert works.stored == 2
+        assert works.reader.assignment.departed.given_up == 0
+
+
+def test_tuples_of_partitions_that_stay_are_not_drained():
+    keep = Keep()
+    with sharing(keep) as works:
+        works.send(b"a", partition=1)
+        works.until(lambda: works.pipeline.acker.in_flight == 1)
+        want(works, THERE)
+        works.until(lambda: works.reader.assignment.holds == {THERE})
+        works.turn(5)
+        assert (keep.drained, works.sink.rows) == (0, [])

@@ -1,24 +1,16 @@
 """Behind joins, with any chaos: every record resolves once, and no key stays held."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import (
-    AdvancedBolt,
-    Bolt,
-    RetryPolicy,
-    Topology,
-    all_tasks,
-    bolt,
-    fields,
-)
+from headrace import AdvancedBolt, RetryPolicy, Topology, all_tasks, bolt, fields
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from headrace.testing import topology_test
 from tests.support.chaos import chaotic, spoil_all
+from tests.support.pipeline import as_bolt
 
 ORDERS = ("none", "key", "partition")
 GROUPINGS = {"fields": fields("n"), "all": all_tasks()}
@@ -52,26 +44,14 @@ class Pairs(AdvancedBolt[Any, Any]):
         self.kept.clear()
 
 
-def passing(kind: str) -> Any:
-    """A class of a bolt that gives its value as it is, or, as a generator, with several keys."""
+def spreads(value: Any) -> Iterator[Any]:
+    """Give a value with several keys."""
+    for more in range(3):
+        yield {**value, "n": value["n"] + more}
 
-    class Passing(Bolt[Any, Any]):
-        blocking = kind == "blocking"
 
-        def process(self, value: Any, /) -> Any:
-            return value
-
-    class Awaiting(Bolt[Any, Any]):
-        async def process(self, value: Any, /) -> Any:
-            await asyncio.sleep(0)
-            return value
-
-    class Spreading(Bolt[Any, Any]):
-        def process(self, value: Any, /) -> Iterator[Any]:
-            for more in range(3):
-                yield {**value, "n": value["n"] + more}
-
-    return {"async": Awaiting, "generator": Spreading}.get(kind, Passing)
+def same(value: Any) -> Any:
+    return value
 
 
 @settings(max_examples=15)
@@ -102,7 +82,8 @@ def test_records_behind_joins_resolve_once_and_hold_no_key(steps, seed):
         spread = {"tasks": tasks, "grouping": GROUPINGS[grouping]} if tasks > 1 else {}
 
         def create(kind: str = kind) -> Any:
-            return chaotic(passing(kind), seed=seed, **ill)
+            made = bolt(spreads) if kind == "generator" else as_bolt(kind, same)
+            return chaotic(made, seed=seed, **ill)
 
         stream = before[order].then(create, name=f"{kind}{place}", **spread)
     stream.into(MemorySink("rows"))

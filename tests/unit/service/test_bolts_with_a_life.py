@@ -1,4 +1,4 @@
-"""Async and vectorised bolts with a life of their own, in whole topologies."""
+"""Bolts with a life of their own in whole topologies: they open, tick, are cancelled, and close."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,35 +7,30 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from structlog.testing import capture_logs
 
-from headrace import Bolt, Record, Topology
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace import Bolt, Record
+from headrace.sinks import MemorySink
 from headrace.testing import topology_test
-
-
-def alone(bolt_: Any, **options: Any) -> Topology:
-    topology = Topology("alone")
-    topology.source("in").then(bolt_, **options).into(MemorySink("out"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    return topology
+from tests.support.pipeline import Works, as_bolt, drawn, piped
 
 
 def test_running_calls_are_cancelled_before_close() -> None:
     events: list[str] = []
 
-    class Endless(Bolt[Record, int]):
-        async def process(self, record: Record, /) -> int:
+    class Endless(Bolt[str, str]):
+        async def process(self, value: str, /) -> str:
             events.append("begun")
             try:
                 await asyncio.Event().wait()
             finally:
                 events.append("cancelled")
-            return record.offset
+            return value
 
         async def close(self) -> None:
             events.append("closed")
 
-    with topology_test(alone(Endless), patience_seconds=0.2) as kit:
+    with topology_test(piped(Endless), patience_seconds=0.2) as kit:
         with pytest.raises(AssertionError):
             kit.send(b"a")
         assert events == ["begun"]
@@ -46,7 +41,6 @@ class Counting(Bolt[Any, pa.RecordBatch]):
     """A vectorised bolt with a life, ticks, and news."""
 
     vectorised = True
-    columns = ("offset",)
     tick_seconds = 5.0
 
     def __init__(self) -> None:
@@ -56,9 +50,8 @@ class Counting(Bolt[Any, pa.RecordBatch]):
         self.events.append("open")
 
     def process(self, batch: pa.RecordBatch, /) -> Mapping[str, pa.RecordBatch]:
-        assert batch.schema.names[0] == "offset"
         self.events.append(f"process {batch.num_rows}")
-        odd = pc.equal(pc.bit_wise_and(batch["offset"], 1), 1)
+        odd = pc.equal(pc.bit_wise_and(batch["n"], 1), 1)
         return {"default": batch.filter(pc.invert(odd)), "odd": batch.filter(odd)}
 
     def tick(self) -> None:
@@ -73,14 +66,55 @@ class Counting(Bolt[Any, pa.RecordBatch]):
 
 def test_vectorised_bolt_opens_ticks_and_closes() -> None:
     inner = Counting()
-    topology = Topology("counted")
-    split = topology.source("in").then(inner, streams=("odd",))
-    split.into(MemorySink("even"))
-    split["odd"].into(MemorySink("odd"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    with topology_test(topology) as kit:
-        kit.send(b"a", b"b", b"c")
-        kit.advance(6)
-        assert kit.rows_of("even") == [{"offset": 0}, {"offset": 2}]
-        assert kit.rows_of("odd") == [{"offset": 1}]
+
+    def draw(stream: Any) -> None:
+        split = stream.then(inner, streams=("odd",))
+        split.into(MemorySink("even"))
+        split["odd"].into(MemorySink("odd"))
+
+    with topology_test(drawn(draw)) as kit:
+        kit.send(*(b'{"n": %d}' % n for n in range(3))).advance(6)
+        assert kit.rows_of("even") == [{"n": 0}, {"n": 2}]
+        assert kit.rows_of("odd") == [{"n": 1}]
     assert inner.events == ["open", "in 0", "process 3", "tick", "close"]
+
+
+def test_missed_ticks_are_not_made_up_for() -> None:
+    class Ticking(Bolt[Record, str]):
+        tick_seconds = 2.0
+        ticks = 0
+
+        def process(self, record: Record, /) -> str:
+            return f"{self.ticks} ticks"
+
+        def tick(self) -> None:
+            self.ticks += 1
+
+    with Works(Ticking()) as works:
+        for passed, ticks in ((1.9, 0), (0.1, 1), (0.0, 1), (7.0, 2), (2.0, 3)):
+            works.now += passed
+            works.turn(1)
+            works.send(b"x")
+            works.finish()
+            assert works.sink.rows[-1] == f"{ticks} ticks"
+
+
+@pytest.mark.parametrize("kind", ["function", "advanced", "tasks", "blocking", "async"])
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError("late")])
+def test_exit_in_a_tick_is_a_failed_tick(kind: str, error: BaseException) -> None:
+    def tick(*_given: Any) -> None:
+        raise error
+
+    def create() -> Any:
+        made = as_bolt("function" if kind == "tasks" else kind, lambda value: value)
+        ticking = {"tick_seconds": 5.0, "tick": tick}
+        return type("Ticking", (type(made),), ticking)()
+
+    tasks: dict[str, Any] = {"tasks": 2} if kind == "tasks" else {}
+    topology = piped(create, name="ticks", **tasks)
+    with capture_logs() as logs, topology_test(topology) as kit:
+        kit.advance(5).send(b"2").advance(5)
+        assert kit.rows == ["2"]
+    assert {line["error"] for line in logs if line["event"] == "tick_failed"} == {
+        "bolt 'ticks' raised SystemExit(3)" if isinstance(error, SystemExit) else "late"
+    }

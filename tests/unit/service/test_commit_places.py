@@ -10,6 +10,12 @@ from service.failpoints import PLACES
 from tests.support.consumer import ONE, TWO, Bench
 from tests.support.pipeline import Works
 
+STORED = [("offset_before_store", 2, 0), ("offset_after_store", 2, 2), ("offset_stored", 2, 2)]
+WRITTEN = [("sink_before_stage", 0, 0), ("sink_before_commit", 0, 0), ("sink_after_commit", 2, 0)]
+PLANNED = [("plan_before_store", 0, 0), ("plan_after_store", 0, 0), ("plan_stored", 0, 0)]
+LETTERED = ["letter_sent", "letter_durable", *(place for place, _rows, _stored in STORED)]
+GUARANTEES: Any = pytest.mark.parametrize("exactly_once", [None, "transactional"])
+
 
 @bolt
 def text(record: Record) -> str:
@@ -19,87 +25,37 @@ def text(record: Record) -> str:
     return value
 
 
-class Journey:
-    """Notes each place that is passed, and what is there at that moment."""
+def journey(*payloads: bytes, exactly_once: Any) -> list[tuple[str, int, int]]:
+    """Each place that is passed once the partition is open, its rows and offset at that moment."""
+    sink: MemorySink[Any] = MemorySink("rows")
+    passed: list[tuple[str, int, int]] = []
 
-    def __init__(self) -> None:
-        self.sink: MemorySink[Any] = MemorySink("rows")
-        self.passed: list[tuple[str, int, int]] = []
-        self.works: Works | None = None
+    def at(place: str) -> None:
+        assert place in PLACES
+        passed.append((place, len(sink.rows), works.stored))
 
-    def __call__(self, place: str) -> None:
-        stored = -1 if self.works is None else self.works.stored
-        self.passed.append((place, len(self.sink.rows), stored))
-
-    def places(self) -> list[str]:
-        """The places that were passed since the partition was open."""
-        return [place for place, _, _ in self.passed]
-
-    def run(self, *payloads: bytes, **options: Any) -> None:
-        """Process records, from the moment on when the partition is open."""
-        self.works = Works(text, sinks=[self.sink], at=self, **options)
-        with self.works as works:
-            self.passed.clear()
-            works.send(*payloads)
-            works.finish()
-            works.turn(2)
+    works = Works(text, sinks=[sink], at=at, exactly_once=exactly_once)
+    with works:
+        works.turn(5)
+        passed.clear()
+        works.send(*payloads)
+        works.finish()
+        works.turn(2)
+    return passed
 
 
-@pytest.fixture
-def journey() -> Journey:
-    return Journey()
+@GUARANTEES
+def test_plans_rows_and_offsets_are_stored_in_order(exactly_once: Any) -> None:
+    """Promises 1 and 14, Storm 42: the plan before it is emitted, its rows before the offset."""
+    passed = journey(b"a", b"b", exactly_once=exactly_once)
+    assert passed == (PLANNED if exactly_once else []) + WRITTEN + STORED
 
 
-def test_exactly_once_stores_the_plan_first(
-    journey: Journey,
-) -> None:
-    """Promise 14: nothing of it is emitted before; promise 1: no offset is stored before."""
-    journey.run(b"a", b"b", exactly_once="transactional")
-    assert journey.passed == [
-        ("plan_before_store", 0, 0),
-        ("plan_after_store", 0, 0),
-        ("plan_stored", 0, 0),
-        ("sink_before_stage", 0, 0),
-        ("sink_before_commit", 0, 0),
-        ("sink_after_commit", 2, 0),
-        ("offset_before_store", 2, 0),
-        ("offset_after_store", 2, 2),
-        ("offset_stored", 2, 2),
-    ]
-
-
-def test_rows_are_durable_before_the_offset_is_stored(journey: Journey) -> None:
-    """Promise 1: at no place is an offset stored whose row is not durable."""
-    journey.run(b"a", b"b")
-    assert [each for each in journey.passed if not each[0].endswith("_fence")] == [
-        ("sink_before_stage", 0, 0),
-        ("sink_before_commit", 0, 0),
-        ("sink_after_commit", 2, 0),
-        ("offset_before_store", 2, 0),
-        ("offset_after_store", 2, 2),
-        ("offset_stored", 2, 2),
-    ]
-
-
-@pytest.mark.parametrize("options", [{}, {"exactly_once": "transactional"}])
-def test_dead_letter_is_durable_before_the_offset_is_stored(
-    journey: Journey, options: dict[str, Any]
-) -> None:
+@GUARANTEES
+def test_dead_letter_is_durable_before_the_offset_is_stored(exactly_once: Any) -> None:
     """Promise 3."""
-    journey.run(b"bad", **options)
-    places = [place for place in journey.places() if place.startswith(("letter_", "offset_"))]
-    assert places == [
-        "letter_sent",
-        "letter_durable",
-        "offset_before_store",
-        "offset_after_store",
-        "offset_stored",
-    ]
-
-
-def test_every_place_that_is_passed_is_known(journey: Journey) -> None:
-    journey.run(b"a", b"bad", exactly_once="opaque")
-    assert set(journey.places()) <= set(PLACES)
+    passed = [place for place, _rows, _stored in journey(b"bad", exactly_once=exactly_once)]
+    assert [each for each in passed if each.startswith(("letter_", "offset_"))] == LETTERED
 
 
 @pytest.mark.parametrize(("told", "count"), [(frozenset({ONE, TWO}), 0), (frozenset({TWO}), 1)])

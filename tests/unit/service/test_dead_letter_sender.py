@@ -1,25 +1,15 @@
 """Dead letters on their way: none is forgotten, and each is told of once."""
 
-import random
-
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import Record, Reject, Topology, bolt
-from headrace.sinks import DiscardSink
-from partition.consumer import Consumer, ConsumerPolicy
-from partition.memory.ports import (
-    MemoryCatalogue,
-    MemoryFetcher,
-)
+from headrace import Record, Reject, bolt
 from partition.records import Partition, Position
-from partition.recovery import Loss, Ways
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
+from partition.recovery import Loss
 from service.pipeline.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
-from tests.support.faulty_kafka import FaultyLog
-from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.messages import message
+from tests.support.pipeline import Works
 from topology.sink import DeadLetter, DeadLetterSink, Delivered
 
 PLACE = Partition("t", 0)
@@ -133,99 +123,54 @@ def test_waiting_time_starts_at_the_last_delivery(sender, broker):
 
 
 def test_rejected_dead_letter_is_sent_again_after_a_pause(sender, broker):
-    send(sender)
+    send(sender, 41)
     (token,) = broker.tokens
     now = 100.0
-    for attempts in range(1, 20):
-        broker.answer(token, "not enough replicas")
-        assert durable(sender, now) == durable(sender, now + RESEND_SECONDS * 0.9) == []
-        assert len(broker.sent) == attempts
-        now += RESEND_SECONDS
-        assert durable(sender, now) == []
-        assert len(broker.sent) == attempts + 1
-        assert (sender.pending, sender.refused) == (1, attempts)
+    with capture_logs() as logged:
+        for attempts in range(1, 20):
+            broker.answer(token, "not enough replicas")
+            assert durable(sender, now) == durable(sender, now + RESEND_SECONDS * 0.9) == []
+            assert len(broker.sent) == attempts
+            now += RESEND_SECONDS
+            assert durable(sender, now) == []
+            assert len(broker.sent) == attempts + 1
+            assert (sender.pending, sender.refused) == (1, attempts)
+        send(sender, 42)
+        broker.answer(broker.tokens[-1], "too large")
+        durable(sender, now)
     broker.answer(token)
     assert durable(sender, now) == [(7, 9)]
-    assert broker.sent[0][1] == broker.sent[-1][1]
-
-
-def test_rejected_dead_letter_is_logged_at_doubling_counts(sender, broker):
-    send(sender, 41)
-    send(sender, 42)
-    first, second = broker.tokens
-    with capture_logs() as logged:
-        for now in range(9):
-            broker.answer(first, "too large")
-            sender.poll(float(now))
-        broker.answer(second, "too large")
-        sender.poll(9.0)
+    assert broker.sent[0][1] == broker.sent[-2][1]
     said = [(each["offset"], each["refusals"]) for each in logged]
-    assert said == [(41, 1), (41, 2), (41, 4), (41, 8), (42, 1)]
+    assert said == [(41, 1), (41, 2), (41, 4), (41, 8), (41, 16), (42, 1)]
     assert {(each["topic"], each["partition"], each["size"]) for each in logged} == {("t", 0, 1)}
-
-
-@bolt
-def parse(record: Record) -> int:
-    if record.value == b"bad":
-        raise Reject("bad")
-    return 1
 
 
 def test_rejected_dead_letter_blocks_the_commit(broker):
     """Promises 1 and 3: committed stays below a record until its letter is durable."""
-    now = 0.0
-    log, nodes = FaultyLog({"t": 1}), FaultyNodes()
-    for value in (b"1", b"bad", b"3"):
-        log.append(PLACE, value)
-    topology = Topology("t")
-    topology.source("t").then(parse).into(DiscardSink())
-    topology.dead_letters.into(broker)
 
-    def make_reader(notify, _fences):
-        return Consumer(
-            MemoryFetcher(log),
-            Ways(FaultyStore(nodes), MemoryCatalogue(log), notify),
-            ["t"],
-            ConsumerPolicy(),
-            random.Random(1),
-        )
+    @bolt
+    def parse(record: Record) -> int:
+        if record.value == b"bad":
+            raise Reject("bad")
+        return 1
 
-    ports = Ports(make_reader, broker, np.random.default_rng(1), lambda: now)
-    pipeline = build_pipeline(topology, ports, PipelinePolicy())
-    reader = pipeline.consumer
-    reader.open()
-    pipeline.open()
-    committed = []
+    def settle() -> int:
+        works.turn(20)
+        works.reader.commit(works.now, force=True)
+        return works.stored
 
-    def settle() -> None:
-        for _ in range(20):
-            pipeline.step(flush=True)
-        reader.commit(now, force=True)
-        committed.append(_stored(nodes))
-
-    try:
-        settle()
+    with Works(parse, letters=broker) as works:
+        works.send(b"1", b"bad", b"3")
+        works.until(lambda: broker.sent)
         (token,) = broker.tokens
         for _ in range(5):
             broker.answer(token, "refused")
-            settle()
-            now += 2 * RESEND_SECONDS
-            settle()
+            assert settle() == 1
+            works.now += 2 * RESEND_SECONDS
+            assert settle() == 1
         assert len(broker.sent) == 6
-        assert committed == [1] * 11
         broker.answer(token)
-        settle()
-        assert committed[-1] == 3
-        assert pipeline.is_idle
-        assert pipeline.counters.dead_lettered == 1
-    finally:
-        pipeline.close(5)
-        reader.close()
-
-
-def _stored(nodes: FaultyNodes) -> int:
-    store = FaultyStore(nodes)
-    store.open()
-    stored = store.load(PLACE)
-    assert stored is not None
-    return stored.offset
+        assert settle() == 3
+        assert works.pipeline.is_idle
+        assert works.pipeline.counters.dead_lettered == 1

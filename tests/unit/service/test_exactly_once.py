@@ -1,33 +1,30 @@
 """Exactly once, in memory: what is committed in which transaction, and what comes twice."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from headrace import Record, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import TopologyTest
+from headrace import Record, Retry, bolt
+from headrace.sinks import MemorySink
+from headrace.testing import topology_test
+from partition.manager import InFlightLimits
+from tests.support.chaos import chaotic, spoil_all
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit
-from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Door, Works
+from tests.support.pipeline import PATIENCE_SECONDS, PLACE, Door, Works, as_bolt, drawn, text_of
 from topology.errors import SinkBusy
 from topology.sink import Batch, Committed, Fence, Staged
 
 
-@bolt
-def text(record: Record) -> str:
-    return (record.value or b"").decode()
-
-
 class Noting(MemorySink[Any]):
-    """Notes the shares of each commit; while `fails` is above 0, a commit fails before or after."""
+    """Notes the shares of each commit; while `fails` it fails, and it rejects what it is told."""
 
     def __init__(self, name: str = "noting") -> None:
         super().__init__(name)
         self.shares: list[tuple[str, int, int]] = []
-        self.fails_before = 0
-        self.fails_after = 0
+        self.fails = False
         self.rejects: set[str] = set()
 
     def stage(self, group: Batch) -> Staged:
@@ -37,18 +34,24 @@ class Noting(MemorySink[Any]):
         return Staged(group.shares, len(rows), (rows,), rejected)
 
     def commit(self, staged: Staged) -> None:
-        if self.fails_before:
-            self.fails_before -= 1
+        if self.fails:
             raise OSError("not now")
         super().commit(staged)
         self.shares += [(s.line, s.txid, s.num_rows) for s in staged.shares]
-        if self.fails_after:
-            self.fails_after -= 1
-            raise OSError("the reply was lost")
 
 
-def committed(works: Works, line: str = "t[0]") -> Committed:
-    found: list[Committed] = works.sink.committed([line])
+def exactly_once(*sinks: Any, kind: Any = "transactional", bolt_: Any = text_of, **options: Any):
+    return Works(bolt_, sinks=sinks, exactly_once=kind, **options)
+
+
+def following(works: Works, **options: Any) -> Works:
+    """The next life of a process."""
+    kind = works.topology.transactions
+    return exactly_once(*works.sinks, kind=kind, nodes=works.nodes, log=works.log, **options)
+
+
+def committed(works: Works) -> Committed:
+    found: list[Committed] = works.sink.committed(["t[0]"])
     return found[0]
 
 
@@ -60,10 +63,14 @@ def transactions(works: Works) -> Any:
     return stored.transactions
 
 
+def numbers(*values: int) -> list[bytes]:
+    return [str(value).encode() for value in values]
+
+
 def test_offset_follows_the_committed_transaction() -> None:
     """Promise 14."""
     sink = Noting()
-    with Works(text, sinks=[sink], exactly_once="transactional") as works:
+    with exactly_once(sink) as works:
         works.send(b"a", b"b", b"c")
         works.finish()
         assert sink.rows == ["a", "b", "c"]
@@ -73,90 +80,10 @@ def test_offset_follows_the_committed_transaction() -> None:
         assert [txid for _line, txid, _rows in sink.shares] == list(range(1, len(sink.shares) + 1))
 
 
-def test_nothing_is_emitted_before_its_transaction_is_stored() -> None:
-    """Storm 42."""
-    seen: list[Any] = []
-
-    @bolt
-    def looks(record: Record) -> str:
-        assert record.offset is not None
-        covering = [
-            each.txid
-            for each in transactions(works).open
-            if each.range.first <= record.offset < each.range.end
-        ]
-        seen.append(len(covering))
-        return "x"
-
-    with Works(
-        looks, sinks=[Noting()], exactly_once="transactional", fetch_records=7, chunk_records=3
-    ) as works:
-        works.send(*[b"x"] * 50)
-        works.finish()
-    assert seen == [1] * 50
-
-
-@pytest.mark.parametrize("when", ["fails_before", "fails_after"])
-def test_commit_of_unknown_outcome_lands_once(when: str) -> None:
-    sink = Noting()
-    setattr(sink, when, 1)
-    with Works(text, sinks=[sink], exactly_once="transactional") as works:
-        works.send(b"a", b"b")
-        works.finish()
-        assert sorted(sink.rows) == ["a", "b"]
-
-
-def test_rows_of_a_failed_attempt_are_dropped() -> None:
-    """One branch has its rows ready when the other fails: they come once, of the retry."""
-    tries: list[str] = []
-
-    @bolt
-    async def fails_once(value: str) -> str:
-        tries.append(value)
-        if len(tries) == 1:
-            raise OSError("not yet")
-        return value + "!"
-
-    left, right = Noting("left"), Noting("right")
-    topology = Topology("branches", reliability="exactly-once")
-    texts = topology.source("t").then(text)
-    texts.into(left)
-    texts.then(fails_once).into(right)
-    topology.dead_letters.into(MemoryDeadLetters())
-    with TopologyTest(topology) as test:
-        test.send(b"a")
-        assert test.rows == []
-        test.advance(60)
-        assert test.rows_of("left") == ["a"]
-        assert test.rows_of("right") == ["a!"]
-
-
-def test_retry_holds_its_transaction_and_later_ones() -> None:
-    tries: list[str] = []
-
-    @bolt
-    def fails_once(record: Record) -> str:
-        value = (record.value or b"").decode()
-        if value == "bad" and not tries:
-            tries.append(value)
-            raise OSError("not yet")
-        return value
-
-    with Works(fails_once, sinks=[Noting()], exactly_once="transactional") as works:
-        works.send(b"a", b"bad")
-        works.turn(20)
-        works.send(b"c")
-        works.turn(20)
-        assert works.sink.rows == []
-        works.advance(RETRY_SECONDS * 2)
-        works.finish()
-        assert sorted(works.sink.rows) == ["a", "bad", "c"]
-
-
 def test_rejected_row_has_its_dead_letter_before_the_commit() -> None:
     sink = Noting()
     sink.rejects = {"bad"}
-    with Works(text, sinks=[sink], exactly_once="transactional") as works:
+    with exactly_once(sink) as works:
         works.letters_sink.holding = True
         works.send(b"a", b"bad", b"c")
         works.until(lambda: len(works.letters_sink.letters) == 1)
@@ -172,31 +99,28 @@ def test_rejected_row_has_its_dead_letter_before_the_commit() -> None:
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 def test_transaction_open_at_a_crash_is_done_once(kind: Any) -> None:
-    """The first life ends with a record that its async bolt never gave back."""
+    """Storm 39. The first life ends with a record that its async bolt never gave back."""
     door = Door()
-    sink = Noting()
-    with Works(door.as_bolt(), sinks=[sink], exactly_once=kind, workers=4) as first:
-        first.send(*[str(i).encode() for i in range(4)])
+    with exactly_once(Noting(), kind=kind, bolt_=door.as_bolt(), workers=4) as first:
+        first.send(*numbers(0, 1, 2, 3))
         first.until(lambda: door.answered == 3)
         assert transactions(first).open
-        assert sink.rows == []
+        assert first.sink.rows == []
         door.open()
-    with Works(text, sinks=[sink], exactly_once=kind, nodes=first.nodes, log=first.log) as second:
+    with following(first) as second:
         second.finish()
-        assert sorted(sink.rows) == ["0", "1", "2", "3"]
+        assert sorted(second.sink.rows) == ["0", "1", "2", "3"]
 
 
 def test_sink_gets_no_transaction_twice() -> None:
     """One sink had committed when the process ended, the other had not."""
     left, right = Noting("left"), Noting("right")
-    right.fails_before = 1_000_000
-    with Works(text, sinks=[left, right], exactly_once="opaque") as first:
+    right.fails = True
+    with exactly_once(left, right, kind="opaque") as first:
         first.send(b"a", b"b")
         first.until(lambda: len(left.rows) == 2)
-    right.fails_before = 0
-    with Works(
-        text, sinks=[left, right], exactly_once="opaque", nodes=first.nodes, log=first.log
-    ) as second:
+    right.fails = False
+    with following(first) as second:
         second.send(b"c")
         second.finish()
         assert left.rows == right.rows == ["a", "b", "c"]
@@ -207,7 +131,7 @@ def test_fenced_partition_leaves_its_group() -> None:
     """Promise 9. The letter of a lost line's record is nobody's business here any more."""
     sink = Noting()
     sink.rejects = {"bad"}
-    with Works(text, sinks=[sink], exactly_once="transactional", partitions=2) as works:
+    with exactly_once(sink, partitions=2) as works:
         works.letters_sink.holding = True
         works.send(b"a", b"bad", partition=0)
         works.send(b"b", partition=1)
@@ -224,15 +148,8 @@ def test_fenced_partition_leaves_its_group() -> None:
 
 def test_full_batch_closes_a_transaction() -> None:
     sink = Noting()
-    with Works(
-        text,
-        sinks=[sink],
-        exactly_once="transactional",
-        batch_rows=10,
-        fetch_records=4,
-        transaction_records=1000,
-    ) as works:
-        works.send(*[str(number).encode() for number in range(100)])
+    with exactly_once(sink, batch_rows=10, fetch_records=4) as works:
+        works.send(*numbers(*range(100)))
         end = Limit(PATIENCE_SECONDS)
         while len(sink.rows) < 80:  # without a flush, which would end one at each turn
             assert not end.passed
@@ -244,16 +161,14 @@ def test_full_batch_closes_a_transaction() -> None:
 
 def test_passing_trouble_does_not_halt_a_replay() -> None:
     sink = Noting()
-    sink.fails_before = 1_000_000
-    with Works(text, sinks=[sink], exactly_once="transactional") as first:
-        first.send(*[str(number).encode() for number in range(10)])
+    sink.fails = True
+    with exactly_once(sink) as first:
+        first.send(*numbers(*range(10)))
         first.turn(20)
         assert transactions(first).open
     first.log.corrupt(PLACE, 5)
-    sink.fails_before = 0
-    with Works(
-        text, sinks=[sink], exactly_once="transactional", nodes=first.nodes, log=first.log
-    ) as second:
+    sink.fails = False
+    with following(first) as second:
         second.until(lambda: second.reader.assignment[PLACE].in_vain[0] == 5)
         first.log.mend(PLACE)
         second.until(lambda: second.advance(1) or len(sink.rows) == 10)
@@ -271,17 +186,91 @@ def test_slow_sink_holds_back_a_fan_out() -> None:
         def commit(self, staged: Staged) -> None:
             raise SinkBusy(0.05)
 
-    with Works(
-        spread,
-        sinks=[Stuck()],
-        exactly_once="transactional",
-        batch_rows=1_000,
-        fetch_records=10,
-        chunk_records=10,
-        transaction_records=100,
-        max_active=50,
-    ) as works:
+    sizes = {"fetch_records": 10, "chunk_records": 10, "transaction_records": 100}
+    with exactly_once(Stuck(), bolt_=spread, batch_rows=1_000, max_active=50, **sizes) as works:
         works.send(*[b"x"] * 2_000)
         works.turn(60)
         assert 3_000 < works.pipeline.outlets[0].rows_pending < 3_000 + 2 * 100 * 100
         assert works.ledger.emitted_to < 300
+
+
+@pytest.mark.parametrize("away", ["nothing", "the sink", "the store"])
+def test_waiting_records_stay_bounded_and_all_flow_afterwards(away: str) -> None:
+    """Promises 10 and 15."""
+    sink = Noting()
+    sizes = {"fetch_records": 10, "chunk_records": 8, "transaction_records": 20}
+    window = InFlightLimits(max_pending=200)
+    with exactly_once(sink, window=window, **sizes) as works:
+        works.send(*numbers(*range(600)))
+        sink.fails, works.nodes.away = away == "the sink", away == "the store"
+        most = 0
+        for _ in range(100):
+            works.turn()
+            most = max(most, works.ledger.waiting)
+        sink.fails = works.nodes.away = False
+        works.until(lambda: works.advance(0.1, step=0.1) or works.stored == 600)
+        assert most <= 150
+        assert sorted(map(int, sink.rows)) == list(range(600))
+
+
+# By the test kit
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_rows_are_there_when_send_returns(kind: Any) -> None:
+    topology = drawn(
+        lambda s: s.into(MemorySink("out")),
+        first=text_of, reliability="exactly-once", transactions=kind,
+    )  # fmt: skip
+    with topology_test(topology) as test:
+        test.send(b"1", b"2", b"3").send(b"4", partition=1)
+        assert test.rows == ["1", "2", "3", "4"]
+        assert [record.offset for record in test.acked] == [0, 1, 2, 0]
+        assert test.unresolved == 0
+        assert test.metrics["headrace_service_written_records_total"] == 4
+        assert [event.what for event in test.history(1)] == ["read", "written", "resolved"]
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_rows_of_a_failed_attempt_are_dropped_and_its_transaction_waits(kind: str) -> None:
+    """Promise 4: one branch's rows were ready before the other branch failed."""
+    tries: Counter[str] = Counter()
+
+    def stumble(value: str) -> str:
+        tries[value] += 1
+        if value == "2" and tries[value] == 1:
+            raise Retry("once more")
+        return value
+
+    def draw(stream: Any) -> None:
+        stream.into(MemorySink("plain"))
+        stream.then(as_bolt(kind, stumble)).into(MemorySink("stumbling"))
+
+    with topology_test(drawn(draw, first=text_of, reliability="exactly-once")) as test:
+        test.send(*numbers(1, 2, 3))
+        for later in range(4, 10):
+            test.send(*numbers(later))
+        assert (test.rows, test.acked, test.retrying, test.unresolved) == ([], [], 1, 9)
+        test.send(*numbers(10), partition=1)
+        assert test.rows == ["10", "10"], "another partition's transactions do not wait"
+        test.advance(10)
+        for sink in ("plain", "stumbling"):
+            assert sorted(map(int, test.rows_of(sink))) == list(range(1, 11))
+        assert (len(test.acked), test.unresolved) == (10, 0)
+        assert tries["3"] == 1, "only the record itself is tried again"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chaos_doubles_no_row_and_loses_none(seed: int) -> None:
+    """Promises 3 and 4."""
+    step = chaotic(text_of, seed=seed, fail=0.2, retry=0.1, reject=0.1)
+    topology = drawn(lambda s: s.into(MemorySink("out")), first=step, reliability="exactly-once")
+    with topology_test(topology, seed=seed) as test:
+        spoil_all(test, seed=seed, busy=0.2, fail_before=0.2, fail_after=0.2, reject=0.1)
+        for first in range(0, 60, 6):
+            test.send(*numbers(*range(first, first + 6)), partition=first % 4)
+        test.advance(600)
+        assert test.unresolved == 0
+        lettered = [int(letter.record.value or b"") for letter in test.rejected]
+        assert lettered, "chaos rejects"
+        assert sorted([*map(int, test.rows), *lettered]) == list(range(60))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.sinks import MemorySink
 from service.errors import BadConfig
 from service.failpoints import (
     ACTIONS,
@@ -21,7 +21,7 @@ from service.failpoints import (
     with_places,
 )
 from tests.support.patience import seconds, until
-from topology.sink import Batch, Fence, RangeNotice, Share
+from topology.sink import Batch, Fence, Share
 
 ROOT = Path(__file__).parents[3]
 PASSES = """
@@ -62,12 +62,6 @@ def run(script, wanted, *words):
         check=False,
     )
     return ended.returncode, ended.stdout.split("\n")[:-1], ended.stderr
-
-
-def test_no_failpoint_does_nothing():
-    at = failpoints({})
-    for place in PLACES:
-        at(place)
 
 
 def test_failpoint_kills_at_the_nth_pass():
@@ -155,25 +149,9 @@ def test_sink_passes_its_failpoints_in_order():
     passed, sink = [], MemorySink("rows")
     staged_and_committed(with_places(sink, passed.append))
     assert passed == [
-        "sink_before_fence",
-        "sink_after_fence",
-        "sink_before_stage",
-        "sink_before_commit",
+        "sink_before_fence", "sink_after_fence", "sink_before_stage", "sink_before_commit",
         "sink_after_commit",
-    ]
+    ]  # fmt: skip
     assert sink.rows == ["row"]
     assert with_places(sink, passed.append).name == "rows"
-
-
-def test_dead_letter_passes_its_failpoints():
-    passed, letters = [], MemoryDeadLetters()
-    passing = with_places(letters, passed.append)
-    passing.send(RangeNotice("t", 0, 1, 2, 1, "expired", "", 0), 7)
-    assert passed == ["letter_sent"]
-    assert [each.token for each in passing.poll()] == [7]
-    assert passed == ["letter_sent", "letter_durable"]
-
-
-def test_ports_without_failpoints_are_not_wrapped():
-    sink = MemorySink("rows")
     assert with_places(sink, failpoints({})) is sink

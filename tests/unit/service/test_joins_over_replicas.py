@@ -1,4 +1,4 @@
-"""The documented join over several replicas: what belongs together is read by one process."""
+"""Replicas of one pipeline: one alone waits for nobody, and several keep joins together."""
 
 import json
 from contextlib import ExitStack
@@ -11,11 +11,13 @@ from partition.errors import CountsDiffer
 from partition.records import Partition
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes
+from tests.support.pipeline import piped
 from tests.support.replicas import Replica
 
 PAGE = Path("docs/how-to/join-and-aggregate.md")
 ORDERS = 400
 PARTITIONS = 4
+EVERY = {Partition("in", number) for number in range(PARTITIONS)}
 
 
 def documented_join(rows):
@@ -29,20 +31,21 @@ def documented_join(rows):
     return names["topology"]
 
 
-class Shop:
-    """Replicas of the join, and the orders and payments that they read."""
+class Group:
+    """Replicas of a topology, and what they read and write."""
 
-    def __init__(self, closing):
-        self.log = FaultyLog({"orders": PARTITIONS, "payments": PARTITIONS})
-        self.nodes, self.rows, self.now, self.sent = FaultyNodes(), MemorySink("paid"), 0.0, 0
-        self.replicas, self.closing = [], closing
+    def __init__(self, closing, topics, make, **options):
+        self.log = FaultyLog(dict.fromkeys(topics, PARTITIONS))
+        self.nodes, self.rows, self.now, self.sent = FaultyNodes(), MemorySink("rows"), 0.0, 0
+        self.replicas, self.closing, self.make, self.options = [], closing, make, options
 
     def start(self):
-        name = f"r-{len(self.replicas)}"
-        replica = Replica(name, documented_join(self.rows), self.log, self.nodes)
+        name, topology = f"r-{len(self.replicas)}", self.make(self.rows)
+        replica = Replica(name, topology, self.log, self.nodes, **self.options)
         self.closing.callback(replica.close)
         replica.open()
         self.replicas.append(replica)
+        return replica
 
     def send(self, count, topics=("orders", "payments")):
         for number in range(self.sent, self.sent + count):
@@ -50,9 +53,9 @@ class Shop:
                 place = Partition(topic, number % PARTITIONS)
                 self.log.append(place, json.dumps({"order": number, topic: 1}).encode())
 
-    def turn(self, times):
+    def turn(self, times, seconds=0.1):
         for _ in range(times):
-            self.now += 0.1
+            self.now += seconds
             for each in self.replicas:
                 each.turn(self.now)
 
@@ -64,46 +67,64 @@ class Shop:
         return sorted(row["order"] for row in self.rows.rows)
 
 
+@pytest.fixture
+def closing():
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def shop(closing):
+    return Group(closing, ["orders", "payments"], documented_join)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_order_meets_its_payment_whatever_the_replicas(count):
-    with ExitStack() as closing:
-        shop = Shop(closing)
-        for _ in range(count):
-            shop.start()
-        shop.send(ORDERS)
-        assert shop.finish() == list(range(ORDERS))
-
-
-def test_joins_hold_while_replicas_join():
-    """Orders wait for their payments while their partitions change hands."""
-    with ExitStack() as closing:
-        shop = Shop(closing)
-        for _ in range(4):
-            shop.start()
-            shop.send(ORDERS // 4, ["orders"])
-            shop.turn(5)
-            shop.send(ORDERS // 4, ["payments"])
-            shop.sent += ORDERS // 4
-            shop.turn(100)
-        assert shop.finish() == list(range(ORDERS))
-
-
-def test_a_join_of_topics_with_other_counts_does_not_start():
-    with ExitStack() as closing:
-        shop = Shop(closing)
-        shop.log.add_partitions("orders", 1)
-        shop.send(4)
+def test_every_order_meets_its_payment_whatever_the_replicas(shop, count):
+    for _ in range(count):
         shop.start()
-        with pytest.raises(CountsDiffer, match="found 'orders' with 5, 'payments' with 4"):
-            shop.turn(20)
-        assert shop.rows.rows == []
+    shop.send(ORDERS)
+    assert shop.finish() == list(range(ORDERS))
 
 
-def test_a_join_ends_when_one_of_its_topics_grows():
-    with ExitStack() as closing:
-        shop = Shop(closing)
+def test_joins_hold_while_replicas_join(shop):
+    """Orders wait for their payments while their partitions change hands."""
+    for _ in range(4):
+        shop.start()
+        shop.send(ORDERS // 4, ["orders"])
+        shop.turn(5)
+        shop.send(ORDERS // 4, ["payments"])
+        shop.sent += ORDERS // 4
+        shop.turn(100)
+    assert shop.finish() == list(range(ORDERS))
+
+
+@pytest.mark.parametrize(
+    ("topic", "grows", "found"),
+    [("orders", "before", "'orders' with 5, 'payments' with 4"),
+     ("payments", "later", "'orders' with 4, 'payments' with 5")],
+)  # fmt: skip
+def test_a_join_ends_where_the_counts_of_its_topics_differ(shop, topic, grows, found):
+    if grows == "later":
         shop.start()
         shop.turn(20)
-        shop.log.add_partitions("payments", 2)
-        with pytest.raises(CountsDiffer, match="found 'orders' with 4, 'payments' with 6"):
-            shop.turn(20)
+    shop.log.add_partitions(topic, 1)
+    shop.send(4)
+    if grows == "before":
+        shop.start()
+    with pytest.raises(CountsDiffer, match=f"found {found}"):
+        shop.turn(20)
+
+
+def test_one_replica_waits_for_no_beat_and_a_second_for_its_share(closing):
+    """No test lives to see the second beat."""
+    group = Group(closing, ["in"], lambda rows: piped(sink=rows), beat_seconds=1000.0)
+    for place in EVERY:
+        group.log.append(place, b"x")
+    first = group.start()
+    group.turn(20, seconds=0.0)
+    assert len(group.rows.rows) == PARTITIONS
+    assert first.membership.view.leads
+    second = group.start()
+    group.turn(20, seconds=0.0)
+    assert first.reader.assignment.holds == EVERY
+    assert not second.reader.assignment.holds

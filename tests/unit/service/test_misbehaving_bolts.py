@@ -1,171 +1,199 @@
-"""Bolts that break the rules of the house, in a whole pipeline: none costs another's record."""
+"""Bolts that raise, return or ask for what they may not: none costs another's record (B01)."""
 
 import asyncio
 import json
-import threading
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import AdvancedBolt, Record, Reject, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace import AdvancedBolt, Record, Reject, Retry, Skip, To, bolt
+from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from service.observability.metrics import metric_values
 from service.observability.snapshot import snapshot_of
-from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, HeldSink, Works
-from topology.sink import Staged
+from tests.support.pipeline import HeldSink, Works, as_bolt, drawn, parse, payload, piped, text_of
 
 MANY = 1_000_000
-WORKERS = 4
+ONCE_MORE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
+OFF_THE_OWNER = ["blocking", "async", "async keyed"]  # no Ctrl-C comes to their threads
+KINDS = [
+    "function", "generator", "vectorised", "advanced", "function keyed", "function tasks",
+    *OFF_THE_OWNER,
+]  # fmt: skip
 
 
-class Slow(MemorySink[int]):
-    """Commits once its gate is open."""
+def fails_one(kind, error):
+    """A topology of a bolt of a kind that raises for {"n": 1}, and gives any other value back."""
 
-    def __init__(self) -> None:
-        super().__init__("slow")
-        self.gate, self.asked = threading.Event(), threading.Event()
-        self.gate.set()
+    def check(value):
+        if value["n"] == 1:
+            raise error() if callable(error) else error
+        return value
 
-    def commit(self, staged: Staged) -> None:
-        self.asked.set()
-        if not self.gate.wait(PATIENCE_SECONDS):
-            raise TimeoutError
-        super().commit(staged)
+    kind, _, how = kind.partition(" ")
+
+    def draw(stream):
+        stream = stream.keyed_by(lambda value: value["n"]) if how == "keyed" else stream
+        tasks = {"tasks": 2} if how == "tasks" else {}
+        stream.then(lambda: as_bolt(kind, check), name="fails", **tasks).into(MemorySink("out"))
+
+    return drawn(draw)
 
 
-TWICE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
+def send_four(kit):
+    kit.send(*(payload(n=n) for n in range(4))).advance(60)
+    assert sorted(row["n"] for row in kit.rows) == [0, 2, 3]
+    assert kit.unresolved == 0
+    (letter,) = kit.rejected
+    return letter
 
 
-def broken(how: str) -> type[AdvancedBolt[bytes, bytes]]:
+class Panic(BaseException):
+    """As a Rust extension raises it when it panics."""
+
+
+class Untold(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+NAMED = [SystemExit(0), SystemExit("enough"), Panic("no exception")]
+TEXTS = {"MemoryError": "no more", "Untold": "Untold"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [*NAMED, MemoryError("no more"), Untold(), asyncio.CancelledError(), GeneratorExit()],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_bolt_raises_fails_its_record_alone(kind, error):
+    """It is tried again like any other and becomes a dead letter; the run goes on."""
+    with capture_logs() as logs, topology_test(fails_one(kind, error), retries=ONCE_MORE) as kit:
+        letter = send_four(kit)
+        assert (letter.record.offset, letter.step, letter.attempts) == (1, "fails", 2)
+        if error in NAMED:
+            assert letter.reason == f"bolt 'fails' raised {error!r}"
+        assert letter.reason == TEXTS.get(type(error).__name__, letter.reason)
+        assert kit.metrics['headrace_topology_failed_tuples_total{step="fails"}'] == 2
+    told = [line for line in logs if line["event"] == "step_failing"]
+    assert {(line["step"], line["error"]) for line in told} == {("fails", letter.reason)}
+
+
+@pytest.mark.parametrize("kind", OFF_THE_OWNER)
+def test_keyboard_interrupt_off_the_owner_fails_its_record(kind):
+    """Python sends Ctrl-C to the main thread only, so on any other it is the bolt's own."""
+    with topology_test(fails_one(kind, KeyboardInterrupt()), retries=ONCE_MORE) as kit:
+        assert send_four(kit).reason == "bolt 'fails' raised KeyboardInterrupt()"
+
+
+def test_keyboard_interrupt_on_the_owner_thread_ends_the_run():
+    """There it is Ctrl-C for all that we know; what was not stored is read again."""
+
+    @bolt
+    def interrupted(record: Record) -> str:
+        if record.value == b"2":
+            raise KeyboardInterrupt
+        return (record.value or b"").decode()
+
+    with Works(interrupted, chunk_records=1, fetch_records=1, batch_rows=1) as works:
+        works.send(*(b"%d" % n for n in range(5)))
+        with pytest.raises(KeyboardInterrupt):
+            works.finish()
+        assert works.stored <= 2
+        before = list(works.sink.rows)
+    with Works(text_of, nodes=works.nodes, log=works.log) as again:
+        again.finish()
+        assert {*before, *again.sink.rows} == {"0", "1", "2", "3", "4"}
+        assert "2" in again.sink.rows
+
+
+def test_async_calls_that_panic_cost_no_worker():
+    with topology_test(fails_one("async", Panic()), retries=RetryPolicy(limit=0)) as kit:
+        kit.send(*[payload(n=1)] * 100, *(payload(n=n) for n in range(4)))
+        assert sorted(row["n"] for row in kit.rows) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("after", [float("nan"), float("inf"), -1, "5"])
+def test_invalid_retry_pause_fails_its_record_alone(after):
+    topology = fails_one("function", lambda: Retry("odd", after_seconds=after))
+    with topology_test(topology, retries=ONCE_MORE) as kit:
+        assert "expected a finite number >= 0" in send_four(kit).reason
+
+
+@pytest.mark.parametrize("signal", [Reject("no"), Retry("later"), Skip, To("default", Reject("x"))])
+@pytest.mark.parametrize("kind", ["function", "generator", "async", "advanced"])
+def test_signal_in_place_of_a_value_is_an_error(kind, signal):
+    with topology_test(piped(as_bolt(kind, lambda _value: signal))) as kit:
+        kit.send(b"1")
+        assert kit.rows == []
+        assert len(kit.rejected) == 1
+
+
+def test_skip_is_one_however_it_is_made():
+    assert Skip() is Skip()
+
+
+def test_column_named_like_the_lineage_is_kept():
+    with topology_test(piped(as_bolt("vectorised", lambda row: row), first=parse)) as kit:
+        kit.send(payload(n=1), payload(n=9, __parent=1, __parent_=2))
+        assert kit.rows[0]["n"] == 1
+        assert kit.rows[1] == {"n": 9, "__parent": 1, "__parent_": 2}
+
+
+def broken(how):
     """An advanced bolt that breaks the contract for b"bad" only."""
 
     class Breaks(AdvancedBolt):
         def process(self, tuple_, collector, /):
-            value = tuple_.value
-            if value != b"bad":
-                collector.emit(value, anchors=tuple_)
-                collector.ack(tuple_)
-            elif how == "ack twice":
-                collector.ack(tuple_)
-                collector.ack(tuple_)
-            elif how == "ack after fail":
-                collector.fail(tuple_)
-                collector.ack(tuple_)
-            elif how == "fail after ack":
-                collector.ack(tuple_)
-                collector.fail(tuple_)
-            else:
-                collector.ack(tuple_)
-                collector.emit(value, anchors=tuple_)
+            if tuple_.value == "bad":
+                for ask in how.split(", "):
+                    asks[ask](tuple_, collector)
+                return
+            collector.emit(tuple_.value, anchors=tuple_)
+            collector.ack(tuple_)
 
-    return Breaks
+    asks = {
+        "ack": lambda tuple_, collector: collector.ack(tuple_),
+        "fail": lambda tuple_, collector: collector.fail(tuple_),
+        "emit": lambda tuple_, collector: collector.emit("x", anchors=tuple_),
+        "fail by text": lambda tuple_, collector: collector.fail(tuple_, "text"),
+        "reset text": lambda _tuple, collector: collector.reset_timeout("x"),
+    }
+    return Breaks()
 
 
 @pytest.mark.parametrize(
-    ("how", "did"),
+    ("how", "reason"),
     [
-        ("ack twice", "acked"),
-        ("ack after fail", "acked"),
-        ("fail after ack", "failed"),
-        ("emit after ack", "anchored a value to"),
+        ("ack, ack", "bolt 'breaks' acked a tuple from 'text_of' that it had"),
+        ("fail, ack", "bolt 'breaks' acked a tuple from 'text_of' that it had"),
+        ("ack, fail", "bolt 'breaks' failed a tuple from 'text_of' that it had"),
+        ("ack, emit", "bolt 'breaks' anchored a value to a tuple from 'text_of' that it had"),
+        ("fail by text", ", expected "),
+        ("reset text", ", expected "),
     ],
 )
-def test_tuple_settled_twice_fails_its_record_alone(how, did):
+def test_invalid_collector_call_fails_its_record_alone(how, reason):
     """B03, B04, B06: it is told what it did; nothing that it asked for in that call happens."""
-    topology = Topology("breaks")
-    values = topology.source("in").then(bolt(lambda record: record.value), name="value")
-    values.then(broken(how), name="breaks").into(MemorySink("out"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    with capture_logs() as logs, topology_test(topology) as kit:
+    topology = piped(broken(how), name="breaks")
+    with capture_logs() as logs, topology_test(topology, retries=ONCE_MORE) as kit:
         kit.send(b"a", b"bad", b"b").advance(600)
-        assert kit.rows == [b"a", b"b"]
+        assert kit.rows == ["a", "b"]
         (letter,) = kit.rejected
-        assert (letter.record.value, letter.error_class) == (b"bad", "BoltError")
-        assert letter.reason.startswith(f"bolt 'breaks' {did} a tuple from 'value' that it had")
+        assert letter.record.value == b"bad"
+        assert reason in letter.reason
         assert kit.unresolved == 0
         assert kit.metrics["headrace_acker_ignored_messages_total"] == 0
         assert kit.metrics["headrace_service_dead_lettered_records_total"] == 1
     told = [line for line in logs if line["event"] == "step_failing"]
-    assert [(line["step"], line["error"]) for line in told] == [("breaks", letter.reason)]
-
-
-class Cancels:
-    """An async bolt that cancels all tasks of its loop, for the first b"bad"."""
-
-    def __init__(self, awaits: str) -> None:
-        self.awaits = awaits
-        self.is_done = False
-        self.held = self.met = 0
-        self.all_met = asyncio.Event()
-
-    def as_bolt(self) -> Any:
-        @bolt
-        async def cancels(record: Record) -> bytes:
-            await self._met() if record.value == b"met" else await self._meddle(record.value)
-            return record.value or b""
-
-        return cancels
-
-    async def _met(self) -> None:
-        """Go on once as many are here as there are workers."""
-        self.met += 1
-        if self.met % WORKERS == 0:
-            self.all_met.set()
-        await self.all_met.wait()
-
-    async def _meddle(self, value: bytes | None) -> None:
-        if self.is_done:
-            return
-        if value == b"held":
-            self.held += 1
-            await asyncio.sleep(PATIENCE_SECONDS)
-        if self.awaits == "before":
-            await asyncio.sleep(0)
-        self.is_done = True
-        self.all_met.clear()
-        for task in asyncio.all_tasks():
-            task.cancel()
-        if self.awaits == "after":
-            await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize("others", ["wait for calls", "are in calls"])
-@pytest.mark.parametrize("awaits", ["before", "after", "never"])
-def test_cancelling_all_tasks_stalls_nothing(awaits, others):
-    """B13: calls that it cuts short are tried again, and as many run at once as before."""
-    cancels = Cancels(awaits)
-    retries = RetryPolicy(limit=5, initial_seconds=RETRY_SECONDS, jitter=0)
-    with Works(cancels.as_bolt(), workers=WORKERS, retries=retries) as works:
-        works.send(*[b"met"] * WORKERS)  # then all workers are there, and wait
-        works.finish()
-        if others == "are in calls":
-            works.send(*[b"held"] * (WORKERS - 1))
-            works.until(lambda: cancels.held == WORKERS - 1)
-        works.send(b"bad")
-        works.until(lambda: cancels.is_done)
-        works.send(*[b"met"] * WORKERS)
-        sent = works.log.log_range(PLACE)[1]
-        end = time.monotonic() + PATIENCE_SECONDS
-        while works.stored < sent:
-            assert time.monotonic() < end, works.ledger
-            works.advance(RETRY_SECONDS if works.ledger.failed else 0.0)
-            works.turn()
-        assert len(works.sink.rows) == sent
-        assert not works.letters_sink.letters
+    assert {(line["step"], line["error"]) for line in told} == {("breaks", letter.reason)}
 
 
 def test_value_changed_in_place_leaves_the_record_alone():
     """B09: branches share a value, as is told; but each try begins with the record's own bytes."""
     tries, seen = [], []
-
-    @bolt
-    def parse(record: Record) -> dict[str, int]:
-        value: dict[str, int] = json.loads(record.value or b"")
-        return value
 
     @bolt
     def change(value: dict[str, int]) -> dict[str, int]:
@@ -180,18 +208,17 @@ def test_value_changed_in_place_leaves_the_record_alone():
         seen.append(value["n"])
         return dict(value)
 
-    topology = Topology("changes")
-    values = topology.source("in").then(parse)
-    values.then(change).into(MemorySink("changed"))
-    values.then(look).into(MemorySink("looked"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    with topology_test(topology, retries=TWICE) as kit:
-        kit.send(b'{"n": 1}', b'{"n": 2}').advance(60)
+    def draw(values):
+        values.then(change).into(MemorySink("changed"))
+        values.then(look).into(MemorySink("looked"))
+
+    with topology_test(drawn(draw), retries=ONCE_MORE) as kit:
+        kit.send(payload(n=1), payload(n=2)).advance(60)
         assert tries == [101, 102, 101]  # and not 201 the second time
         assert seen == [101, 102, 101]  # the same object: what is told of fan-out holds
         assert kit.rows_of("changed") == kit.rows_of("looked") == [{"n": 102}]
-        assert [letter.record.value for letter in kit.rejected] == [b'{"n": 1}']
-        assert [record.value for record in kit.acked] == [b'{"n": 2}']
+        assert [json.loads(letter.record.value) for letter in kit.rejected] == [{"n": 1}]
+        assert [json.loads(record.value) for record in kit.acked] == [{"n": 2}]
 
 
 @pytest.mark.parametrize("exactly_once", [None, "transactional"])
@@ -202,7 +229,7 @@ def test_million_values_of_a_record_are_one_tree(exactly_once):
     def burst(record: Record) -> Iterator[int]:
         yield from range(int(record.value or b"0"))
 
-    sink = Slow() if exactly_once else HeldSink()
+    sink = HeldSink()
     with Works(
         burst, sinks=[sink], exactly_once=exactly_once, batch_rows=10, fetch_records=1,
         chunk_records=1, transaction_records=10,
@@ -216,7 +243,7 @@ def test_million_values_of_a_record_are_one_tree(exactly_once):
         shown = metric_values(snapshot_of(works.pipeline, works.now))
         if not exactly_once:  # else there are as many transactions as there may be
             assert shown["headrace_service_held_back_state"] == 1
-        assert shown[f'headrace_sinks_pending_rows{{sink="{sink.name}"}}'] >= MANY
+        assert shown['headrace_sinks_pending_rows{sink="held"}'] >= MANY
         sink.gate.set()
         works.finish()
         assert len(sink.rows) == MANY + 100

@@ -1,22 +1,57 @@
-"""Orders by the test kit: of a key and of a partition, through retries and tasks."""
+"""Orders of a key and of a partition: through retries, lost partitions, and the end of the run."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from headrace import bolt
+from headrace import AdvancedBolt, Bolt, Record, Reject, Retry, To, all_tasks, bolt
 from headrace.sinks import MemorySink
-from headrace.testing import topology_test
-from tests.support.pipeline import ORDERED_KINDS, Seen, drawn, payload
+from headrace.testing import RetryPolicy, topology_test
+from partition.errors import Fenced
+from partition.records import Partition
+from tests.support.patience import seconds
+from tests.support.pipeline import ORDERED_KINDS, Pairs, Seen, as_bolt, drawn, payload, text_of
+
+PLACE = Partition("in", 0)
+RETRIES = RetryPolicy(limit=1, jitter=0, initial_seconds=5)
+
+
+@bolt
+def letters_of(record: Record) -> Iterator[str]:
+    for letter in (record.value or b"").decode():
+        yield letter * (record.offset + 1)
+
+
+@bolt
+def record_of(record):
+    return record
+
+
+def first_letter(value):
+    return value[0]
+
+
+def keyed(step, *, first=letters_of, by=first_letter, **options):
+    return drawn(
+        lambda s: s.keyed_by(by).then(step, **options).into(MemorySink("out")), first=first
+    )
+
+
+def turn_until(kit, ask):
+    while not ask():
+        kit._pipeline.step(flush=True)
 
 
 @pytest.mark.parametrize("kind", ORDERED_KINDS)
 def test_key_keeps_its_order_through_a_retry(kind):
     """Promise 13."""
     seen = Seen(failing=[(0, 1), (0, 1)])
+    workers = {"workers": 4} if kind == "async" else {}
     topology = drawn(
         lambda s: (
-            s.keyed_by("user")
-            .then(lambda: seen.make(kind), name="t", **({"workers": 4} if kind == "async" else {}))
-            .into(MemorySink("out"))
+            s.keyed_by("user").then(partial(seen.make, kind), **workers).into(MemorySink("out"))
         )
     )
     with topology_test(topology) as kit:
@@ -35,11 +70,7 @@ def test_key_keeps_its_order_through_a_retry(kind):
 def test_key_has_one_task_and_keeps_its_order(kind):
     seen = Seen(failing=[(task, n) for task in range(3) for n in (0, 4)])
     topology = drawn(
-        lambda s: (
-            s.keyed_by("user")
-            .then(lambda: seen.make(kind), name="t", tasks=3)
-            .into(MemorySink("out"))
-        )
+        lambda s: s.keyed_by("user").then(partial(seen.make, kind), tasks=3).into(MemorySink("out"))
     )
     with topology_test(topology) as kit:
         kit.send(*[payload(n=n, user=f"u{n % 4}") for n in range(24)])
@@ -51,11 +82,274 @@ def test_key_has_one_task_and_keeps_its_order(kind):
             assert len({row["task"] for row in mine}) == 1
 
 
-def test_record_without_a_key_is_rejected_alone():
-    topology = drawn(
-        lambda s: s.keyed_by("user").then(bolt(lambda value: value), name="t").into(MemorySink("o"))
-    )
+@pytest.mark.parametrize("kind", ["keyed", "tasks", "blocking"])
+def test_generator_behind_an_order_emits_by_streams_or_not_at_all(kind):
+    """Promise 4."""
+    failing = [3]
+
+    class Spread(Bolt):
+        blocking = kind == "blocking"
+
+        def process(self, value, /) -> Iterator:
+            for n in range(value["n"]):
+                if n == 2 and failing:
+                    raise ValueError(failing.pop())
+                yield To("odd", n) if n % 2 else n
+
+    def draw(stream):
+        options = {"tasks": 2} if kind == "tasks" else {}
+        before = stream.keyed_by("n") if kind == "keyed" else stream
+        spread = before.then(Spread, streams=("odd",), **options)
+        spread.into(MemorySink("even"))
+        spread["odd"].into(MemorySink("odd"))
+
+    with topology_test(drawn(draw)) as kit:
+        kit.send(payload(n=0), payload(n=3))
+        assert (kit.rows, len(kit.acked), kit.retrying) == ([], 1, 1)
+        kit.advance(60)
+        assert (kit.rows_of("even"), kit.rows_of("odd")) == ([0, 2], [1])
+        assert len(kit.acked) == 2
+
+
+class Refuses(Bolt[str, str]):
+    """Rejects whatever comes."""
+
+    def process(self, value: str) -> str:
+        raise Reject(f"no {value}")
+
+
+@pytest.mark.parametrize("where", ["tasks", "lane"])
+def test_record_has_one_dead_letter_for_all_its_tuples(where):
+    tasks = {"tasks": 3, "grouping": all_tasks()}
+
+    def draw(stream):
+        refused = (
+            stream.then(Refuses, **tasks)
+            if where == "tasks"
+            else stream.keyed_by(first_letter).then(Refuses)
+        )
+        refused.into(MemorySink("out"))
+
+    with topology_test(drawn(draw, first=letters_of)) as kit:
+        kit.send(b"abc").send(b"d")
+        assert [letter.reason for letter in kit.rejected] == ["no a", "no dd"]
+        assert kit.unresolved == 0
+        assert kit.metrics["headrace_service_dead_lettered_records_total"] == 2
+
+
+# A key that a failed call holds is free again when nothing will come for it
+
+
+def test_late_failure_of_a_rejected_record_holds_no_key():
+    """Promise 10: a record that is done stops no other."""
+    buried = threading.Event()
+
+    @bolt(blocking=True)
+    def look_up(letter: str) -> str:
+        if letter == "a":
+            raise ValueError("a")
+        if letter == "b":
+            buried.wait(seconds(20))
+            raise ValueError("b")
+        return letter
+
+    topology = keyed(look_up, workers=2)
+    with topology_test(topology, retries=RetryPolicy(limit=0)) as kit:
+        acks = kit._reader.ack
+
+        def ack(owners) -> None:
+            acks(owners)
+            buried.set()
+
+        kit._reader.ack = ack
+        kit.send(b"ab").send(b"ab")
+        kit.advance(60)
+        assert [letter.record.offset for letter in kit.rejected] == [0]
+        assert sorted(kit.rows) == ["aa", "bb"]
+        assert kit.unresolved == 0
+
+
+def test_late_failure_of_a_lost_partition_holds_no_key():
+    """Promise 10: what is another process's stops nothing of ours."""
+    entered, goes_on = threading.Event(), threading.Event()
+
+    @bolt(blocking=True)
+    def look_up(record: Record) -> int:
+        if record.value == b"bad":
+            entered.set()
+            goes_on.wait(seconds(20))
+            raise ValueError("bad")
+        return record.offset
+
+    topology = keyed(look_up, first=record_of, by=lambda record: record.key, workers=4)
+    with topology_test(topology, retries=RETRIES) as kit:
+        kit.send(b"x", key=b"w", partition=1).send(b"x", key=b"w")
+        kit._log.append(PLACE, b"bad", key=b"k")
+        turn_until(kit, entered.is_set)
+        kit._reader.assignment.refuse(PLACE, Fenced(PLACE, "offset 7"))
+        kit._pipeline.step(flush=True)  # the loss is told while the call is under way
+        goes_on.set()
+        turn_until(kit, lambda: kit._pipeline.runners.held)
+        kit.send(b"x", key=b"k", partition=1)
+        kit.advance(60)
+        assert len(kit.rows) == 3
+        assert kit.rejected == []
+        assert not kit._pipeline.runners.held
+
+
+# The end of the run
+
+
+@pytest.mark.parametrize("kind", ["function", "blocking"])
+def test_calls_behind_a_held_key_never_begin_after_the_drain(kind):
+    """Promise 16: after the drain no bolt is called."""
+    seen = Seen(failing=[(0, 0)])
+    with topology_test(
+        keyed(
+            seen.make(kind), by="user", first=bolt(lambda record: {"user": 1, "n": record.offset})
+        )
+    ) as kit:
+        kit.send(b"bad", b"x", b"y")
+        assert kit._pipeline.is_idle
+    assert seen.calls == {0: [0]}
+
+
+def test_drain_waits_for_calls_beside_a_held_key():
+    """Promise 16, and what is blocked is counted before it is listed."""
+    goes_on = threading.Event()
+
+    @bolt(blocking=True)
+    def look_up(record: Record) -> int:
+        if record.value == b"bad":
+            raise ValueError("bad")
+        goes_on.wait(seconds(20))
+        return record.offset
+
+    topology = keyed(look_up, first=record_of, by=lambda record: record.key, workers=4)
+    with topology_test(topology, retries=RETRIES) as kit:
+        for value, key in ((b"bad", b"k"), (b"x", b"k"), (b"slow", b"l")):
+            kit._log.append(PLACE, value, key=key)
+        turn_until(kit, lambda: kit._pipeline.runners.held)
+        assert not kit._pipeline.is_idle
+        goes_on.set()
+        turn_until(kit, lambda: kit._pipeline.is_idle)
+        assert kit.rows == [2]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_drain_does_not_wait_behind_a_retry(joined):
+    """Promise 16: it ends when nothing can move before the retry, also of joined records."""
+
+    @bolt
+    def always_fails(letter: str) -> str:
+        raise ValueError(letter)
+
+    def draw(stream):
+        values = stream.then(Pairs) if joined else stream
+        values.keyed_by(first_letter).then(always_fails).into(MemorySink("out"))
+
+    topology = drawn(draw, first=text_of)
+    retries = RetryPolicy(initial_seconds=100, jitter=0)
+    with topology_test(topology, retries=retries, message_timeout_seconds=600) as kit:
+        kit.send(b"a").advance(100).send(b"a", b"a")
+        assert (kit.unresolved, kit.retrying) == (3, 1)
+        assert kit._pipeline.acker.in_flight > 0
+        assert kit._pipeline.is_idle
+
+
+# What waits for its key, and what advanced bolts keep, is bounded. The in-flight limit bounds
+# records, and each of these here has a hundred tuples.
+
+TUPLES = 100
+MOST = 500
+RETRY_SECONDS = 20.0
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr("service.pipeline.backpressure._MAX_KEPT", MOST)
+
+
+@bolt
+def tuples_of(record: Record) -> Iterator[dict[str, str]]:
+    for place in range(TUPLES):
+        yield {"key": "a", "place": f"{record.offset}-{place}"}
+
+
+def is_complete(kit, records=12):
+    places = {f"{offset}-{place}" for offset in range(records) for place in range(TUPLES)}
+    return {row["place"] for row in kit.rows_of("out")} == places and kit.unresolved == 0
+
+
+def send_many(kit):
+    for _ in range(12):
+        kit.send(b"a")
+    assert kit.metrics["headrace_service_held_back_state"] == 1
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("order", ["key", "partition"])
+@pytest.mark.parametrize("kind", ["function", "async", "blocking"])
+def test_tuples_behind_a_retry_are_bounded(kind, order):
+    """Promise 10."""
+    failing = [Retry("later", after_seconds=RETRY_SECONDS)]
+
+    def fails_first(row):
+        if failing:
+            raise failing.pop()
+        return row
+
+    def draw(stream):
+        ordered = stream.keyed_by("key") if order == "key" else stream.ordered()
+        ordered.then(as_bolt(kind, fails_first), name="keeper").into(MemorySink("out"))
+
+    topology = drawn(draw, first=tuples_of)
+    topology.source("others").into(MemorySink("rest"))
     with topology_test(topology) as kit:
-        kit.send(payload(n=1), payload(n=2, user=[]), payload(n=3, user="ann"))
-        assert [(letter.step, letter.attempts) for letter in kit.rejected] == [("t", 1), ("t", 1)]
-        assert [row["n"] for row in kit.rows] == [3]
+        send_many(kit)
+        waiting = kit.metrics['headrace_topology_waiting_tuples{step="keeper"}']
+        assert MOST < waiting <= MOST + TUPLES
+        assert kit.rows == []
+        kit.send(b"x", topic="others")
+        assert len(kit.rows_of("rest")) == 1
+        kit.advance(2 * RETRY_SECONDS)
+        assert is_complete(kit)
+        assert len(kit.rows_of("out")) == 12 * TUPLES
+        assert kit.metrics["headrace_service_held_back_state"] == 0
+
+
+class Keeps(AdvancedBolt):
+    """Answers what it keeps at the next tick, but not the first time."""
+
+    tick_seconds = 10.0
+
+    def open(self):
+        self.kept = []
+        self.most = self.ticks = 0
+
+    def process(self, tuple_, collector, /):
+        self.kept.append(tuple_)
+        self.most = max(self.most, len(self.kept))
+
+    def tick(self, collector, /):
+        self.ticks += 1
+        for tuple_ in collector.pending(self.kept):
+            if self.ticks == 1:
+                collector.fail(tuple_)
+            else:
+                collector.emit(tuple_.value, anchors=tuple_)
+                collector.ack(tuple_)
+        self.kept = []
+
+
+@pytest.mark.usefixtures("few")
+def test_tuples_held_by_an_advanced_bolt_are_bounded():
+    """Promise 10."""
+    keeps = Keeps()
+    topology = drawn(lambda s: s.then(keeps).into(MemorySink("out")), first=tuples_of)
+    retries = RetryPolicy(initial_seconds=1, jitter=0)
+    with topology_test(topology, retries=retries, message_timeout_seconds=600) as kit:
+        send_many(kit)
+        assert keeps.most == MOST + TUPLES
+        kit.advance(60)
+        assert is_complete(kit)

@@ -11,11 +11,9 @@ from headrace.payloads import json_columns
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
-from partition.records import Partition
 from service.pipeline.build import Sizes, sizes_of
 from tests.support.pipeline import Works
 
-PLACE = Partition("t", 0)
 CHUNK = 600
 NUMBER = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
@@ -37,13 +35,14 @@ class Seen:
         return see
 
 
-def numbers(sink):
-    return [row["n"] for row in sink.rows]
+def columns(*bolts, **options):
+    """A pipeline of JSON columns into a sink in memory."""
+    sizes = {"fetch_records": CHUNK, "chunk_records": CHUNK} | options
+    return Works(json_columns(NUMBER), *bolts, sinks=[MemorySink()], **sizes)
 
 
-def fill(works, values):
-    for value in values:
-        works.log.append(PLACE, value)
+def send(works, count, bad=()):
+    works.send(*(b"no" if n in bad else b'{"n": %d}' % n for n in range(count)))
 
 
 def run(works):
@@ -51,70 +50,46 @@ def run(works):
         moved = works.pipeline.step(flush=True)
         works.now += 0.01
         if not moved and works.pipeline.is_idle and not works.reader.upcoming():
-            return
+            return sorted(row["n"] for row in works.sink.rows)
     raise AssertionError("it did not come to an end")
 
 
-def test_prefetched_chunks_arrive_in_order():
-    sink, seen = MemorySink(), Seen()
-    count = 10 * CHUNK
-    with Works(
-        json_columns(NUMBER), seen.as_bolt(), sinks=[sink], fetch_records=CHUNK,
-        chunk_records=CHUNK,
-    ) as works:  # fmt: skip
-        fill(works, (b'{"n": %d}' % n for n in range(count)))
-        run(works)
-    assert sorted(numbers(sink)) == list(range(count))
-    assert any(name.startswith("prefetch") for name in seen.threads)
-    assert sum(seen.calls) == count  # nothing was read twice
-
-
-def test_bad_records_of_a_prefetched_chunk_are_rejected_alone():
+def test_prefetched_chunks_arrive_once_and_their_bad_records_are_rejected_alone():
     """Promise 13."""
-    sink = MemorySink()
-    count, bad = 8 * CHUNK, {5, 700, 701, 4_799}
-    with Works(
-        json_columns(NUMBER), sinks=[sink], fetch_records=CHUNK, chunk_records=CHUNK
-    ) as works:
-        fill(works, (b"no" if n in bad else b'{"n": %d}' % n for n in range(count)))
-        run(works)
-        buried = {letter.record.offset for letter in works.letters_sink.letters}
-    assert sorted(numbers(sink)) == sorted(set(range(count)) - bad)
-    assert buried == bad
+    seen, count, bad = Seen(), 10 * CHUNK, {5, 700, 701, 4_799}
+    with columns(seen.as_bolt()) as works:
+        send(works, count, bad)
+        assert run(works) == sorted(set(range(count)) - bad)
+        assert {letter.record.offset for letter in works.letters_sink.letters} == bad
+    assert any(name.startswith("prefetch") for name in seen.threads)
+    assert sum(seen.calls) == count - len(bad)  # nothing was read twice
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_record_arrives_once_for_any_limits(seed):
     """Promise 10: what waits stays bounded too."""
-    rng = random.Random(seed)
-    sink, count = MemorySink(), 6_000
+    rng, count = random.Random(seed), 6_000
     fetch = rng.choice([700, 1_500, 4_000])
-    window = InFlightLimits(max_pending=rng.choice([650, 2_000, 50_000]))
-    with Works(
-        json_columns(NUMBER), sinks=[sink], window=window, fetch_records=fetch,
+    with columns(
+        window=InFlightLimits(max_pending=rng.choice([650, 2_000, 50_000])), fetch_records=fetch,
         chunk_records=rng.choice([500, 650, 4_000]), batch_rows=rng.choice([100, 5_000]),
         retries=RetryPolicy(limit=0),
     ) as works:  # fmt: skip
-        fill(works, (b'{"n": %d}' % n for n in range(count)))
+        send(works, count)
         most = 0
-        while len(sink.rows) < count:
-            works.pipeline.step(flush=True)
-            works.now += 0.01
-            most = max(most, next(works.reader.statistics(works.now)).ledger.waiting)
-    assert sorted(numbers(sink)) == list(range(count))
+        while len(works.sink.rows) < count:
+            works.advance(0.01, step=0.01)
+            most = max(most, works.ledger.waiting)
+        assert run(works) == list(range(count))
     assert most <= 4 * fetch  # two wait, one comes ahead, one before a full window is noticed
 
 
 def test_prefetch_stops_when_the_run_ends():
     """Promise 16."""
-    sink, seen = MemorySink(), Seen()
-    with Works(
-        json_columns(NUMBER), seen.as_bolt(), sinks=[sink], fetch_records=CHUNK,
-        chunk_records=CHUNK,
-    ) as works:  # fmt: skip
-        fill(works, (b'{"n": %d}' % n for n in range(10 * CHUNK)))
-        for _ in range(3):
-            works.pipeline.step(flush=True)
+    seen = Seen()
+    with columns(seen.as_bolt()) as works:
+        send(works, 10 * CHUNK)
+        works.turn(3)
         works.pipeline.settle()
         rows = sum(seen.calls)
         while not works.pipeline.is_idle:

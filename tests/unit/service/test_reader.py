@@ -1,14 +1,21 @@
-"""The reader: first positions, commits, full partitions. Fakes stand in for Kafka and ZooKeeper."""
+"""The consumer on fakes of Kafka and ZooKeeper: what it emits, when, and what it stores."""
 
+import random
+import re
 import time
 
 import pytest
 
+from partition.delivery import CommitBeforeEmit
+from partition.errors import Fenced
 from partition.interfaces import Progress
-from partition.records import Position
+from partition.manager import InFlightLimits
+from partition.records import Partition, Position
 from partition.recovery import StartPolicy
-from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench
+from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench, GatedBench
 from tests.support.faulty_store import FaultyStore
+
+OTHER = Partition("u", 0)
 
 
 @pytest.fixture
@@ -131,3 +138,235 @@ def test_possibly_ended_session_stops_emission(bench):
     assert not bench.reader.can_prefetch
     bench.reader.assignment.trusted_until = time.monotonic() + 60.0
     assert len(bench.emit()) == 3
+
+
+# Rate limits and backpressure of each source
+
+
+def bench_of_two(**policy):
+    bench = Bench(sources=("t", "u"), **policy)
+    bench.log.create_topic("u", 1)
+    bench.start()
+    return bench
+
+
+def emitted(bench, now):
+    """How many records each topic emits at one moment, fetching as the pipeline does."""
+    counts = {"t": 0, "u": 0}
+    for _ in range(200):
+        emission = bench.reader.next_chunk(now)
+        if emission is not None:
+            counts[emission[0].partition.topic] += len(emission[0])
+            bench.ack(emission[1].tolist())
+        elif not bench.reader.fetch(now, 0.0):
+            return counts
+    raise AssertionError(counts)
+
+
+def test_held_back_source_emits_nothing():
+    bench = bench_of_two()
+    bench.fill(ONE, 5)
+    bench.fill(OTHER, 5)
+    bench.reader.hold_back(frozenset({"t"}))
+    assert emitted(bench, 0.0) == {"t": 0, "u": 5}
+    bench.reader.hold_back(frozenset())
+    assert emitted(bench, 0.0) == {"t": 5, "u": 0}
+
+
+def test_held_back_source_retries_unless_silent():
+    bench = Bench()
+    bench.start()
+    bench.fill(ONE, 1)
+    (record_id,) = bench.emit()
+    bench.reader.fail(record_id, 0.0)
+    bench.fill(ONE, 1)
+    bench.reader.fetch(0.0, 0.0)
+    bench.reader.hold_back(frozenset({"t"}), silent=frozenset({"t"}))
+    assert bench.reader.next_chunk(RETRY_SECONDS) is None
+    bench.reader.hold_back(frozenset({"t"}))
+    assert bench.emit(RETRY_SECONDS) == [record_id]
+    assert bench.reader.next_chunk(RETRY_SECONDS) is None
+    bench.reader.hold_back(frozenset())
+    assert bench.emit(RETRY_SECONDS) == [record_id + 1]
+
+
+def test_a_rate_limit_holds_over_all_partitions_of_its_source():
+    bench = bench_of_two(records_per_second={"t": 100.0})
+    bench.fill(ONE, 300)
+    bench.fill(TWO, 300)
+    bench.fill(OTHER, 300)
+    assert emitted(bench, 0.0) == {"t": 11, "u": 300}
+    counts = [emitted(bench, now / 50)["t"] for now in range(1, 101)]
+    assert sum(counts) == 200
+    assert max(counts) == 2
+
+
+def test_pattern_rate_limit_covers_its_topics():
+    patterns = re.compile("[tu]")
+    bench = Bench(sources=("t", patterns), records_per_second={patterns: 10.0})
+    bench.log.create_topic("u", 1)
+    bench.start()
+    bench.fill(ONE, 50)
+    bench.fill(OTHER, 50)
+    assert emitted(bench, 0.0) == {"t": 50, "u": 2}
+
+
+def test_partitions_take_turns():
+    bench = Bench(chunk_records=2, fetch_records=100)
+    bench.start()
+    bench.fill(ONE, 6)
+    bench.fill(TWO, 6)
+    while bench.reader.fetch(0.0, 0.0):
+        pass
+    turns = []
+    while (emission := bench.reader.next_chunk(0.0)) is not None:
+        turns.append(emission[0].partition)
+    assert turns == [ONE, TWO] * 3
+
+
+def test_little_waits_until_two_fetches_or_three_chunks_wait():
+    bench = Bench(fetch_records=10)
+    bench.start()
+    bench.fill(ONE, 25)
+    waits = []
+    while bench.reader.fetch(0.0, 0.0):
+        waits.append(bench.reader.waits_little)
+    assert waits == [True, False, False]
+    bench.emit()
+    for _ in range(3):
+        assert bench.reader.waits_little
+        bench.fill(ONE, 1)
+        bench.reader.fetch(0.0, 0.0)
+    assert not bench.reader.waits_little
+
+
+# At most once: what is read is stored before it is emitted, so nothing is emitted twice
+
+
+def turn(bench, now=0.0):
+    """One turn as the pipeline does it; the owners it emits."""
+    bench.reader.poll(now)
+    emission = bench.reader.next_chunk(now)
+    if emission is None:
+        bench.reader.fetch(now, 0.0)
+        emission = bench.reader.next_chunk(now)
+    bench.reader.commit(now)
+    return [] if emission is None else emission[1].tolist()
+
+
+def ahead(window, **policy):
+    assignment = {"delivery": CommitBeforeEmit, "limits": InFlightLimits(max_pending=window)}
+    return Bench(assignment=assignment, **policy)
+
+
+def test_at_most_once_stores_before_it_emits():
+    bench = ahead(200)
+    bench.start()
+    bench.fill(ONE, 3)
+    bench.store.holding = True
+    assert turn(bench) == []
+    assert bench.store.commits == [{ONE: 3}]
+    assert turn(bench) == []
+    bench.store.open_commits[0].set_result({})
+    assert turn(bench) == []
+    assert turn(bench) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_at_most_once_never_emits_twice(seed):
+    """Each life ends with a crash, the last one with all resolved."""
+    rng = random.Random(seed)
+    window = rng.choice([3, 8, 40])
+    bench = ahead(window, fetch_records=rng.choice([2, 10]), chunk_records=rng.choice([1, 4, 50]))
+    seen: list[int] = []
+    lost: set[int] = set()
+    written = 0
+    lives = 6
+    for life in range(lives):
+        if life:
+            bench.reader = bench.another()
+        bench.start(float(life))
+        begun_at = bench.stored()
+        bench.store.holding = rng.random() < 0.7
+        flying: list[int] = []
+        emitted: list[int] = []
+        for step in range(rng.randrange(120)):
+            now = life + step / 1000
+            if written < 200 and rng.random() < 0.3:
+                count = rng.randrange(1, 12)
+                bench.fill(ONE, count)
+                written += count
+            record_ids = turn(bench, now)
+            emitted += record_ids
+            flying += record_ids
+            _answer(bench, rng)
+            rng.shuffle(flying)
+            for record_id in flying[: rng.randrange(4)]:
+                assert rng.random() < 0.7 or not bench.reader.fail(record_id, now)
+                bench.ack([record_id])
+                flying.remove(record_id)
+            assert len(flying) <= window
+            assert all(record_id < bench.stored() for record_id in record_ids)
+        seen += emitted
+        skipped = set(range(begun_at, bench.stored())) - set(emitted)
+        assert len(skipped | set(flying)) <= window + len(emitted) - len(flying)
+        lost |= skipped
+        assert len(skipped) <= window
+    bench.reader = bench.another()
+    bench.start(10.0)
+    for step in range(600):
+        record_ids = turn(bench, 10.0 + step)
+        seen += record_ids
+        bench.ack(record_ids)
+    assert len(seen) == len(set(seen))
+    assert set(seen) | lost == set(range(written))
+
+
+def _answer(bench, rng):
+    """Carry a commit out some time after it was asked for."""
+    store = bench.store
+    if store.holding and store.open_commits and rng.random() < 0.5:
+        future = store.open_commits.pop()
+        positions = {at: Progress(Position(to)) for at, to in store.commits[-1].items()}
+        future.set_result(super(type(store), store).commit(positions).result())
+
+
+# Exactly once: a plan is stored before it is emitted
+
+
+@pytest.fixture
+def planned():
+    """A bench whose first partition has ten records and a plan of four."""
+    bench = GatedBench(commit_interval_seconds=60.0)
+    bench.start()
+    bench.reader.commit(0.0, force=True)
+    bench.reader.commit(0.0, force=True)
+    bench.fill(ONE, 10)
+    bench.reader.fetch(0.0, 0.0)
+    bench.modes[ONE].plan(4)
+    bench.reader.offsets.note(bench.reader.manager(0))
+    return bench
+
+
+def test_refused_plan_is_never_emitted(planned):
+    """Promise 9."""
+    mine, other = planned.reader, planned.another()
+    other.open()
+    for _ in range(5):
+        other.poll(0.0)
+    mine.commit(1.0)
+    mine.commit(1.0)
+    assert isinstance(planned.loss_of(ONE), Fenced)
+    assert planned.modes[ONE].open_to == 0
+    assert mine.next_chunk(1.0) is None
+    assert 0 not in dict(mine.assignment.owned())
+
+
+def test_partition_fenced_by_a_sink_emits_nothing(planned):
+    """Promise 9."""
+    planned.reader.commit(1.0)
+    planned.reader.assignment.refuse(ONE, Fenced(ONE, "epoch 9"))
+    assert planned.reader.next_chunk(1.0) is None
+    assert [place for place, _manager in planned.reader.assignment.owned()] == [1]
+    planned.poll(1.0, times=1)
+    assert planned.told[-1] == f"-{ONE}"

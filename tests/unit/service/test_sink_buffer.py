@@ -1,6 +1,5 @@
 """Rows on their way to a sink: when a batch is due, and handed to its writer."""
 
-import queue
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -18,8 +17,6 @@ from service.pipeline.sink_buffer import (
     TransactionBuffer,
     estimated_bytes,
 )
-from sinks.writer import Done, SinkWriter
-from tests.support.patience import seconds, until
 from topology.sink import Batch, Committed, Fence, Piece, Staged
 from topology.steps import BatchPolicy, SinkStep
 
@@ -125,10 +122,6 @@ def test_estimated_bytes_of_equal_rows_are_exact(length: int) -> None:
     assert estimated_bytes([row] * length) == length * (8 + 100 + 16 + 8 + 2)
 
 
-class Small(MemorySink[Any]):
-    batch_rows = 2
-
-
 def test_group_is_not_committed_before_the_one_before_has_ended() -> None:
     """Promise 14: what follows a commit that fails must not be committed before it."""
     writer: Any = NoWriter()
@@ -138,24 +131,3 @@ def test_group_is_not_committed_before_the_one_before_has_ended() -> None:
     with pytest.raises(RuntimeError, match="commits group"):
         buffer.commit(second)
     assert writer.commits == [first.staged]
-
-
-def test_stand_in_gets_the_batches_of_its_sink():
-    """The test kit puts sinks of its own in the places of a topology's."""
-    kept = Small("kept")
-    stands_in: MemorySink[Any] = MemorySink("stands in")
-    written: queue.SimpleQueue[Done] = queue.SimpleQueue()
-    step = SinkStep("rows", kept, BatchPolicy(batch_rows=kept.batch_rows))
-    outlet = BatchBuffer(step, SinkWriter(stands_in, written.put, step="rows"), NO_TREES)
-    outlet.writer.start()
-    one = NONE, np.ones(1, np.int64), np.ones(1, np.uint64)
-    outlet.add(Rows(["a"], *one), now=0.0)
-    assert not outlet.submit_due(0.0, flush=False)
-    outlet.add(Rows(["b"], *one), now=0.0)
-    until("the sink can stage", lambda: outlet.submit_due(0.0, flush=False), seconds(10))
-    done = written.get(timeout=seconds(10))
-    assert done.sink == "rows"
-    pending, rejected = outlet.ended(done)
-    assert (len(pending.trees), rejected) == (2, {})
-    assert stands_in.rows == ["a", "b"]
-    assert outlet.writer.stop(10)

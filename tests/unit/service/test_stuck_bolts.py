@@ -1,8 +1,9 @@
-"""Calls that never return: their workers are replaced while there may be more, and then told of."""
+"""Calls that never return, and calls that are cancelled: the other records go on."""
 
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,8 +13,9 @@ from partition.ledger import RetryPolicy
 from service.observability.health import STALLED_SECONDS, HealthCheck
 from service.observability.metrics import metric_values
 from service.observability.snapshot import snapshot_of
-from tests.support.pipeline import PATIENCE_SECONDS, Works
+from tests.support.pipeline import PATIENCE_SECONDS, PLACE, RETRY_SECONDS, Works
 
+WORKERS = 4
 TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)
 
 
@@ -79,3 +81,68 @@ def test_calls_that_never_return_use_up_the_workers(kind):
         assert health_of(works, STALLED_SECONDS + 30).ready().ok
     told = [line for line in logs if line["event"] == "bolt_calls_never_end"]
     assert [line["step"] for line in told] == [step]
+
+
+class Cancels:
+    """An async bolt that cancels all tasks of its loop, for the first b"bad"."""
+
+    def __init__(self, awaits: str) -> None:
+        self.awaits = awaits
+        self.is_done = False
+        self.held = self.met = 0
+        self.all_met = asyncio.Event()
+
+    def as_bolt(self) -> Any:
+        @bolt
+        async def cancels(record: Record) -> bytes:
+            await self._met() if record.value == b"met" else await self._meddle(record.value)
+            return record.value or b""
+
+        return cancels
+
+    async def _met(self) -> None:
+        """Go on once as many are here as there are workers."""
+        self.met += 1
+        if self.met % WORKERS == 0:
+            self.all_met.set()
+        await self.all_met.wait()
+
+    async def _meddle(self, value: bytes | None) -> None:
+        if self.is_done:
+            return
+        if value == b"held":
+            self.held += 1
+            await asyncio.sleep(PATIENCE_SECONDS)
+        if self.awaits == "before":
+            await asyncio.sleep(0)
+        self.is_done = True
+        self.all_met.clear()
+        for task in asyncio.all_tasks():
+            task.cancel()
+        if self.awaits == "after":
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("others", ["wait for calls", "are in calls"])
+@pytest.mark.parametrize("awaits", ["before", "after", "never"])
+def test_cancelling_all_tasks_stalls_nothing(awaits, others):
+    """B13: calls that it cuts short are tried again, and as many run at once as before."""
+    cancels = Cancels(awaits)
+    retries = RetryPolicy(limit=5, initial_seconds=RETRY_SECONDS, jitter=0)
+    with Works(cancels.as_bolt(), workers=WORKERS, retries=retries) as works:
+        works.send(*[b"met"] * WORKERS)  # then all workers are there, and wait
+        works.finish()
+        if others == "are in calls":
+            works.send(*[b"held"] * (WORKERS - 1))
+            works.until(lambda: cancels.held == WORKERS - 1)
+        works.send(b"bad")
+        works.until(lambda: cancels.is_done)
+        works.send(*[b"met"] * WORKERS)
+        sent = works.log.log_range(PLACE)[1]
+        end = time.monotonic() + PATIENCE_SECONDS
+        while works.stored < sent:
+            assert time.monotonic() < end, works.ledger
+            works.advance(RETRY_SECONDS if works.ledger.failed else 0.0)
+            works.turn()
+        assert len(works.sink.rows) == sent
+        assert not works.letters_sink.letters

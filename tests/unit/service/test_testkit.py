@@ -4,13 +4,16 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TypedDict
 
 import pytest
 
-from headrace import SKIP, Bolt, Record, Reject, Retry, Skip, Topology, bolt
-from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink, SparkSink
-from headrace.testing import RetryPolicy, topology_test
+from headrace import SKIP, Bolt, InvalidTopology, Record, Reject, Retry, Skip, bolt, reference
+from headrace.sinks import MemorySink, SparkSink
+from headrace.testing import Event, RetryPolicy, topology_test
+from tests.support.chaos import spoil_all
+from tests.support.pipeline import Keep, drawn, piped, text_of
 
 
 class Number(TypedDict):
@@ -48,14 +51,9 @@ class Flaky(Bolt[Number, Number]):
         return number
 
 
-def topology(*bolts) -> Topology:
-    made = Topology("numbers")
-    stream = made.source("numbers")
-    for each in bolts:
-        stream = stream.then(each)
-    stream.into(SparkSink("numbers", format="parquet", schema=Number))
-    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
-    return made
+def numbers(*bolts, **options):
+    sink = SparkSink("numbers", format="parquet", schema=Number)
+    return piped(*bolts, first=parse, sink=sink, **options)
 
 
 def payload(n) -> bytes:
@@ -64,13 +62,11 @@ def payload(n) -> bytes:
 
 def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
     """Promise 3: complete because its dead letter is durable."""
-    with topology_test(topology(parse)) as kit:
+    with topology_test(numbers()) as kit:
         kit.send(b"{", key=b"k", headers=[("h", b"1")])
         (letter,) = kit.rejected
-        assert letter.reason == "not JSON"
-        assert letter.step == "parse"
-        assert letter.error_class == "Reject"
-        assert letter.attempts == 1
+        assert (letter.reason, letter.step) == ("not JSON", "parse")
+        assert (letter.error_class, letter.attempts) == ("Reject", 1)
         assert (letter.record.value, letter.record.key, letter.record.offset) == (b"{", b"k", 0)
         assert kit.acked == []
         assert kit.rows == []
@@ -78,35 +74,47 @@ def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
 
 def test_a_record_out_of_retries_is_dead_lettered_with_its_attempts():
     """Promise 13."""
-    with topology_test(topology(parse, Flaky(99)), retries=RetryPolicy(limit=2)) as kit:
-        kit.send(payload(3), payload(0))
-        for _ in range(5):
-            kit.advance(10)
+    with topology_test(numbers(Flaky(99)), retries=RetryPolicy(limit=2)) as kit:
+        kit.send(payload(3), payload(0)).advance(50)
         (letter,) = kit.rejected
         assert (letter.reason, letter.attempts, letter.step) == ("not yet", 3, "Flaky")
         assert kit.retrying == 0
 
 
 def test_a_failing_record_holds_nobody_else_up():
-    with topology_test(topology(parse, Flaky(1))) as kit:
-        kit.send(payload(1))
-        kit.send(payload(2))
-        kit.advance(5)
-        kit.send(payload(1))
-        assert [row["n"] for row in kit.rows] == [1, 2, 1]
+    with topology_test(numbers(Flaky(1))) as kit:
+        kit.send(payload(1)).send(payload(2)).advance(5)
+        assert [row["n"] for row in kit.send(payload(1)).rows] == [1, 2, 1]
 
 
 def test_fan_out_writes_all_children_or_none():
     """Promise 4, Storm 3: one failed child fails the record, whatever its siblings do."""
-    with topology_test(topology(parse, count_down), retries=RetryPolicy(limit=0)) as kit:
+    with topology_test(numbers(count_down), retries=RetryPolicy(limit=0)) as kit:
         kit.send(payload(3), payload(9), payload(2))
         assert [row["n"] for row in kit.rows] == [0, 1, 2, 0, 1]
         (letter,) = kit.rejected
         assert (letter.reason, letter.error_class) == ("seven", "ValueError")
 
 
+def test_siblings_that_all_fail_fail_their_record_once():
+    """Promises 4 and 5: a tree resolves once, however many of its tuples fail."""
+
+    @bolt
+    async def refuse(number: Number) -> Number:
+        raise ValueError(number["n"])
+
+    topology = numbers(count_down, refuse, workers=4)
+    with topology_test(topology, retries=RetryPolicy(limit=1, jitter=0)) as kit:
+        kit.send(payload(5))
+        assert (kit.retrying, kit.rejected) == (1, [])
+        kit.advance(1)
+        (letter,) = kit.rejected
+        assert (letter.step, letter.error_class, letter.attempts) == ("refuse", "ValueError", 2)
+        assert kit.retrying == 0
+
+
 def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
-    with topology_test(topology(parse)) as kit:
+    with topology_test(numbers()) as kit:
         kit.send(payload(1), payload("x"), payload(2))
         assert [row["n"] for row in kit.rows] == [1, 2]
         (letter,) = kit.rejected
@@ -116,127 +124,99 @@ def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
 
 
 def test_an_async_call_that_outlives_its_timeout_fails_and_is_retried():
-    calls = 0
+    calls = []
 
     @bolt
     async def hangs_once(number: Number) -> Number:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
+        calls.append(number)
+        if len(calls) == 1:
             await asyncio.Event().wait()
         return number
 
-    made = Topology("numbers")
-    made.source("numbers").then(parse).then(hangs_once, timeout_seconds=0.05).into(MemorySink())
-    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
-    with topology_test(made) as kit:
+    with topology_test(numbers(hangs_once, timeout_seconds=0.05)) as kit:
         kit.send(payload(1))
         assert kit.retrying == 1
-        kit.advance(1)
-        assert kit.rows == [{"n": 1}]
+        assert kit.advance(1).rows == [{"n": 1}]
 
 
 def test_a_record_gives_all_that_kafka_knows_of_it():
-    seen = []
-
     @bolt
-    def look(record: Record) -> Skip:
-        seen.append(record)
-        return SKIP
+    def whole(record: Record) -> Record:
+        return record
 
-    made = Topology("numbers")
-    made.source("numbers").then(look).into(MemorySink())
-    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
-    with topology_test(made) as kit:
+    with topology_test(piped(first=whole)) as kit:
         kit.send(None, key=b"k", headers=[("a", b"1"), ("a", None)], timestamp_ms=77)
-    (record,) = seen
-    assert (record.value, record.key, record.topic) == (None, b"k", "numbers")
+        (record,) = kit.rows
+    assert (record.value, record.key, record.topic) == (None, b"k", "in")
     assert (record.partition, record.offset, record.timestamp_ms) == (0, 0, 77)
     assert record.headers == (("a", b"1"), ("a", None))
 
 
-def test_siblings_that_all_fail_fail_their_record_once():
-    """Promise 5: a tree resolves exactly once, however many of its tuples fail."""
-
-    @bolt
-    async def refuse(number: Number) -> Number:
-        raise ValueError(number["n"])
-
-    made = Topology("numbers")
-    made.source("numbers").then(parse).then(count_down).then(refuse, workers=4).into(MemorySink())
-    made.dead_letters.into(KafkaDeadLetters("numbers.dead"))
-    with topology_test(made, retries=RetryPolicy(limit=1, jitter=0)) as kit:
-        kit.send(payload(5))
-        assert (kit.retrying, kit.rejected) == (1, [])
-        kit.advance(1)
-        (letter,) = kit.rejected
-        assert (letter.step, letter.error_class, letter.attempts) == ("refuse", "ValueError", 2)
-        assert kit.retrying == 0
+# What is sent to, and what is looked up in
 
 
-def test_a_topic_that_matches_a_pattern_is_made_when_it_is_sent_to():
-    topology = Topology("any")
-    topology.source(re.compile("orders-.*")).then(topic_of).into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
+def test_topics_and_partitions_are_made_when_they_are_sent_to():
+    topology = drawn(lambda s: s.into(MemorySink()), topic=re.compile("orders-.*"), first=topic_of)
     with topology_test(topology) as kit:
-        kit.send(b"1", topic="orders-eu").send(b"2", topic="orders-us").send(
-            b"3", topic="orders-eu"
-        )
-        assert [row["topic"] for row in kit.rows] == ["orders-eu", "orders-us", "orders-eu"]
-        with pytest.raises(ValueError, match="found topic 'flights', expected /orders-"):
-            kit.send(b"1", topic="flights")
-        with pytest.raises(ValueError, match="pattern"):
-            kit.send(b"1")
+        kit.send(b"1", topic="orders-eu").send(b"2", b"3", topic="orders-us", partition=2)
+        kit.send(b"3", topic="orders-eu")
+        assert kit.rows == ["orders-eu", "orders-us", "orders-us", "orders-eu"]
+        places = {(record.topic[-2:], record.partition, record.offset) for record in kit.acked}
+        assert places == {("eu", 0, 0), ("eu", 0, 1), ("us", 2, 0), ("us", 2, 1)}
+        for wrong, message in (
+            ({"topic": "flights"}, "found topic 'flights', expected /orders-"),
+            ({}, "pattern"),
+            ({"topic": "orders-eu", "partition": -1}, "partition: found -1"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                kit.send(b"1", **wrong)
 
 
 @bolt
 def topic_of(record):
-    return {"topic": record.topic}
+    return record.topic
 
 
-def test_a_call_that_is_cancelled_from_within_fails_like_any_other():
-    calls = []
-
-    @bolt
-    async def cancelled_once(record: Record) -> dict[str, int]:
-        calls.append(record.offset)
-        if calls.count(record.offset) == 1:
-            raise asyncio.CancelledError
-        return {"n": record.offset}
-
-    topology = Topology("cancelled")
-    topology.source("numbers").then(cancelled_once, workers=2).into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
+def test_reference_tables_are_those_that_a_run_would_load():
+    airports = reference("airports.csv", key="faa", value="name")
+    rows = [{"faa": "JFK", "name": "Kennedy"}]
+    topology = piped()
+    kit = topology_test(topology, references={airports: rows})
+    with pytest.raises(InvalidTopology, match=r"reference 'airports'.*a run would not load it"):
+        kit.__enter__()
+    assert not airports.is_loaded
+    topology.uses(airports)
+    kit = topology_test(topology)
+    with pytest.raises(InvalidTopology, match="'airports' of topology 'runtime' has no rows"):
+        kit.send(b"1")
+    airports.load(rows)
     with topology_test(topology) as kit:
-        kit.send(b"1", b"2", b"3")
-        kit.advance(60)
-        assert sorted(row["n"] for row in kit.rows) == [0, 1, 2]
-        assert kit.rejected == []
+        assert kit.send(b"1").unresolved == 0
+    airports.unload()
 
 
-def test_a_partition_is_made_when_it_is_sent_to_and_has_offsets_of_its_own():
-    with topology_test(topology(parse)) as kit:
-        kit.send(payload(1)).send(payload(2), payload(3), partition=2).send(payload(4))
-        assert sorted(row["n"] for row in kit.rows) == [1, 2, 3, 4]
-        places = {(record.partition, record.offset) for record in kit.acked}
-        assert places == {(0, 0), (0, 1), (2, 0), (2, 1)}
-        with pytest.raises(ValueError, match="partition: found -1"):
-            kit.send(payload(1), partition=-1)
+# Time, and what is told
 
 
-def test_what_falls_due_while_time_passes_happens_at_its_time():
-    with topology_test(topology(parse, Flaky(2)), retries=RetryPolicy(jitter=0)) as kit:
-        kit.send(payload(3)).advance(100)
-        assert kit.now == 100
-        assert kit.rows == [{"n": 3}]
-        read = [e.seconds for e in kit.history(0) if e.what in ("read", "retried")]
-        assert read == [0, 5, 10]
+def test_a_record_that_a_bolt_keeps_has_settled_and_is_not_resolved():
+    class Keeps(Keep):
+        tick_seconds = 10.0
+        tick = Keep.drain
+
+    with topology_test(piped(Keeps)) as kit:
+        kit.send(b"1", b"2")
+        assert (kit.unresolved, kit.retrying, kit.rows) == (2, 0, [])
+        assert [e.what for e in kit.history(0)] == ["read"]
+        assert kit.advance(9.9).rows == []
+        assert kit.advance(0.2).rows == ["1", "2"]
+        assert kit.unresolved == 0
 
 
 def test_the_history_of_a_record_tells_its_whole_life():
-    with topology_test(topology(parse, Flaky(1)), retries=RetryPolicy(jitter=0)) as kit:
+    with topology_test(numbers(Flaky(1)), retries=RetryPolicy(jitter=0)) as kit:
         kit.send(payload(3), b"{", payload(0))
-        kit.send(payload(4), partition=1).advance(5)
+        kit.send(payload(4), partition=1).advance(100)
+        assert kit.now == 100
         assert [(e.what, e.seconds, e.attempt, e.step, e.reason) for e in kit.history(0)] == [
             ("read", 0, 1, None, None),
             ("failed", 0, 1, "Flaky", "not yet"),
@@ -253,14 +233,84 @@ def test_the_history_of_a_record_tells_its_whole_life():
         assert [e for e in kit.timeline if (e.partition, e.offset) == (0, 0)] == kit.history(0)
 
 
+def test_an_event_can_be_read_by_a_person():
+    place = "orders", 1, 7, 1
+    assert str(Event(1.5, "read", *place)) == "1.5 s orders[1]@7 read (attempt 1)"
+    failed = Event(1.5, "failed", *place, "parse", "not yet")
+    assert str(failed) == "1.5 s orders[1]@7 failed in parse (attempt 1): not yet"
+
+
 def test_the_figures_are_those_of_the_metrics_endpoint():
-    with topology_test(topology(parse, Flaky(1))) as kit:
+    with topology_test(numbers(Flaky(1))) as kit:
         kit.send(payload(3), payload(0), b"{")
         metrics = kit.metrics
         assert metrics["headrace_service_filtered_records_total"] == 1
         assert metrics["headrace_service_dead_lettered_records_total"] == 1
         assert metrics['headrace_topology_failed_tuples_total{step="Flaky"}'] == 1
-        assert metrics['headrace_partition_failed_records{topic="numbers",partition="0"}'] == 1
+        assert metrics['headrace_partition_failed_records{topic="in",partition="0"}'] == 1
         kit.advance(5)
         assert kit.metrics['headrace_sinks_written_rows_total{sink="numbers"}'] == 1
         assert kit.metrics["headrace_service_written_records_total"] == 1
+
+
+# Rate limits, and at most once
+
+
+def test_a_rate_limit_is_kept_by_the_tests_time():
+    topology = drawn(lambda s: s.into(MemorySink()), first=text_of, records_per_second=10)
+    with topology_test(topology) as kit:
+        kit.send(*(b"%d" % n for n in range(25)))
+        assert (len(kit.rows), kit.unresolved, kit.now) == (2, 23, 0)
+        assert len(kit.advance(0.5).rows) in (6, 7)
+        kit.advance(60)
+        assert [int(row) for row in kit.rows] == list(range(25))
+        times = [kit.history(offset)[0].seconds for offset in range(25)]
+        assert times[0] == times[1] == 0
+        gaps = [after - before for before, after in pairwise(times[2:])]
+        assert gaps == [pytest.approx(0.1, abs=0.001)] * 22
+        assert kit.send(b"25").unresolved == 0
+
+
+def test_a_rate_limit_holds_no_other_source_and_no_retry_back():
+    tried = set()
+
+    @bolt
+    def refuses_first(value: str) -> str:
+        if value not in tried:
+            tried.add(value)
+            raise ValueError("first")
+        return value
+
+    topology = drawn(lambda s: s.into(MemorySink()), first=text_of)
+    slow = topology.source("slow", records_per_second=1).then(text_of, name="slow")
+    fast = topology.source("fast").then(text_of, name="fast")
+    slow.merge(fast).then(refuses_first).into(MemorySink("out"))
+    retries = RetryPolicy(initial_seconds=0.5, jitter=0)
+    with topology_test(topology, retries=retries) as kit:
+        kit.send(b"1", b"2", b"3", topic="slow").send(b"10", b"11", b"12", topic="fast")
+        assert kit.retrying == 4
+        assert sorted(kit.advance(0.5).rows) == ["1", "10", "11", "12"]
+        assert sorted(kit.advance(10).rows) == ["1", "10", "11", "12", "2", "3"]
+
+
+def test_at_most_once_nothing_is_tried_twice():
+    @bolt
+    def refuses_two(value: str) -> str:
+        if value == "2":
+            raise ValueError("two")
+        return value
+
+    def draw(stream):
+        stream.then(refuses_two).into(MemorySink("out"))
+
+    with topology_test(drawn(draw, first=text_of, reliability="at-most-once")) as kit:
+        counts = spoil_all(kit, seed=2, busy=0.3, fail_after=0.4)["out"]
+        for n in range(30):
+            kit.send(b"%d" % n)
+        kit.advance(100)
+        assert len(kit.rows) == len(set(kit.rows)), "no row twice"
+        assert set(map(int, kit.rows)) == set(range(30)) - {2}
+        buried = {int(letter.record.value or b"") for letter in kit.rejected}
+        assert 2 in buried
+        assert len(buried) == 1 + counts["failed_after"]
+        assert all(event.what != "retried" for event in kit.timeline)

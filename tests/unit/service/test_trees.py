@@ -8,7 +8,6 @@ from acker.acker import Acker
 from service.pipeline.trees import TreeTracker
 from topology.advanced import NO_TREE, Emission
 from topology.calls import Failure
-from topology.record import Reject
 
 A, B, C = 10, 20, 30  # owners
 BROKEN = Failure("write", ValueError("broken"))
@@ -28,10 +27,7 @@ class World:
     def __init__(self, timeout_seconds=8.0):
         self.acker = Acker(timeout_seconds=timeout_seconds)
         self.acker.expire(0.0)
-        self.holders = {}
-        self.tracker = TreeTracker(
-            self.acker, lambda: self.holders, timeout_seconds, np.random.default_rng(1)
-        )
+        self.tracker = TreeTracker(self.acker, dict, timeout_seconds, np.random.default_rng(1))
         self.trees = self.tracker.begin(array(A, B, C))
         self.tracker.init(self.trees, edges(1, 2, 3))
         self.a, self.b, self.c = self.trees.tolist()
@@ -48,10 +44,6 @@ class World:
         placed = self.place(anchors)
         return placed.trees, placed.edges
 
-    def ack_inputs(self, *names):
-        for name in names:
-            self.acker.ack(array(getattr(self, name)), edges("abc".index(name) + 1))
-
     def resolved(self):
         resolved = self.tracker.drain()
         failed = dict(resolved.failed)
@@ -59,48 +51,6 @@ class World:
         self.failures = failed
         found = {"acked": sorted(resolved.acked.tolist()), "failed": sorted(failed)}
         return {kind: record_ids for kind, record_ids in found.items() if record_ids}
-
-
-def test_records_complete_with_their_compound_tree():
-    """Promise 3: not when the join has acked them."""
-    world = World()
-    tree, edge = world.join(world.a, world.b)
-    world.ack_inputs("a", "b", "c")
-    assert world.resolved() == {"acked": [C]}
-    world.acker.ack(tree, edge)
-    assert world.resolved() == {"acked": [A, B]}
-    assert not world.tracker.has_compound
-    assert world.acker.statistics().ignored == 0
-
-
-def test_failed_compound_tree_fails_its_records():
-    """Promise 4: also those whose other tuples are all acked."""
-    world = World()
-    tree, _edge = world.join(world.a, world.b)
-    world.ack_inputs("a")
-    world.tracker.fail(int(tree[0]), BROKEN)
-    assert world.resolved() == {"failed": [A, B]}
-    assert world.failures == {A: BROKEN, B: BROKEN}
-    world.ack_inputs("b")
-    assert world.resolved() == {}
-
-
-def test_rejected_compound_tree_splits_by_record():
-    """Promise 13: none of them is complete before its letter is durable."""
-    world = World()
-    inner, inner_edge = world.join(world.a, world.b)
-    outer, outer_edge = world.join(int(inner[0]), world.c)
-    world.ack_inputs("a", "b", "c")
-    world.acker.ack(inner, inner_edge)
-    failure = Failure("write", Reject("no"))
-    letters = world.tracker.split(int(outer[0]), int(outer_edge[0]), failure)
-    assert sorted(tree for tree, _edge in letters) == sorted([world.a, world.b, world.c])
-    assert world.resolved() == {}
-    for tree, edge in letters:
-        record_id = int(world.acker.owners(array(tree))[0])
-        world.acker.ack(array(tree), edges(edge))
-        assert world.resolved() == {"acked": [record_id]}
-    assert world.tracker.lost == 0
 
 
 @pytest.mark.parametrize("how", ["fails", "is rejected", "expires"])
