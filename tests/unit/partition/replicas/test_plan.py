@@ -90,6 +90,17 @@ def test_if_one_has_all_the_leader_gets_all():
     assert plan.of("a") == set(ALL)
 
 
+def test_all_go_to_the_one_with_most_of_them_at_once():
+    """Also once its own are leaving: a choice by name would move them twice."""
+    members = [member("a", [ONE], seen=1), member("b", ALL[1:], seen=1)]
+    plan = next_plan(owned(a=[ONE], b=ALL[1:]), members, ALL, Control(), ONE_HAS_ALL)
+    assert plan.owners == {}
+    for holds in ([], ALL[1:]), ([], []):
+        members = [member(*each, seen=2) for each in zip("ab", holds, strict=True)]
+        plan = next_plan(plan, members, ALL, Control(), ONE_HAS_ALL) or plan
+    assert plan.of("b") == set(ALL)
+
+
 # Surprises
 
 
