@@ -16,6 +16,7 @@ import numpy.typing as npt
 from acker.slots import (
     FAILED,
     FLAG_SHIFT,
+    HIGHEST_FLAGS,
     INIT,
     Edges,
     Flags,
@@ -24,7 +25,6 @@ from acker.slots import (
     SlotTable,
     Tags,
     Trees,
-    checked_flags,
     turned_back,
 )
 
@@ -109,6 +109,8 @@ class Acker:
         """`longest_seconds` is the longest of the bolts' own timeouts, if they have any."""
         self._max_trees = max_trees
         self._wheel = Wheel(timeout_seconds, longest_seconds)
+        self.tick_seconds = self._wheel.tick_seconds
+        """Length of a tick: a timeout may be exceeded by it."""
         self._table = SlotTable(min(capacity, max_trees))
         self._acked, self._failed, self._expired = _Ended(), _Ended(), _Ended()
         self._acked_tags: list[Tags] = []
@@ -206,10 +208,11 @@ class Acker:
 
     def mark(self, trees: Trees, flags: int) -> None:
         """Set flag bits (1 to 16) on trees; `drain` returns them. Raises ValueError."""
-        bits = checked_flags(flags)
+        if not 0 <= flags <= HIGHEST_FLAGS:
+            raise ValueError(f"flags {flags}; 0 to {HIGHEST_FLAGS} is allowed")
         slots, tags, _owners, _live = self._table.find(trees)
         self._ignored += len(trees) - len(slots)
-        self._table.tags[slots] = tags | np.uint16(bits << FLAG_SHIFT)
+        self._table.tags[slots] = tags | np.uint16(flags << FLAG_SHIFT)
 
     def flags(self, trees: Trees) -> Flags:
         """Return the flags of trees; 0 for those that have resolved or never began."""
@@ -230,11 +233,6 @@ class Acker:
         owners: Owners = np.full(len(trees), -1, np.int64)
         owners[live] = found
         return owners
-
-    @property
-    def tick_seconds(self) -> float:
-        """Length of a tick: a timeout may be exceeded by it."""
-        return self._wheel.tick_seconds
 
     def reset_timeout(self, trees: Trees, seconds: float | None = None) -> None:
         """Restart the timeout of trees: what they wait for is slow, not lost.

@@ -54,13 +54,6 @@ def turned_back(owners: Owners) -> Owners:
     return high
 
 
-def checked_flags(flags: int) -> int:
-    """Return the flags. Raises ValueError unless a tree has bits for them."""
-    if not 0 <= flags <= HIGHEST_FLAGS:
-        raise ValueError(f"flags {flags}; 0 to {HIGHEST_FLAGS} is allowed")
-    return flags
-
-
 class SlotTable:
     """The slots of trees, and the arrays with the state of each.
 

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import reduce
 from typing import Any, TypeAlias
 
 from partition.errors import KafkaError, PartitionError, StoreError, TransactionError
@@ -12,8 +11,6 @@ from partition.interfaces import Topic
 from partition.manager import PartitionManager
 from partition.records import Partition
 from partition.recovery import FutureChain
-
-_ASK_SECONDS = 1.0  # to ask costs a look at every tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,39 +187,3 @@ class Departed:
             self.retried + manager.retried,
             self.given_up + manager.in_flight,
         )
-
-
-class Departures:
-    """Keep the indexes of partitions that were given up until nothing names their records. Pure.
-
-    A record id is a partition's index and an offset: nothing in it tells one partition with an
-    index from the next. A sink or a bolt may name a record for longer than any timeout. A
-    partition that was released in order has nothing in flight, and keeps its index.
-    """
-
-    def __init__(self) -> None:
-        self.retired: list[AssignedPartition] = []
-        self.free_indexes: list[int] = []
-        self._ask_at = -math.inf
-        self._gone = Departed()
-
-    def to_ask(self, now: float) -> list[int]:
-        """Return the indexes of which it is time to ask whether anything names them."""
-        if now < self._ask_at:
-            return []
-        self._ask_at = now + _ASK_SECONDS
-        return [assigned.index for assigned in self.retired]
-
-    def forget(self, index: int) -> None:
-        (assigned,) = (each for each in self.retired if each.index == index)
-        self.retired.remove(assigned)
-        self.count(assigned)
-        assigned.manager = None
-        self.free_indexes.append(index)
-
-    def count(self, assigned: AssignedPartition) -> None:
-        self._gone = self._gone.and_of(assigned)
-
-    @property
-    def total(self) -> Departed:
-        return reduce(Departed.and_of, self.retired, self._gone)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import structlog
@@ -13,7 +14,6 @@ from partition.assigned_partition import (
     Assigned,
     AssignedPartition,
     Departed,
-    Departures,
     Lost,
     PartitionChange,
     PartitionState,
@@ -47,6 +47,7 @@ from partition.recovery import (
 log = structlog.get_logger()
 
 _AGAIN_SECONDS = 1.0
+_ASK_SECONDS = 1.0  # to ask what names a record costs a look at every tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,10 @@ class Assignment:
         self._rng = rng
         self._partitions: list[AssignedPartition] = []  # by index
         self._by_name: dict[Partition, AssignedPartition] = {}
-        self._departures = Departures()
+        self._retired: list[AssignedPartition] = []  # given up; records of theirs may be named yet
+        self._free_indexes: list[int] = []
+        self._ask_at = -math.inf
+        self._gone = Departed()
         self._changes: list[PartitionChange] = []
         self._is_released = False
         self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
@@ -229,7 +233,7 @@ class Assignment:
 
     @property
     def departed(self) -> Departed:
-        return self._departures.total
+        return reduce(Departed.and_of, self._retired, self._gone)
 
     def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
         for each in self:
@@ -301,12 +305,24 @@ class Assignment:
         return self._take_changes()
 
     def given_up(self, now: float) -> list[int]:
-        """Return indexes of partitions that were given up, to be freed by `forget`; rarely any."""
-        return self._departures.to_ask(now) if self._departures.retired else []
+        """Return indexes of partitions that were given up, to be freed by `forget`; rarely any.
+
+        Nothing in a record id tells one partition with an index from the next, and a sink or a
+        bolt may name a record for longer than any timeout. A partition that was released in order
+        has nothing in flight, and keeps its index.
+        """
+        if not self._retired or now < self._ask_at:
+            return []
+        self._ask_at = now + _ASK_SECONDS
+        return [each.index for each in self._retired]
 
     def forget(self, index: int) -> None:
         """Free the index of a given-up partition, once nothing is left that names its records."""
-        self._departures.forget(index)
+        assigned = self._partitions[index]
+        self._retired.remove(assigned)
+        self._gone = self._gone.and_of(assigned)
+        assigned.manager = None
+        self._free_indexes.append(index)
 
     # What others report
 
@@ -376,8 +392,7 @@ class Assignment:
                     assigned.begin()
 
     def _add(self, partition: Partition, topic: Topic) -> AssignedPartition:
-        free = self._departures.free_indexes
-        index = free.pop() if free else len(self._partitions)
+        index = self._free_indexes.pop() if self._free_indexes else len(self._partitions)
         assigned = AssignedPartition(partition, index, topic)
         assigned.is_wanted = self._wants(partition)
         self._partitions[index : index + 1] = [assigned]
@@ -535,7 +550,7 @@ class Assignment:
             self._notify(assigned)
             offset = assigned.manager.committed
             log.info("partition_released", partition=str(assigned.partition), offset=offset)
-            self._departures.count(assigned)
+            self._gone = self._gone.and_of(assigned)
             assigned.free()
         elif is_late or assigned.loss is not None:
             error = GivenUp(assigned.partition, "not all of it was resolved in time")
@@ -558,7 +573,7 @@ class Assignment:
             assigned.given_up_at = self._now
             return
         assigned.state = PartitionState.RETIRED
-        self._departures.retired.append(assigned)
+        self._retired.append(assigned)
         again = self._add(assigned.partition, assigned.topic)
         again.lost = assigned.lost
         again.given_up_at = self._now

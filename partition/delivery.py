@@ -1,7 +1,7 @@
 """Delivery modes: what may be emitted of a partition and stored of it, by guarantee."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,28 +14,38 @@ from partition.records import Chunk, Partition, Position, Resumed, Transactions
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
-class DeliveryMode(Protocol):
+class AtLeastOnce:
     """Decide what one partition emits and stores; its PartitionManager does not know the mode.
+
+    The base of the other delivery modes. At least once it emits what there is room for, and stores
+    the last completed offset. Room reaches from the stored offset: with the store away a partition
+    runs on to its limit (promise 15).
 
     Pure; it reads the partition's ledger and never writes it. `room` is how many more records
     fit into the partition's limits. The owner thread calls everything.
     """
 
-    @property
-    def retries(self) -> bool:
-        """Whether a record may be tried again, or ahead of its emission."""
+    retries = True
+    """Whether a record may be tried again, or ahead of its emission."""
+    stores_first = False
+    """Whether records are emitted only once they are stored as read or planned."""
+    buffer_records = 0
+    """Records that should wait while none may be emitted; 0: as many as a fetch brings."""
 
-    @property
-    def stores_first(self) -> bool:
-        """Whether records are emitted only once they are stored as read or planned."""
-
-    @property
-    def buffer_records(self) -> int:
-        """Records that should wait while none may be emitted; 0: as many as a fetch brings."""
+    def __init__(
+        self,
+        _partition: Partition,
+        ledger: Ledger,
+        committed: CommitProgress,
+        _resumed: Resumed | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._committed = committed
 
     @property
     def awaits_commit(self) -> bool:
         """Whether records that need nothing more of the log are not committed in every sink."""
+        return False
 
     def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
         """Take fetched records, which wait from now on."""
@@ -49,92 +59,54 @@ class DeliveryMode(Protocol):
     def on_stored(self, progress: Progress) -> None:
         """Note what is stored."""
 
-    def in_flight(self) -> int:
-        """Records that count against `max_pending`."""
+    def stop(self) -> None:
+        """Store nothing more ahead: the run ends, or the partition leaves."""
 
-    def emit_limit(self, room: int, ahead: int) -> int:
+    def in_flight(self) -> int:
+        """Records that count against `max_pending`: what a crash would repeat."""
+        return self._committed.read - self._committed.read_below
+
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002
         """Return how many of the waiting records may be emitted now.
 
         `ahead`: how many more may be stored as read, where that comes before the emission.
         """
-
-    def accepts_more(self, room: int) -> bool:
-        """Whether to fetch more records before others are resolved."""
-
-    def progress(self, room: int) -> tuple[int, Transactions | None]:
-        """The offset to store now, and the open transactions; None: none are kept."""
-
-    def is_urgent(self, room: int, max_pending: int) -> bool:
-        """Whether something is to be stored that should not wait for the commit interval."""
-
-    def owes_emission(self) -> bool:
-        """Whether waiting records are stored as read or planned, or about to be."""
-
-    def stop(self) -> None:
-        """Store nothing more ahead: the run ends, or the partition leaves."""
-
-    def replay_error(self, *, log_moved: bool) -> PartitionError | None:
-        """Return why the partition must halt, as records of a stored range did not come again.
-
-        `log_moved`: the log is about to go on elsewhere, and what is to come is gone with it.
-        """
-
-    def resume_state(self, position: Position) -> Resumed | None:
-        """Return the transactions to go on with where the log goes on elsewhere."""
-
-
-D = TypeVar("D", bound=DeliveryMode)
-DeliveryFactory: TypeAlias = Callable[[Partition, Ledger, CommitProgress, Resumed | None], D]
-
-
-class AtLeastOnce(DeliveryMode):
-    """Emit what there is room for; store the last completed offset.
-
-    Room reaches from the stored offset: with the store away a partition runs on to its limit
-    (promise 15).
-    """
-
-    retries = True
-    stores_first = False
-    buffer_records = 0
-    awaits_commit = False
-
-    def __init__(
-        self,
-        _partition: Partition,
-        ledger: Ledger,
-        committed: CommitProgress,
-        _resumed: Resumed | None = None,
-    ) -> None:
-        self._ledger = ledger
-        self._committed = committed
-
-    def in_flight(self) -> int:
-        """Records emitted behind what is stored: what a crash would repeat."""
-        return self._committed.read - self._committed.read_below
-
-    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
         return min(room, self._ledger.waiting)
 
     def accepts_more(self, room: int) -> bool:
+        """Whether to fetch more records before others are resolved."""
         return room > 0
 
     def progress(self, room: int) -> tuple[int, Transactions | None]:  # noqa: ARG002
+        """The offset to store now, and the open transactions; None: none are kept."""
         return self._ledger.last_completed_offset, None
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
-        """Half of the limit is not stored, and could be: waiting for the interval may stall."""
+        """Whether something is to be stored that should not wait for the commit interval.
+
+        Half of the limit is not stored, and could be: waiting for the interval may stall.
+        """
         is_half = 2 * self._committed.unstored >= max_pending
         return is_half and self.progress(room)[0] > self._committed.offset
 
     def owes_emission(self) -> bool:
+        """Whether waiting records are stored as read or planned, or about to be."""
         return False  # what was not emitted comes again
 
     def replay_error(self, *, log_moved: bool) -> PartitionError | None:  # noqa: ARG002
+        """Return why the partition must halt, as records of a stored range did not come again.
+
+        `log_moved`: the log is about to go on elsewhere, and what is to come is gone with it.
+        """
         return None
 
     def resume_state(self, position: Position) -> Resumed | None:  # noqa: ARG002
+        """Return the transactions to go on with where the log goes on elsewhere."""
         return None
+
+
+D = TypeVar("D", bound=AtLeastOnce)
+DeliveryFactory: TypeAlias = Callable[[Partition, Ledger, CommitProgress, Resumed | None], D]
 
 
 class CommitBeforeEmit(AtLeastOnce):

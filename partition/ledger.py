@@ -117,31 +117,23 @@ class Ledger:
     def resolve(self, offsets: Offsets) -> int:
         """Mark records as resolved; return how many were in flight. The rest is ignored."""
         indices = self._indices(offsets)
-        if isinstance(indices, slice):
-            states = self._states[indices]
-            before = int(np.count_nonzero(states))
-            failed = int(np.count_nonzero(states == FAILED)) if self._failed else 0
-            states[:] = RESOLVED
-        else:
-            if (indices[1:] <= indices[:-1]).any():
-                indices = np.unique(indices)
-            states = self._states[indices]
-            before = int(np.count_nonzero(states))
-            failed = int(np.count_nonzero(states == FAILED))
-            self._states[indices] = RESOLVED
-        self.pending -= before
-        self._failed -= failed
+        if not isinstance(indices, slice) and (indices[1:] <= indices[:-1]).any():
+            indices = np.unique(indices)
+        before = self._resolve(indices)
         self._ignored += len(offsets) - before
-        self._advance()
         return before
 
     def resolve_below(self, offset: int) -> int:
         """Mark every emitted record below an offset as resolved; return how many were in flight."""
         end = self._head + int(np.searchsorted(self._offsets[self._head : self._cursor], offset))
-        states = self._states[self._head : end]
+        return self._resolve(slice(self._head, end))
+
+    def _resolve(self, indices: "slice | npt.NDArray[np.intp]") -> int:
+        states = self._states[indices]
         before = int(np.count_nonzero(states))
-        self._failed -= int(np.count_nonzero(states == FAILED))
-        states[:] = RESOLVED
+        if self._failed:
+            self._failed -= int(np.count_nonzero(states == FAILED))
+        self._states[indices] = RESOLVED
         self.pending -= before
         self._advance()
         return before

@@ -4,7 +4,7 @@ Modelled on storm-kafka's PartitionManager (1.2.3), with its pending, waiting an
 It differs where Storm lost data or stood still: a retry runs from the payload in memory and never
 seeks; a limit bounds what lies between the stored offset and the last emitted record; nothing is
 skipped because it is far behind (`partition.recovery` does, if configured, and logs it). The
-DeliveryMode decides what may be emitted and stored.
+delivery mode decides what may be emitted and stored.
 """
 
 import random
@@ -140,9 +140,8 @@ class PartitionManager(Generic[D]):
         self.is_moving = False
         self.ledger = Ledger(position.offset)
         self.retries = RetryQueue(self._retry_policy, self._rng)
-        self._kept: deque[_FetchedChunk] = (
-            deque()
-        )  # each until the last completed offset has passed it
+        # Each until the last completed offset has passed it.
+        self._kept: deque[_FetchedChunk] = deque()
         self._num_bytes = 0  # of them
         self._emitted = 0  # how many of them are emitted as a whole
         self._taken = 0  # records emitted of the one after these

@@ -9,7 +9,7 @@ from types import FrameType
 
 import structlog
 
-from partition.commits import CommitAges
+from partition.consumer import CommitAges
 from service.config.settings import Config
 from service.observability.health import HealthCheck
 from service.observability.http_server import HttpServer

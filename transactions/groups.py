@@ -331,14 +331,10 @@ class RangePlanner:
         waiting = _waiting_of(logs)
         if not waiting or not (is_time or flush):
             return None
-        counts = self._divide(waiting)
+        counts, self._turn = divide(waiting, self._policy.records, self._turn)
         # What is left over has waited, too, but a tiny group right behind a full one is dear.
         self._since = None if counts == waiting else now
         return {index: logs[index][0] + count for index, count in sorted(counts.items())}
-
-    def _divide(self, waiting: Mapping[int, int]) -> dict[int, int]:
-        counts, self._turn = divide(waiting, self._policy.records, self._turn)
-        return counts
 
 
 def divide(waiting: Mapping[int, int], most: int, turn: int) -> tuple[dict[int, int], int]:

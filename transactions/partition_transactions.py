@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker.acker import Flags
+from partition.delivery import AtLeastOnce
 from partition.errors import ReplayDiffers
 from partition.interfaces import Progress
 from partition.ledger import CommitProgress, Ledger
@@ -37,8 +38,8 @@ from transactions.transaction import (
 )
 
 
-class PartitionTransactions:
-    """One partition's open transactions, in order, on both engines: an exactly-once DeliveryMode.
+class PartitionTransactions(AtLeastOnce):
+    """One partition's open transactions, in order, on both engines: exactly once.
 
     Storm's TransactionalSpoutCoordinator and Trident's MasterBatchCoordinator are the models: up
     to `max_active` are open, processed at once, committed in order, and one that fails fails all
@@ -57,7 +58,6 @@ class PartitionTransactions:
     Pure: seconds are given.
     """
 
-    retries = True
     stores_first = True
 
     def __init__(
@@ -71,6 +71,7 @@ class PartitionTransactions:
         """Raises ValueError unless `resumed` says how the transactions go on."""
         if resumed is None:
             raise ValueError(f"{partition}: no state to resume its transactions from")
+        super().__init__(partition, ledger, progress)
         self.partition = partition
         self.buffer_records = 2 * policy.plan_records
         self.committed = resumed.transactions.committed
@@ -83,8 +84,6 @@ class PartitionTransactions:
         """True while nothing is to be planned, as the sinks are behind."""
         self._policy = policy
         self._resumed = resumed
-        self._ledger = ledger
-        self._progress = progress
         self._begins = resumed.position  # of the lowest open transaction, or of the next
         self._open = [
             Transaction(each.txid, self._least(each.attempt), each.range, Phase.PLANNED)
@@ -98,7 +97,7 @@ class PartitionTransactions:
         self._differs: ReplayDiffers | None = None
         self._wanted: Transactions | None = None  # what `to_store` gives, until it changes
 
-    # DeliveryMode
+    # As a delivery mode
 
     @property
     def ends_at(self) -> int:
@@ -108,10 +107,7 @@ class PartitionTransactions:
                 return each.range.end
         return self.open_to
 
-    def in_flight(self) -> int:
-        return self._progress.read - self._progress.read_below
-
-    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see AtLeastOnce
         return self._ledger.waiting_below(min(self.open_to, self.ends_at))
 
     def accepts_more(self, room: int) -> bool:
@@ -133,18 +129,12 @@ class PartitionTransactions:
         return offset, self.to_store()
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
-        if self.is_due:
-            return True
-        is_half = 2 * self._progress.unstored >= max_pending
-        return is_half and self.progress(room)[0] > self._progress.offset
+        return self.is_due or super().is_urgent(room, max_pending)
 
     def owes_emission(self) -> bool:
         """Whether planned records wait: nothing is committed without them."""
         ledger = self._ledger
         return bool(self._open and ledger.waiting) and ledger.emitted_to < self._open[-1].range.end
-
-    def stop(self) -> None:
-        """See `DeliveryMode`; nothing is planned unless `plan` is called."""
 
     @property
     def awaits_commit(self) -> bool:

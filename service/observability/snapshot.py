@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from acker.acker import AckerStatistics
 from partition.assigned_partition import Departed
 from partition.assignment import Moves
-from partition.commits import CommitAges
+from partition.consumer import CommitAges
 from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.pipeline.reference_tables import ReferenceStatistics

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from partition.assignment import Assignment
-from partition.commits import OffsetCommitter
-from partition.consumer import ConsumerPolicy, SourceHealth
+from partition.consumer import ConsumerPolicy, OffsetCommitter, SourceHealth
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
 from partition.flow_control import Throttle
 from partition.interfaces import Catalogue, Fetcher, LogEnd, Topic, TopicName

@@ -85,7 +85,7 @@ class RangeMode(AtLeastOnce):
         self.digest = RangeDigest()
         self.asked_since = None
 
-    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see DeliveryMode
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see AtLeastOnce
         return min(room, self._ledger.waiting_below(self.end))
 
     def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from acker.acker import Acker
 from partition import recovery
-from partition.assigned_partition import Departures, Lost, PartitionState, Revoked
+from partition.assigned_partition import Lost, PartitionState, Revoked
 from partition.assignment import Assignment
 from partition.delivery import AtLeastOnce
 from partition.errors import OwnershipLost, SourceLost, StoreCorrupt
@@ -17,7 +17,6 @@ from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
 from tests.simulation.mutants import around, mutant, put, replaces, wraps
 from topology.workers.key_queue import CallQueue
-from transactions.partition_transactions import PartitionTransactions
 
 _NOTHING = StoredOffset(Position(0), "p")
 
@@ -193,10 +192,7 @@ def emits_without_a_claim(original, assignment, held, opened):
 @mutant
 def uncommitted_not_counted():
     """The window reaches from the last completed offset, however little of it is stored."""
-    return [
-        put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.emitted_count),
-        put(PartitionTransactions, "in_flight", lambda mode: mode._ledger.emitted_count),
-    ]
+    return [put(AtLeastOnce, "in_flight", lambda mode: mode._ledger.emitted_count)]
 
 
 @wraps(Assignment, "refuse")
@@ -236,25 +232,25 @@ def _trees_live_on():
 def place_freed_by_time():
     """No tree of a partition is thought to live after a quarter of an hour, and they live on."""
 
-    def to_ask(original, departures, now):
-        since = departures.__dict__.setdefault("since", {})
-        for held in departures.retired:
+    def given_up(original, assignment, now):
+        since = assignment.__dict__.setdefault("since", {})
+        for held in assignment._retired:
             since.setdefault(id(held), (now, held))
         for key, (at, held) in list(since.items()):
             if now - at >= _KEPT_SECONDS:
-                departures.forget(held.index)
+                assignment.forget(held.index)
                 del since[key]
-        original(departures, now)
+        original(assignment, now)
         return []
 
-    return [around(Departures, "to_ask", to_ask), _trees_live_on()]
+    return [around(Assignment, "given_up", given_up), _trees_live_on()]
 
 
-@wraps(Departures, "to_ask")
-def place_freed_at_once(original, departures, now):
+@wraps(Assignment, "given_up")
+def place_freed_at_once(original, assignment, now):
     """A place is another's as soon as its partition is given up."""
-    for place in original(departures, now):
-        departures.forget(place)
+    for place in original(assignment, now):
+        assignment.forget(place)
     return []
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from partition.assigned_partition import Assigned, Lost, PartitionChange
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
+from partition.delivery import AtLeastOnce
 from partition.errors import PartitionError
 from partition.interfaces import Progress, StoredOffset
 from partition.ledger import CommitProgress, Ledger, RetryPolicy
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import (
-    Chunk,
     OpenTransaction,
     Partition,
     Position,
@@ -87,14 +87,6 @@ class WatchedFetcher(MemoryFetcher):
         super().add(positions)
         self.events += [f"reads {p} {at.offset}" for p, at in positions.items()]
 
-    def pause(self, partition: Partition) -> None:
-        super().pause(partition)
-        self.events.append(f"paused {partition}")
-
-    def resume(self, partition: Partition) -> None:
-        super().resume(partition)
-        self.events.append(f"resumed {partition}")
-
 
 class Bench:
     """A reader on fakes: `start` finds and opens the partitions."""
@@ -115,8 +107,6 @@ class Bench:
         self.named: set[int] = set()  # places of which something still names records
         self.slept: list[float] = []
         self.losses: list[Loss] = []
-        self.hold_notices = False
-        self.notices: list[Future[None]] = []
         self.log = FaultyLog({"t": 2})
         self.nodes = FaultyNodes()
         self.names: dict[str, str] = {}
@@ -188,9 +178,7 @@ class Bench:
     def _notify(self, loss: Loss) -> Future[None]:
         self.losses.append(loss)
         future: Future[None] = Future()
-        if not self.hold_notices:
-            future.set_result(None)
-        self.notices.append(future)
+        future.set_result(None)
         return future
 
     def fill(self, partition: Partition, count: int) -> None:
@@ -217,9 +205,13 @@ class Bench:
         """Emit, ack and commit all there is; how many records that were."""
         record_ids = self.emit(now)
         self.ack(record_ids)
-        self.reader.commit(now, force=True)
-        self.reader.commit(now, force=True)
+        self.commit(now)
         return len(record_ids)
+
+    def commit(self, now: float = 0.0) -> None:
+        """Store what moved, and take the answer."""
+        for _ in range(2):
+            self.reader.commit(now, force=True)
 
     def work(self, start: int, end: int) -> None:
         """Drain and poll once a second, from one second to before another."""
@@ -258,28 +250,26 @@ def transactions_of(*ends: int, first: int = 0, committed: int = 0) -> Transacti
     return Transactions("transactional", committed, standing)
 
 
-class FakeDelivery:
+class FakeDelivery(AtLeastOnce):
     """A mode that keeps transactions: what is planned, stored and done is said by the test."""
 
-    retries = True
     stores_first = True
 
     def __init__(
-        self, ledger: Ledger, committed: CommitProgress, resumed: Resumed, plan_records: int
+        self,
+        partition: Partition,
+        ledger: Ledger,
+        committed: CommitProgress,
+        resumed: Resumed,
+        plan_records: int,
     ) -> None:
+        super().__init__(partition, ledger, committed)
         self.buffer_records = 2 * plan_records
-        self.ledger = ledger
-        self.committed = committed
         self.resumed = resumed
         self.transactions = resumed.transactions
-        self.standing: Transactions | None = None
         self.open_to = resumed.position.offset
-        self.cut: int | None = None
-        self.is_shut = False
-        self.awaits_commit = False
         self.lost: PartitionError | None = None
         self.different: PartitionError | None = None
-        self.heard: list[Any] = []
 
     def plan(self, *ends: int) -> None:
         first = self.transactions.first
@@ -291,49 +281,30 @@ class FakeDelivery:
         lowest, *rest = self.transactions.open
         self.transactions = replace(self.transactions, committed=lowest.txid, open=tuple(rest))
 
-    def on_fetched(self, chunk: Chunk, lengths: Any) -> None:
-        self.heard.append((chunk.offsets.tolist(), lengths.tolist(), chunk.leader_epochs))
-
-    def on_log_end(self, end: int) -> None:
-        self.heard.append(end)
-
-    def on_emitted(self, count: int) -> None:
-        self.heard.append(f"emitted {count}")
-
     def on_stored(self, progress: Progress) -> None:
-        self.standing = progress.transactions
         for each in progress.transactions.open if progress.transactions else ():
             self.open_to = max(self.open_to, each.range.end)
 
-    def in_flight(self) -> int:
-        return self.committed.unstored
-
     def emit_limit(self, room: int, ahead: int) -> int:
-        return self.ledger.waiting_below(self.open_to if self.cut is None else self.cut)
+        return self._ledger.waiting_below(self.open_to)
 
     def accepts_more(self, room: int) -> bool:
-        return not self.is_shut
+        return True
 
     def progress(self, room: int) -> tuple[int, Transactions]:
         first = self.transactions.first
-        return self.ledger.last_completed_offset if first is None else first, self.transactions
+        return self._ledger.last_completed_offset if first is None else first, self.transactions
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
-        moved = self.progress(room)[0] > self.committed.offset
-        return self._planned_to > self.open_to or (
-            moved and 2 * self.committed.unstored >= max_pending
-        )
+        return self._planned_to > self.open_to or super().is_urgent(room, max_pending)
 
     def owes_emission(self) -> bool:
-        return self.ledger.waiting > 0 and self.ledger.emitted_to < self._planned_to
+        return self._ledger.waiting > 0 and self._ledger.emitted_to < self._planned_to
 
     @property
     def _planned_to(self) -> int:
         planned = self.transactions.open
         return planned[-1].range.end if planned else 0
-
-    def stop(self) -> None:
-        self.heard.append("stop")
 
     def replay_error(self, *, log_moved: bool) -> PartitionError | None:
         return self.lost if log_moved else self.different
@@ -396,7 +367,9 @@ class GatedBench(Bench):
     def new_delivery(
         self, partition: Partition, ledger: Ledger, committed: CommitProgress, resumed: Resumed
     ) -> FakeDelivery:
-        self.modes[partition] = FakeDelivery(ledger, committed, resumed, self.plan_records)
+        self.modes[partition] = FakeDelivery(
+            partition, ledger, committed, resumed, self.plan_records
+        )
         return self.modes[partition]
 
     def plan_and_stop(self, *ends: int, records: int = 10) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from partition.commits import CommitAges
+from partition.consumer import CommitAges
 from partition.ledger import Ledger
 from partition.manager import PartitionStatistics
 from partition.records import Partition

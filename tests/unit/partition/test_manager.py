@@ -1,7 +1,6 @@
 """The PartitionManager: what it hands out, holds, and lets be committed."""
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,25 +8,32 @@ import pytest
 from partition.delivery import AtLeastOnce, CommitBeforeEmit
 from partition.ledger import RetryPolicy
 from partition.manager import Allowance, InFlightLimits, PartitionManager
-from partition.records import Chunk, Partition, Position
+from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
+from tests.support.consumer import FakeDelivery
 
 FLIGHTS = Partition("flights", 0)
 
 
-def manager(position=0, *, limit=2, **window):
+def manager(position=0, delivery=AtLeastOnce, **window):
+    start = Position(position, leader_epoch=7, topic_id="id")
     return PartitionManager(
         FLIGHTS,
-        Position(position, leader_epoch=7, topic_id="id"),
+        start,
         InFlightLimits(**window),
-        RetryPolicy(limit=limit, initial_seconds=1, jitter=0),
+        RetryPolicy(limit=2, initial_seconds=1, jitter=0),
         random.Random(1),
-        AtLeastOnce,
+        delivery,
+        Resumed(start, Transactions("transactional")),
     )
 
 
+def gated(position=0):
+    """Exactly once, where the test says what is planned."""
+    return manager(position, lambda *facts: FakeDelivery(*facts, plan_records=100))
+
+
 def chunk(*offsets, size=10, epochs=()):
-    messages = [b"x" * size for _ in offsets]
-    return Chunk(FLIGHTS, np.array(offsets, np.int64), messages, epochs)
+    return Chunk(FLIGHTS, np.array(offsets, np.int64), [b"x" * size for _ in offsets], epochs)
 
 
 def offsets(*numbers):
@@ -47,10 +53,6 @@ def test_a_due_retry_comes_before_new_records_and_from_memory():
     assert partition.statistics(0.0).retried == 1
 
 
-def stored(partition):
-    partition.stored(partition.progress())
-
-
 def test_byte_limit_lets_one_larger_record_pass():
     partition = manager(max_pending_bytes=50)
     partition.fetched(chunk(0, size=100), 0.0)
@@ -59,18 +61,6 @@ def test_byte_limit_lets_one_larger_record_pass():
     assert partition.next_chunk(0, 10) is None
     partition.ack(offsets(0))
     assert partition.next_chunk(0, 10).offsets.tolist() == [1]
-
-
-def test_payloads_are_let_go_when_the_offset_has_passed_them():
-    partition = manager()
-    partition.fetched(chunk(0, 1), 0.0)
-    partition.fetched(chunk(2, 3), 0.0)
-    partition.next_chunk(0, 2), partition.next_chunk(0, 2)
-    partition.ack(offsets(0, 1))
-    assert partition.statistics(0.0).pending_bytes == 20
-    with pytest.raises(KeyError):
-        partition.message(0)
-    assert partition.message(3) == b"x" * 10
 
 
 def test_a_fail_of_a_record_not_in_flight_changes_nothing():
@@ -84,25 +74,14 @@ def test_a_fail_of_a_record_not_in_flight_changes_nothing():
     assert partition.statistics(0.0).ledger.ignored == 1
 
 
-def led(*runs, start=0, size=10):
-    """A chunk whose records were written under these (leader epoch, count) runs."""
-    numbers, epochs, at = [], [], start
-    for epoch, count in runs:
-        epochs.append((at, epoch))
-        numbers += range(at, at + count)
-        at += count
-    payloads = [b"x" * size for _ in numbers]
-    return Chunk(FLIGHTS, np.array(numbers, np.int64), payloads, tuple(epochs))
-
-
 def test_position_carries_the_previous_leader_epoch():
     """Kafka's KIP-101: an offset is checked with the epoch of the record that was read last."""
     partition = manager()
     assert partition.position == Position(0, 7, "id")
-    partition.fetched(led((7, 2), (9, 3)), 0.0)
-    partition.fetched(led((9, 2), (12, 1), start=5), 0.0)
-    partition.next_chunk(0, 10)
-    partition.next_chunk(0, 10)
+    partition.fetched(chunk(*range(5), epochs=((0, 7), (2, 9))), 0.0)
+    partition.fetched(chunk(5, 6, 7, epochs=((5, 9), (7, 12))), 0.0)
+    emit(partition)
+    emit(partition)
     assert partition.position == Position(0, 7, "id")
     for acked, epoch in enumerate((7, 7, 9, 9, 9, 9, 9, 12)):
         partition.ack(offsets(acked))
@@ -120,63 +99,18 @@ def test_a_chunk_with_an_empty_or_a_large_payload_is_marked(payloads, unusual):
     assert partition.next_chunk(0, 1).unusual is unusual
 
 
-def test_records_that_are_delivered_again_are_dropped():
-    """Storm 32: nothing is emitted twice because the client delivered it twice."""
-    partition = manager()
-    partition.fetched(chunk(0, 1, 2), 0.0)
-    partition.fetched(chunk(0, 1, 2), 0.0)
-    partition.fetched(chunk(1, 2, 3), 0.0)
-    assert partition.next_chunk(0, 10).offsets.tolist() == [0, 1, 2]
-    assert partition.next_chunk(0, 10).offsets.tolist() == [3]
-
-
-class Looked(np.ndarray[Any, Any]):
-    """Offsets that count how often one is looked at."""
-
-    looks = 0
-
-    def __getitem__(self, place: Any) -> Any:
-        Looked.looks += 1
-        return super().__getitem__(place)
-
-
-@pytest.mark.parametrize("completed", range(14))
-def test_messages_in_flight_are_found(completed):
-    partition = manager()
-    chunks = [[0, 1], [4], [6, 9], [12]]
-    for numbers in chunks:
-        partition.fetched(Chunk(FLIGHTS, offsets(*numbers), [str(o) for o in numbers]), 0.0)
-        partition.next_chunk(0, 10)
-    partition.resolve_below(completed)
-    there = {o for numbers in chunks if numbers[-1] >= completed for o in numbers}
-    for offset in range(-1, 14):
-        if offset in there:
-            assert partition.message(offset) == str(offset)
-        else:
-            with pytest.raises(KeyError):
-                partition.message(offset)
-
-
-def ahead_manager(position=0, ahead=100, **window):
-    partition = PartitionManager(
-        FLIGHTS,
-        Position(position, leader_epoch=7, topic_id="id"),
-        InFlightLimits(**window),
-        RetryPolicy(limit=5),
-        random.Random(1),
-        CommitBeforeEmit,
-    )
-    allow_ahead(partition, ahead)
+def ahead_manager(position=0):
+    """At most once; what it may store before it emits it is said with each emission."""
+    partition = manager(position, CommitBeforeEmit)
+    assert emit(partition, 0) == []
     return partition
 
 
-def allow_ahead(partition, count):
-    """Let so many records be stored before they are emitted; emit none."""
-    assert partition.next_chunk(0.0, 0, Allowance(ahead=count)) is None
-
-
 def store(partition):
+    """Store what is to be stored, as the committer does."""
     progress = partition.progress()
+    if progress.transactions is not None:
+        progress.transactions.checked(progress.position.offset)
     partition.stored(progress)
     return progress.position
 
@@ -205,3 +139,71 @@ def test_at_most_once_foresees_nothing():
     store(partition)
     assert partition.upcoming(100) == []
     assert emit(partition) == [0, 1]
+
+
+# Exactly once: only what lies in a stored transaction is emitted
+
+
+def commit(partition):
+    """Let every sink have the lowest transaction."""
+    end = partition.delivery.transactions.open[0].range.end
+    partition.delivery.done()
+    return partition.resolve_below(end)
+
+
+def test_commit_drops_payloads_and_retries():
+    partition = gated()
+    partition.fetched(chunk(0, 1, size=100), 0.0)
+    partition.delivery.plan(2)
+    store(partition)
+    emit(partition)
+    assert partition.fail(0, 0.0)
+    assert commit(partition) == 2
+    assert partition.is_idle
+    assert partition.statistics(9.0).pending_bytes == 0
+    given = partition.next_chunk(5.0, 10)
+    assert given is None or not len(given)
+
+
+def test_restart_makes_a_new_mode_and_keeps_counts():
+    partition = gated()
+    partition.fetched(chunk(0, 1), 0.0)
+    partition.delivery.plan(2)
+    store(partition)
+    emit(partition)
+    commit(partition)
+    before = partition.delivery
+    start = Position(100, 8, "id")
+    partition.restart(start, is_stored=True, resumed=before.resume_state(start))
+    assert partition.delivery is not before
+    assert partition.delivery.transactions == Transactions("transactional", committed=1)
+    partition.fetched(chunk(100, 101), 0.0)
+    partition.delivery.plan(102)
+    assert store(partition).offset == 100
+    assert emit(partition) == [100, 101]
+
+
+# What executors read
+
+
+def test_passed_range_counts_as_read():
+    partition = gated(100)
+    partition.passed(Range(100, 160, 40, leader_epoch=9))
+    assert (partition.last_completed_offset, partition.ledger.emitted_to) == (160, 160)
+    assert partition.statistics(0.0).read == 40
+    assert partition.delivery.in_flight() == 40
+    assert store(partition) == Position(160, 9, "id")
+    assert (partition.committed, partition.delivery.in_flight()) == (160, 0)
+    partition.passed(Range(160, 170, 0))
+    assert partition.position == Position(170, 9, "id")
+    assert partition.is_idle
+
+
+def test_pass_is_rejected_out_of_order_or_in_flight():
+    partition = gated(100)
+    for first, end in ((99, 110), (101, 110), (100, 99)):
+        with pytest.raises(ValueError, match="cannot be passed"):
+            partition.passed(Range(first, end, 1))
+    partition.fetched(chunk(100), 0.0)
+    with pytest.raises(ValueError, match="1 records are pending, 101 is next"):
+        partition.passed(Range(101, 110, 1))
