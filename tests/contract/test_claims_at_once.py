@@ -7,14 +7,14 @@ import pytest
 from partition.errors import StoreCorrupt, StoreForeign, StoreMissing
 from partition.interfaces import Progress
 from partition.records import Partition, Position
-from tests.support.zookeeper import BOTH, SECONDS, NodesWorld, begin, commit, node, opened_alone
+from tests.support.zookeeper import BOTH, SECONDS, NodesWorld, begin, commit, node, opened
 
 MANY = [Partition("orders", number) for number in range(70)]
 
 
 @pytest.fixture(params=BOTH)
 def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
-    yield from opened_alone(request.param, request)
+    yield from opened(request.param, request, "quiet_zookeeper")
 
 
 @pytest.fixture
@@ -56,12 +56,6 @@ def test_one_that_cannot_be_claimed_is_refused_alone(begun: NodesWorld) -> None:
     assert {future.result(SECONDS).stored.epoch for future in asked.values()} == {2}
 
 
-def test_one_that_is_asked_for_twice_is_claimed_twice(begun: NodesWorld) -> None:
-    store = begun.store()
-    asked = [store.claim(partition) for partition in (MANY[0], MANY[1], MANY[0], MANY[2])]
-    assert [future.result(SECONDS).stored.epoch for future in asked] == [2, 2, 3, 2]
-
-
 def test_what_is_asked_for_between_two_claims_is_done_between_them(begun: NodesWorld) -> None:
     """A claim never overtakes a commit: that would store the old owner's state as the new one's."""
     store = begun.store()
@@ -74,15 +68,3 @@ def test_what_is_asked_for_between_two_claims_is_done_between_them(begun: NodesW
     assert asked[1].result(SECONDS) == {}
     found = asked[2].result(SECONDS).stored
     assert (found.offset, found.epoch) == (40, 3)
-
-
-def test_claims_of_a_session_that_has_ended_are_made_in_the_next_or_not_at_all(
-    begun: NodesWorld,
-) -> None:
-    store = begun.store()
-    store.claim(MANY[0]).result(SECONDS)
-    begun.end_session(store)
-    asked = [store.claim(partition) for partition in MANY]
-    assert {future.result(SECONDS).stored.epoch for future in asked[1:]} == {2}
-    assert asked[0].result(SECONDS).stored.epoch == 3
-    assert commit(store, dict.fromkeys(MANY, 100)) == {}

@@ -12,14 +12,11 @@ import pytest
 from partition.interfaces import Fetched
 from partition.records import Chunk, Partition, Position
 from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
-from topology.record import Record
 
 
 def test_records_come_in_order_and_the_end_is_told(world: Any) -> None:
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(2500))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    a = world.filled(2500)
+    reading = world.reading({a: 0})
     reading.until(lambda: a in reading.ends)
     assert reading.offsets(a) == list(range(2500))
     assert reading.values(a) == numbers(2500)
@@ -30,10 +27,8 @@ def test_records_come_in_order_and_the_end_is_told(world: Any) -> None:
 
 
 def test_a_call_returns_as_soon_as_there_is_something(world: Any) -> None:
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(3))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    a = world.filled(3)
+    reading = world.reading({a: 0})
     started = time.monotonic()
     while not reading.messages:
         reading.take(reading.fetcher.fetch(1000, SECONDS))
@@ -42,8 +37,7 @@ def test_a_call_returns_as_soon_as_there_is_something(world: Any) -> None:
 
 def test_an_idle_call_waits_its_time_and_gives_nothing(world: Any) -> None:
     a = Partition(world.topic(), 0)
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    reading = world.reading({a: 0})
     reading.until(lambda: a in reading.ends)
     started = time.monotonic()
     assert reading.fetcher.fetch(100, 0.3) == Fetched()
@@ -54,9 +48,8 @@ def test_no_call_gives_more_than_it_was_asked_for(world: Any) -> None:
     a, b = (Partition(world.topic(), 0), Partition(world.topic(), 0))
     world.append(a, numbers(50))
     world.append(b, numbers(50))
-    fetcher = world.fetcher()
-    reading = Reading(fetcher)
-    reading.add({a: 0, b: 0})
+    reading = world.reading({a: 0, b: 0})
+    fetcher = reading.fetcher
     while len(reading.offsets(a)) + len(reading.offsets(b)) < 100:
         fetched = fetcher.fetch(7, 0.1)
         assert sum(len(chunk) for chunk in fetched.chunks) <= 7
@@ -78,25 +71,14 @@ def test_partitions_of_several_topics_are_kept_apart(world: Any) -> None:
         assert reading.ends[place] == 300
 
 
-def test_reading_starts_at_the_position_given(world: Any) -> None:
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(10))
-    reading = Reading(world.fetcher())
-    reading.add({a: 6})
-    reading.until(lambda: a in reading.ends)
-    assert reading.offsets(a) == [6, 7, 8, 9]
-
-
 def test_a_gap_at_the_logs_end_is_passed_by_the_end(world: Any) -> None:
     """Promise 11: gaps never block the last completed offset, also when no record follows them.
 
     Storm 20: what was used up without a record never stops the offset.
     """
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(2))
+    a = world.filled(2)
     end = world.gap(a)
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    reading = world.reading({a: 0})
     reading.until(lambda: reading.ends.get(a) == end)
     assert max(reading.offsets(a)) < end - 1
     world.append(a, numbers(1))
@@ -104,20 +86,12 @@ def test_a_gap_at_the_logs_end_is_passed_by_the_end(world: Any) -> None:
     assert reading.offsets(a)[-1] == end
 
 
-def test_an_empty_log_has_an_end(world: Any) -> None:
-    a = Partition(world.topic(), 0)
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
-    reading.until(lambda: reading.ends == {a: 0})
-
-
 def test_a_record_keeps_everything(world: Any) -> None:
     """Faults K12: no key, no value and empty bytes arrive distinct, with headers and times."""
     a = Partition(world.topic(), 0)
     world.append_one(a, None, None, [], 1_700_000_000_123)
     world.append_one(a, b"", b"", [("h", b"1"), ("h", None), ("i", b"")], 1_700_000_000_456)
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    reading = world.reading({a: 0})
     reading.until(lambda: a in reading.ends)
     first, second = reading.messages[a]
     assert (first.value(), first.key(), first.headers(), len(first)) == (None, None, None, 0)
@@ -128,25 +102,13 @@ def test_a_record_keeps_everything(world: Any) -> None:
     assert first.error() is None
 
 
-def test_a_record_without_a_time_stamp_has_minus_one(world: Any) -> None:
-    """Faults K12: Kafka's own mark for "none" arrives as it is."""
-    a = Partition(world.topic(), 0)
-    world.append_one(a, b"x", None, [], -1)
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
-    reading.until(lambda: a in reading.ends)
-    (message,) = reading.messages[a]
-    assert Record(message.value(), message).timestamp_ms == -1
-
-
 def test_pausing_loses_and_repeats_nothing(world: Any) -> None:
     topic = world.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
     world.append(a, numbers(4000))
     world.append(b, numbers(4000))
-    fetcher = world.fetcher()
-    reading = Reading(fetcher)
-    reading.add({a: 0, b: 0})
+    reading = world.reading({a: 0, b: 0})
+    fetcher = reading.fetcher
     for turn in range(30):
         paused = (a, b)[turn % 2]
         fetcher.pause(paused)
@@ -171,8 +133,7 @@ def test_what_was_fetched_for_a_removed_partition_is_never_delivered(world: Any)
     c = Partition(world.topic(), 0)
     for place in (a, b, c):
         world.append(place, numbers(3000))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0, b: 0})
+    reading = world.reading({a: 0, b: 0})
     reading.until(lambda: a in reading.messages or b in reading.messages, max_records=10)
     turns: list[dict[Partition, int]] = [{a: 2000}, {a: 5, c: 1000}, {a: 1500, b: 2500}, {c: 0}]
     for positions in [*turns, {a: 0}]:
@@ -187,32 +148,9 @@ def test_what_was_fetched_for_a_removed_partition_is_never_delivered(world: Any)
     assert fresh.offsets(a) == list(range(3000))
 
 
-def test_adding_and_removing_partitions_disturbs_no_other(world: Any) -> None:
-    topic = world.topic(3)
-    a, b, c = (Partition(topic, number) for number in range(3))
-    for place in (a, b, c):
-        world.append(place, numbers(2000))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
-    for turn in range(20):
-        reading.add({b: 100 * turn})
-        reading.take(reading.fetcher.fetch(50, 0.02))
-        reading.add({c: 0})
-        reading.take(reading.fetcher.fetch(50, 0.02))
-        reading.fetcher.remove([b, c, Partition("never", 0)])
-    reading.until(lambda: a in reading.ends)
-    assert reading.offsets(a) == list(range(2000))
-    reading.again({b: 1990, c: 1})
-    reading.until(lambda: b in reading.ends and c in reading.ends)
-    assert reading.offsets(b) == list(range(1990, 2000))
-    assert reading.offsets(c) == list(range(1, 2000))
-
-
 def test_a_partition_that_is_added_again_is_not_paused(world: Any) -> None:
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(3))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    a = world.filled(3)
+    reading = world.reading({a: 0})
     reading.fetcher.pause(a)
     reading.again({a: 0})
     reading.until(lambda: a in reading.ends)
@@ -220,8 +158,7 @@ def test_a_partition_that_is_added_again_is_not_paused(world: Any) -> None:
 
 
 def test_without_partitions_nothing_comes(world: Any) -> None:
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(3))
+    a = world.filled(3)
     fetcher = world.fetcher()
     fetcher.add({a: Position(0)})
     fetcher.remove([a])
@@ -258,8 +195,7 @@ def test_markers_of_committed_and_aborted_transactions_are_passed(real: KafkaWor
     a = Partition(real.topic(), 0)
     real.transaction(a, numbers(5), commit=True)
     real.transaction(a, numbers(5), commit=False)
-    reading = Reading(real.fetcher())
-    reading.add({a: 0})
+    reading = real.reading({a: 0})
     reading.until(lambda: reading.ends.get(a) == 12)
     assert reading.offsets(a) == [0, 1, 2, 3, 4]
     assert reading.fetcher.log_range(a) == (0, 12)
@@ -272,12 +208,10 @@ def test_markers_of_committed_and_aborted_transactions_are_passed(real: KafkaWor
 @pytest.mark.integration
 def test_an_open_transaction_is_the_end_until_it_is_over(real: KafkaWorld) -> None:
     """Faults K13: readers stop before it; the cached end lies behind it, so it shows as lag."""
-    a = Partition(real.topic(), 0)
-    real.append(a, numbers(3))
+    a = real.filled(3)
     producer = real.begin(a, numbers(2))
     real.append(a, numbers(1))
-    reading = Reading(real.fetcher())
-    reading.add({a: 0})
+    reading = real.reading({a: 0})
     reading.until(lambda: reading.ends.get(a) == 3)
     assert reading.offsets(a) == [0, 1, 2]
     assert reading.fetcher.log_range(a) == (0, 6)

@@ -28,8 +28,7 @@ def test_a_record_larger_than_every_limit_of_the_client_still_comes(real: KafkaW
         "max.partition.fetch.bytes": 1000,
         "queued.max.messages.kbytes": 1,
     }
-    reading = Reading(real.fetcher(**limits))
-    reading.add({a: 0})
+    reading = real.reading({a: 0}, **limits)
     reading.until(lambda: a in reading.ends)
     assert reading.values(a) == sent
 
@@ -63,9 +62,8 @@ def test_mirrored_offsets_are_seen_by_other_clients(real: KafkaWorld) -> None:
     topic = real.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
     real.append(a, numbers(10))
-    fetcher = real.fetcher(**{"group.id": f"g-{topic}"})
-    reading = Reading(fetcher)
-    reading.add({a: 0, b: 0})
+    reading = real.reading({a: 0, b: 0}, **{"group.id": f"g-{topic}"})
+    fetcher = reading.fetcher
     reading.until(lambda: a in reading.ends)
     other = Consumer({**real.properties, "group.id": f"g-{topic}"})
     places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]

@@ -1,14 +1,15 @@
 """What librdkafka may hand over, in which order: its events, told by hand."""
 
-from typing import Any
+import random
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
 
 from partition.errors import CorruptRecord, KafkaFailed, OffsetOutOfRange, TopicMissing
 from partition.interfaces import Fetched
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Chunk, Partition, Position
+from tests.support.kafka import FakeClient, fetcher_on
 
 A, B, GONE = Partition("t", 0), Partition("t", 1), Partition("t", 2)
 CUT = (
@@ -17,42 +18,25 @@ CUT = (
 )
 
 
-class Scripted(Consumer):
-    """Gives the messages it was handed, and notes where it was seated."""
+class Scripted(FakeClient):
+    """Gives the messages it was handed."""
 
     def hand(self, *messages: Message) -> None:
         self.messages = list(messages)
 
-    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+    def consume(self, num_messages: int, _timeout: float) -> list[Message]:
         taken, self.messages = self.messages[:num_messages], self.messages[num_messages:]
         return taken
 
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        super().incremental_assign(partitions)
-        self.seats = {**getattr(self, "seats", {})}
-        self.seats.update({(p.topic, p.partition): p.offset for p in partitions})
-
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        super().incremental_unassign(partitions)
-        for each in partitions:
-            del self.seats[each.topic, each.partition]
-
-    def list_topics(self, *_arguments: Any, **_options: Any) -> Any:
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # as it does after a while
-
 
 @pytest.fixture
-def client() -> Any:
-    made = Scripted({"group.id": "x", "bootstrap.servers": "127.0.0.1:1"})
-    yield made
-    made.close()
+def client() -> Scripted:
+    return Scripted(random.Random(1))
 
 
 @pytest.fixture
 def fetcher(client: Scripted) -> KafkaFetcher:
-    made = KafkaFetcher({"bootstrap.servers": "127.0.0.1:1"})
-    made._client = client
-    return made
+    return fetcher_on(client)
 
 
 def message(
@@ -108,7 +92,7 @@ def test_what_stops_a_partition_is_told_behind_its_good_records(
     told = fetched.failures[B]
     assert isinstance(told, CorruptRecord)
     assert str(told).startswith("t[1] has a corrupt record at or after offset 8: failed CRC32C")
-    assert client.seats.keys() == {A}
+    assert client.next.keys() == {A}
     client.hand(message(B, 902), message(B, 902, KafkaError._BAD_MSG))
     assert fetcher.fetch(100, 0) == Fetched()
 
@@ -140,7 +124,7 @@ def test_an_error_of_another_place_is_not_believed(fetcher: KafkaFetcher, client
     client.hand(message(A, 50, KafkaError._AUTO_OFFSET_RESET), message(A, 10))
     fetched = fetcher.fetch(100, 0)
     assert fetched.failures == {}
-    assert client.seats == {A: 10}, "seated anew, to hear of its own place"
+    assert client.next == {A: 10}, "seated anew, to hear of its own place"
     client.hand(message(A, 10), message(A, 11, KafkaError._AUTO_OFFSET_RESET))
     fetched = fetcher.fetch(100, 0)
     assert chunks(fetched.chunks) == {A: [10]}
@@ -206,19 +190,3 @@ def test_rights_on_the_group_are_not_needed(fetcher: KafkaFetcher, client: Scrip
     client.hand(message(A, 0))
     assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
     assert fetcher.fetch(100, 0) == Fetched()
-
-
-def test_records_are_dropped_until_their_epoch_is_checked(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
-    """Faults K04: the client reads a partition that it knows without checking its epoch."""
-    fetcher.add({A: Position(5, 0), B: Position(0)})
-    fetcher._unchecked.add(A)  # as if the seek had been refused
-    fetcher._check_epochs = lambda client: None  # type: ignore[method-assign]
-    client.hand(message(A, 5), message(B, 0), message(A, 6, KafkaError._PARTITION_EOF))
-    fetched = fetcher.fetch(100, 0)
-    assert (chunks(fetched.chunks), fetched.ends) == ({B: [0]}, {})
-    fetcher._unchecked.clear()
-    client.hand(message(A, 5), message(A, 6, KafkaError._PARTITION_EOF))
-    fetched = fetcher.fetch(100, 0)
-    assert (chunks(fetched.chunks), fetched.ends) == ({A: [5]}, {A: 6})

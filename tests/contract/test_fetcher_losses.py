@@ -24,8 +24,7 @@ def test_a_position_that_the_log_does_not_hold_stops_its_partition(
     world.append(a, numbers(10))
     world.append(b, numbers(10))
     world.delete_before(a, 4)
-    reading = Reading(world.fetcher())
-    reading.add({a: position, b: 0})
+    reading = world.reading({a: position, b: 0})
     reading.until(lambda: a in reading.failures and b in reading.ends)
     told = reading.failures[a]
     assert isinstance(told, OffsetOutOfRange)
@@ -52,8 +51,7 @@ def test_the_good_records_before_a_corrupt_one_come_first(world: Any) -> None:
     world.append(a, numbers(4))
     world.append(b, numbers(3))
     world.corrupt(a, 5, b"spoilt-on-disk")
-    reading = Reading(world.fetcher())
-    reading.add({a: 0, b: 0})
+    reading = world.reading({a: 0, b: 0})
     reading.until(lambda: a in reading.failures and b in reading.ends)
     assert reading.values(a) == numbers(5)
     told = reading.failures[a]
@@ -74,8 +72,7 @@ def test_a_topic_deleted_while_it_is_read_is_named(world: Any) -> None:
     a, b, other = Partition(topic, 0), Partition(topic, 1), Partition(world.topic(), 0)
     world.append(a, numbers(3))
     world.append(other, numbers(3))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0, b: 0, other: 0})
+    reading = world.reading({a: 0, b: 0, other: 0})
     reading.until(lambda: len(reading.ends) == 3)
     world.delete_topic(topic)
     reading.until(lambda: reading.failures.keys() == {a, b})
@@ -88,10 +85,8 @@ def test_a_topic_deleted_while_it_is_read_is_named(world: Any) -> None:
 
 def test_a_topic_that_is_there_again_is_read_again(world: Any) -> None:
     """Faults K06: a live reader of a topic that was created anew is out of range, or told."""
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(100))
-    reading = Reading(world.fetcher())
-    reading.add({a: 0})
+    a = world.filled(100)
+    reading = world.reading({a: 0})
     reading.until(lambda: a in reading.ends)
     world.recreate_topic(a.topic)
     reading.until(lambda: a in reading.failures)
@@ -107,13 +102,11 @@ def test_a_topic_created_anew_while_nobody_read_is_known_by_its_id_alone(world: 
 
     Neither the offset nor the leader epoch shows that a larger one is another log.
     """
-    a = Partition(world.topic(), 0)
-    world.append(a, numbers(100))
+    a = world.filled(100)
     stopped = Position(100, 0, world.log(a).topic_id)
     world.recreate_topic(a.topic)
     world.append(a, numbers(50))
-    reading = Reading(world.fetcher())
-    reading.add({a: stopped})
+    reading = world.reading({a: stopped})
     reading.until(lambda: a in reading.failures)
     assert isinstance(reading.failures[a], OffsetOutOfRange)
     world.append(a, numbers(150, 50))
@@ -134,8 +127,7 @@ def test_a_log_that_was_cut_off_is_told_by_the_leader_epoch(fragile: Any) -> Non
     for place in (cut, live, clean):
         for start in range(0, 100, 20):
             fragile.append(place, numbers(20, start))
-    reading = Reading(fragile.fetcher())
-    reading.add({live: 0, clean: 0})
+    reading = fragile.reading({live: 0, clean: 0})
     reading.until(lambda: reading.ends == {live: 100, clean: 100})
     fragile.truncate({cut: 60, live: 60})
     for place in (cut, live):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from partition.errors import ReplicaReplaced, StoreCorrupt, StoreUnavailable
+from partition.errors import ReplicaReplaced, StoreCorrupt
 from partition.offsets.requests import CreateNode, SetNode, Steps, Write
 from partition.records import Partition
 from partition.replicas.heartbeat import (
@@ -71,22 +71,6 @@ class Replica:
     def begin(self, report: Report) -> "Future[GroupView]":
         future: Future[GroupView] = self.store.submit(self.heartbeats.beat(report))
         return future
-
-
-def put(world: Any, path: str, data: bytes) -> None:
-    if isinstance(world, MemoryNodesWorld):
-        world.nodes.put(path, data)
-    elif world.client.exists(path):
-        world.client.set(path, data)
-    else:
-        world.client.create(path, data, makepath=True)
-
-
-def raw(world: Any, path: str) -> bytes | None:
-    if isinstance(world, MemoryNodesWorld):
-        found = world.nodes.nodes.get(path)
-        return None if found is None else found[0]
-    return world.client.get(path)[0] if world.client.exists(path) else None
 
 
 def names(view: GroupView) -> list[str]:
@@ -160,17 +144,6 @@ def test_the_same_name_started_anew_takes_over_at_once(world: NodesWorld) -> Non
     assert names(latter.beat()) == ["a", "b"]
 
 
-def test_a_leader_started_anew_joins_as_the_last(world: NodesWorld) -> None:
-    """So that all agree who leads, although the names are the same as before."""
-    former, b = Replica(world, "a"), Replica(world, "b")
-    former.beat()
-    assert not b.beat().leads
-    latter = Replica(world, "a")
-    assert not latter.beat().leads
-    assert b.beat().leads
-    assert not latter.beat().leads
-
-
 def test_one_that_lost_its_session_does_not_drive_its_successor_out(world: NodesWorld) -> None:
     """Frozen past its session, thawed: the other process of its name is the newer one."""
     former = Replica(world, "a")
@@ -200,7 +173,7 @@ def test_what_operators_ask_for_reaches_every_replica(world: NodesWorld) -> None
     assert a.beat().control == Control()
     note = Note("ops@desk", "upgrade", 7)
     asked = Control(note, {"b": note}, 3)
-    put(world, control_path(world.root, "shop"), encode_control(asked))
+    world.put(control_path(world.root, "shop"), encode_control(asked))
     assert b.beat().control == asked
     assert a.beat().control == asked
     assert a.beat().plan.of("b") == NOTHING
@@ -213,20 +186,20 @@ def test_what_cannot_be_read_is_named_and_left_as_it_is(world: NodesWorld, data:
     a.beat()
     b.beat()
     member = replica_path(world.root, "shop", "b")
-    put(world, member, data)
+    world.put(member, data)
     with pytest.raises(StoreCorrupt, match="@replicas/b"):
         a.beat()
-    assert raw(world, member) == data
+    assert world.raw(member) == data
     assert not b.beat().leads  # which writes its own node again
-    good = raw(world, plan)
+    good = world.raw(plan)
     assert names(a.beat()) == ["a", "b"]
     for path, name in ((control, "@control"), (plan, "@plan")):
-        put(world, path, data)
+        world.put(path, data)
         for replica in (a, b):
             with pytest.raises(StoreCorrupt, match=name):
                 replica.beat()
-        assert raw(world, path) == data
-        put(world, path, encode_control(Control()) if path == control else good)
+        assert world.raw(path) == data
+        world.put(path, encode_control(Control()) if path == control else good)
     assert a.beat().leads
 
 
@@ -250,7 +223,7 @@ def test_no_plan_is_written_over_the_head_of_one_that_registers(world: NodesWorl
     a, b = Replica(world, "a"), Replica(world, "b")
     parent = replica_path(world.root, "shop", "b").rpartition("/")[0]
     a.beat()
-    before = raw(world, plan_path(world.root, "shop"))
+    before = world.raw(plan_path(world.root, "shop"))
     more = ALL | {Partition("orders", 2)}
     beats = Heartbeats(world.root, "shop", a.me)
     view = a.store.submit(
@@ -259,7 +232,7 @@ def test_no_plan_is_written_over_the_head_of_one_that_registers(world: NodesWorl
         )
     ).result(SECONDS)
     assert view.plan.of("a") == ALL
-    assert raw(world, plan_path(world.root, "shop")) == before
+    assert world.raw(plan_path(world.root, "shop")) == before
     b.beat()
     assert a.beat(partitions=more).plan.number == 2
 
@@ -337,10 +310,3 @@ def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
         fragile.find()
     assert beat.result(SECONDS).leads
     assert a.store.last_contact > second
-
-
-def test_a_closed_store_registers_nobody(world: NodesWorld) -> None:
-    a = Replica(world, "a")
-    a.store.close()
-    with pytest.raises(StoreUnavailable, match="not open"):
-        a.beat()

@@ -11,7 +11,7 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.interfaces import Claimed, Progress, StoredOffset
+from partition.interfaces import Claimed, StoredOffset
 from partition.records import Position
 from tests.support.zookeeper import (
     BOTH,
@@ -22,11 +22,8 @@ from tests.support.zookeeper import (
     begin,
     claim,
     commit,
-    commit_plans,
     node,
     opened,
-    opened_transactions,
-    plan,
 )
 
 
@@ -64,43 +61,6 @@ def test_the_former_owner_is_fenced_by_a_claim_alone(world: NodesWorld) -> None:
     assert commit(successor, {A: 9}) == {}
     assert isinstance(commit(zombie, {A: 30})[A], Fenced)
     assert world.store().load(A) == stored(9, 2)
-
-
-def test_a_fenced_owner_can_store_no_plan(world: NodesWorld) -> None:
-    """Promise 9: so it emits nothing more, and what it had planned is its successor's.
-
-    Promise 14: a plan that was stored under the epoch before is replayed as it stands.
-    """
-    zombie, successor = world.store(), world.store()
-    begin(zombie, A, 5)
-    begin(zombie, B, 5)
-    assert commit_plans(zombie, {A: plan(5, 9)}) == {}
-    assert claim(successor, A).stored.transactions == opened_transactions(5, 9)
-    before = world.raw(A)
-    for each in (plan(5, 12), plan(5, 9, 12), plan(9, committed=1), Progress(Position(9))):
-        refused = commit_plans(zombie, {A: each, B: plan(5, 9)})
-        assert list(refused) == [A]
-        with pytest.raises(Fenced, match="epoch 2"):
-            raise refused[A]
-        assert world.raw(A) == before
-    assert commit_plans(successor, {A: plan(5, 9, 20)}) == {}
-    assert isinstance(commit_plans(zombie, {A: plan(20, 30, committed=2)})[A], Fenced)
-    assert world.store().load(A).transactions == opened_transactions(5, 9, 20)
-
-
-def test_a_session_that_ends_lets_no_plan_be_stored_and_keeps_what_is_open(
-    world: NodesWorld,
-) -> None:
-    """Promise 9: until it is claimed again; then the same are open."""
-    store = world.store()
-    begin(store, A, 5)
-    assert commit_plans(store, {A: plan(5, 9)}) == {}
-    world.end_session(store)
-    assert isinstance(commit_plans(store, {A: plan(5, 9, 12)})[A], OwnershipLost)
-    claimed = store.claim(A, again=True).result(SECONDS)
-    assert claimed.uninterrupted
-    assert claimed.stored.transactions == opened_transactions(5, 9)
-    assert commit_plans(store, {A: plan(5, 9, 12)}) == {}
 
 
 @pytest.mark.parametrize("writes", range(4))

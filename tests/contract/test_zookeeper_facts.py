@@ -3,7 +3,6 @@
 A version of either that does otherwise fails here, and what rests on it can be looked at.
 """
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
-    ConnectionLoss,
     NoNodeError,
     NotEmptyError,
     RolledBackError,
@@ -20,7 +18,6 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
 
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.patience import until
@@ -60,27 +57,6 @@ def path(connect: Connect) -> str:
     path = f"/t-{uuid.uuid4().hex[:12]}"
     connect().create(path, b"first")
     return path
-
-
-def test_a_lock_tells_a_zombie_that_it_still_holds_it(
-    zookeeper: EmbeddedZooKeeper, connect: Connect, path: str
-) -> None:
-    """Faults F1: a lock is liveness; nothing that must be true may rest on it."""
-    zombie, successor = connect(), connect()
-    states: list[str] = []
-    zombie.add_listener(states.append)
-    held, taken = zombie.Lock(f"{path}-lock"), successor.Lock(f"{path}-lock")
-    assert held.acquire()
-    expire(zombie, zookeeper)
-    assert taken.acquire(timeout=SECONDS)
-    until(
-        "the zombie has a new session",
-        lambda: KazooState.LOST in states and zombie.connected,
-        SECONDS,
-    )
-    assert held.is_acquired
-    zombie.set(path, b"the zombie's")
-    taken.release()
 
 
 def test_an_ephemeral_owner_made_anew_passes_a_zombies_check(
@@ -136,38 +112,6 @@ def test_a_transaction_that_fails_raises_nothing(connect: Connect, path: str) ->
     errors = transaction.commit()
     assert [type(error) for error in errors] == [RolledBackError, BadVersionError]
     assert client.get(path)[0] == b"first"
-
-
-def test_kazoos_retry_repeats_a_write_in_a_new_session(
-    zookeeper: EmbeddedZooKeeper, connect: Connect, proxy: Proxy, path: str
-) -> None:
-    """Faults F4: by default; so no request of the offset store goes through it."""
-    client = connect(proxy.address)
-    session = client.client_id[0]
-    retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5)
-    proxy.hears.clear()
-    writing = threading.Thread(target=retry, args=(client.set, path, b"replayed"), daemon=True)
-    writing.start()
-    expire(client, zookeeper)
-    proxy.hears.set()
-    writing.join(SECONDS)
-    assert client.client_id[0] != session
-    assert connect().get(path)[0] == b"replayed"
-
-
-def test_a_write_whose_reply_is_lost_is_done_and_its_repetition_refused(
-    connect: Connect, proxy: Proxy, path: str
-) -> None:
-    """Faults F5: ConnectionLoss is no failure, and BadVersion then no stranger."""
-    client = connect(proxy.address)
-    proxy.lose_replies = True
-    with pytest.raises(ConnectionLoss):
-        client.set(path, b"mine", version=0)
-    assert proxy.lost.is_set()
-    until("client.connected", lambda: client.connected, SECONDS)
-    with pytest.raises(BadVersionError):
-        client.set(path, b"mine", version=0)
-    assert client.get(path)[0] == b"mine"
 
 
 def test_a_session_is_known_to_be_lost_only_at_the_next_connection(

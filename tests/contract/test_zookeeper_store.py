@@ -1,7 +1,6 @@
 """The offset store on a real ZooKeeper: lost replies, ended sessions, chroots, Storm's copy."""
 
 import json
-import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ from tests.support.zookeeper import (
     expire,
     kazoo_of,
     node,
-    opened_transactions,
     plan,
     renew_session,
 )
@@ -73,22 +71,6 @@ def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Pr
     proxy.lose_replies = True
     store.move(A, Position(3), "a test").result(SECONDS)
     assert world.store().load(A) == StoredOffset(Position(3), "shop-1", "shop-1", 2)
-
-
-def test_a_plan_whose_reply_is_lost_is_read_back_as_ours(
-    world: ZooKeeperWorld, proxy: Proxy
-) -> None:
-    """Promise 9: it was stored once, the one after it is, too, and nobody is fenced."""
-    store = world.store(hosts=proxy.address)
-    begin(store, A, 5)
-    for each in (plan(5, 9), plan(5, 9, 12), plan(9, 12, committed=1)):
-        proxy.lost.clear()
-        proxy.lose_replies = True
-        assert commit_plans(store, {A: each}) == {}
-        assert proxy.lost.is_set()
-        assert world.store().load(A).transactions == each.transactions
-    proxy.lose_replies = True
-    assert claim(store, A).stored.transactions == opened_transactions(9, 12, committed=1)
 
 
 def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: Proxy) -> None:
@@ -215,12 +197,6 @@ def test_a_chroot_is_made_if_it_is_missing(world: ZooKeeperWorld) -> None:
     assert claim(world.store(hosts=hosts), A).stored.offset == 6
 
 
-def test_a_chroot_whose_parent_is_missing_is_a_clear_error(world: ZooKeeperWorld) -> None:
-    store = world.store(hosts=f"{world.server.address}/missing-{uuid.uuid4().hex}/below")
-    with pytest.raises(StoreError, match="chroot"):
-        begin(store, A, 5)
-
-
 def test_storm_kafka_finds_its_json_at_zk_root_and_id(world: ZooKeeperWorld) -> None:
     """The way back to Storm: zkRoot and id lead a core spout to the committed offset."""
     store = world.store()
@@ -239,28 +215,6 @@ def test_storm_kafka_finds_its_json_at_zk_root_and_id(world: ZooKeeperWorld) -> 
     assert commit_plans(store, {A: plan(8, 12)}) == {}
     found = json.loads(world.client.get(f"{zk_root}/{spout_id}/partition_{A.number}")[0])
     assert found["offset"] == 8  # the first record that is missing in a sink
-
-
-def test_credentials_never_reach_the_log(
-    zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = ZooKeeperStore(
-        zookeeper.address,
-        NodeNames(f"/t-{uuid.uuid4().hex[:12]}", "shop", "shop-1"),
-        kazoo_options={"auth_data": [("digest", "svc:S3cretPw")]},
-    )
-    caplog.set_level(1)
-    for name in ("kazoo", "kazoo.client", "kazoo.protocol.connection"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    store.open()
-    logging.getLogger("kazoo.headrace").setLevel(1)
-    try:
-        begin(store, A, 5)
-        assert commit(store, {A: 6}) == {}
-    finally:
-        store.close()
-    assert "S3cretPw" not in caplog.text
-    assert not [r for r in caplog.records if r.name.startswith("kazoo") and r.levelno < 30]
 
 
 def test_what_is_larger_than_a_request_may_be_is_not_sent(world: ZooKeeperWorld) -> None:

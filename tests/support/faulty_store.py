@@ -31,6 +31,21 @@ from partition.records import Partition
 T = TypeVar("T")
 
 
+def carry_out(steps: Steps[T], answer: Callable[[Any], Any]) -> T:
+    """Run a generator of requests to its end; what `answer` raises is raised in it."""
+    reply: Any = None
+    while True:
+        try:
+            request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            reply = answer(request)
+        except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
+            reply = error
+
+
 class FaultyNodes(MemoryNodes):
     """MemoryNodes with sessions.
 

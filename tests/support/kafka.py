@@ -1,11 +1,13 @@
 """Kafka, real and in memory, behind the same few verbs, for the fetcher's and catalogue's tests."""
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -32,6 +34,11 @@ BRISK = {
 class LogWorld:
     """What both have: what was opened is closed."""
 
+    topic: Callable[..., str]
+    fetcher: Callable[..., Any]
+    catalogue: Callable[..., Any]
+    append: Callable[..., None]
+
     def __init__(self) -> None:
         self.opened: list[Any] = []
 
@@ -49,8 +56,18 @@ class LogWorld:
             self._asking: Catalogue = self.catalogue()
         return self._asking.log(partition).result(SECONDS)
 
-    def catalogue(self) -> Any:
-        raise NotImplementedError
+    def filled(self, count: int) -> Partition:
+        """The partition of a new topic, with this many records."""
+        partition = Partition(self.topic(), 0)
+        self.append(partition, numbers(count))
+        return partition
+
+    def reading(
+        self, positions: Mapping[Partition, int | Position], **properties: Any
+    ) -> "Reading":
+        reading = Reading(self.fetcher(**properties))
+        reading.add(positions)
+        return reading
 
 
 class MemoryLogWorld(LogWorld):
@@ -308,3 +325,55 @@ class Reading:
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
+
+
+class FakeClient:
+    """Delivers each partition's offsets in order, as librdkafka does, from where it is seated."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.next: dict[tuple[str, int], int] = {}
+        self.paused: set[tuple[str, int]] = set()
+        self.refused_seeks = 0
+
+    def incremental_assign(self, seats: Sequence[TopicPartition]) -> None:
+        self.next |= {(seat.topic, seat.partition): seat.offset for seat in seats}
+
+    def incremental_unassign(self, seats: Sequence[TopicPartition]) -> None:
+        for seat in seats:
+            del self.next[seat.topic, seat.partition]
+
+    def pause(self, seats: Sequence[TopicPartition]) -> None:
+        self.paused |= {(seat.topic, seat.partition) for seat in seats}
+
+    def resume(self, seats: Sequence[TopicPartition]) -> None:
+        self.paused -= {(seat.topic, seat.partition) for seat in seats}
+
+    def seek(self, seat: TopicPartition) -> None:
+        if self.refused_seeks:
+            self.refused_seeks -= 1
+            raise KafkaException(Code(Code._STATE))
+        self.next[seat.topic, seat.partition] = seat.offset
+
+    def list_topics(self, *_asked: Any, **_limits: Any) -> Any:
+        raise KafkaException(Code(Code._TRANSPORT))  # as it does after a while
+
+    def close(self) -> None:
+        pass
+
+    def consume(self, num_messages: int, _timeout: float) -> list[Message]:
+        messages: list[Message] = []
+        places = [place for place in self.next if place not in self.paused]
+        while places and len(messages) < num_messages and self._rng.random() < 0.97:
+            place = self._rng.choice(places)
+            for _ in range(min(num_messages - len(messages), self._rng.randint(1, 5))):
+                offset = self.next[place]
+                messages.append(Message(*place, offset, value=b"x"))
+                self.next[place] += 1
+        return messages
+
+
+def fetcher_on(client: Any) -> KafkaFetcher:
+    fetcher = KafkaFetcher({})
+    fetcher._client = client
+    return fetcher

@@ -45,15 +45,22 @@ class NodesWorld(Protocol):
     """A server and a way behind the stores' backs."""
 
     def store(self, topology_id: str = "shop-1") -> Any: ...
-    def path(self, partition: Partition) -> str: ...
-    def put(self, partition: Partition, data: bytes) -> None: ...
-    def raw(self, partition: Partition) -> bytes: ...
+    def path(self, place: Partition | str) -> str: ...
+    def put(self, place: Partition | str, data: bytes) -> None: ...
+    def raw(self, place: Partition | str) -> bytes: ...
     def delete(self, path: str) -> None: ...
     def writes(self) -> int: ...
     def end_session(self, store: Any) -> None: ...
     def lose(self) -> None: ...
     def find(self) -> None: ...
     def close(self) -> None: ...
+
+
+def path_below(root: str, place: Partition | str) -> str:
+    """The path of a partition's node, or of one that is named by its path."""
+    return (
+        place if isinstance(place, str) else f"{root}/shop/{place.topic}/partition_{place.number}"
+    )
 
 
 class MemoryNodesWorld:
@@ -69,14 +76,14 @@ class MemoryNodesWorld:
         store.open()
         return store
 
-    def path(self, partition: Partition) -> str:
-        return f"/headrace/shop/{partition.topic}/partition_{partition.number}"
+    def path(self, place: Partition | str) -> str:
+        return path_below(self.root, place)
 
-    def put(self, partition: Partition, data: bytes) -> None:
-        self.nodes.put(self.path(partition), data)
+    def put(self, place: Partition | str, data: bytes) -> None:
+        self.nodes.put(self.path(place), data)
 
-    def raw(self, partition: Partition) -> bytes:
-        return self.nodes.nodes[self.path(partition)][0]
+    def raw(self, place: Partition | str) -> bytes:
+        return self.nodes.nodes[self.path(place)][0]
 
     def delete(self, path: str) -> None:
         self.nodes.delete(path)
@@ -119,18 +126,18 @@ class ZooKeeperWorld:
         store.open()
         return store
 
-    def path(self, partition: Partition) -> str:
-        return f"{self.root}/shop/{partition.topic}/partition_{partition.number}"
+    def path(self, place: Partition | str) -> str:
+        return path_below(self.root, place)
 
-    def put(self, partition: Partition, data: bytes) -> None:
-        path = self.path(partition)
+    def put(self, place: Partition | str, data: bytes) -> None:
+        path = self.path(place)
         if self.client.exists(path):
             self.client.set(path, data)
         else:
             self.client.create(path, data, makepath=True)
 
-    def raw(self, partition: Partition) -> bytes:
-        data: bytes = self.client.get(self.path(partition))[0]
+    def raw(self, place: Partition | str) -> bytes:
+        data: bytes = self.client.get(self.path(place))[0]
         return data
 
     def delete(self, path: str) -> None:
@@ -160,20 +167,13 @@ class ZooKeeperWorld:
         self.client.close()
 
 
-def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
-    """What a fixture yields: a world on the server that all tests share."""
+def opened(
+    kind: str, request: pytest.FixtureRequest, server: str = "zookeeper"
+) -> Iterator[NodesWorld]:
+    """What a fixture yields: a world on the server of a fixture, which may be shared."""
     made: NodesWorld = MemoryNodesWorld()
     if kind == "zookeeper":
-        made = ZooKeeperWorld(request.getfixturevalue("zookeeper"))
-    yield made
-    made.close()
-
-
-def opened_alone(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
-    """What a fixture yields: a world on a server that nobody writes to meanwhile."""
-    made: NodesWorld = MemoryNodesWorld()
-    if kind == "zookeeper":
-        made = ZooKeeperWorld(request.getfixturevalue("quiet_zookeeper"))
+        made = ZooKeeperWorld(request.getfixturevalue(server))
     yield made
     made.close()
 

@@ -1,13 +1,19 @@
 """A ZooKeeper with users and TLS, and an authority that signs certificates."""
 
+import gc
 import shutil
 import subprocess
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from partition.offsets.ownership import NodeNames
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
+from service.config.connections import ZooKeeperConfig
 from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.patience import seconds
@@ -167,3 +173,32 @@ def _secured(authority: Authority, name: str, folder: Path) -> Iterator[Secured]
         yield Secured(server, tls_port)
     finally:
         server.close()
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def connect(root: str) -> Iterator[Callable[..., ZooKeeperStore]]:
+    """`connect(address, **keys)` opens a store by the keys of `[zookeeper]`."""
+    stores = []
+
+    def connect(address: str, *, patience: float = 20.0, **keys: Any) -> ZooKeeperStore:
+        config = ZooKeeperConfig(hosts=address, root=root, **keys)
+        store = ZooKeeperStore(
+            config.hosts,
+            NodeNames(config.root, "shop", "shop-1"),
+            session_timeout_seconds=4.0,
+            timeout_seconds=seconds(patience),
+            kazoo_options=config.security().kazoo_options(),
+        )
+        stores.append(store)
+        store.open()
+        return store
+
+    yield connect
+    for store in stores:
+        store.close()
+    gc.collect()  # the sockets of handshakes that failed

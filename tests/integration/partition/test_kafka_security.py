@@ -285,16 +285,6 @@ def test_sinks_report_rejected_credentials_at_once(
         assert "canary" not in str(caught.value)
 
 
-def test_a_check_says_why_of_every_part_that_kafka_refuses(
-    refused: Callable[[str], dict[str, Any]], topic: str, zookeeper, tmp_path: Path
-) -> None:
-    command = Command(tmp_path, topic, refused("another host"), zookeeper.address)
-    checks = {each["name"]: each for each in json.loads(command("check"))["checks"]}
-    for name in ("kafka", "sink", "dead letters"):
-        assert not checks[name]["ok"]
-        assert "certificate verify failed" in checks[name]["detail"]
-
-
 def test_a_topic_that_may_not_be_read_ends_the_run_by_its_name(
     properties: MakeProperties, topic: str, guarded: GuardedKafka, zookeeper
 ) -> None:

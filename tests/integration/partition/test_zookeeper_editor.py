@@ -6,15 +6,13 @@ import uuid
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
 
-from partition.errors import StoreError, StoreUnavailable
+from partition.errors import StoreUnavailable
 from partition.records import Partition
 from partition.storm_offsets import read_offsets
-from partition.zookeeper.zookeeper_client import ZooKeeperSecurity
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.support.patience import seconds, slack
-from tests.support.zookeeper import Proxy, expire, kazoo_of
+from tests.support.zookeeper import Proxy
 
 pytestmark = pytest.mark.integration
 
@@ -102,32 +100,6 @@ def test_a_reply_lost_on_the_way_counts_as_done(zookeeper, editor_of, client, pa
         assert client.get(path)[1].version == 1
     finally:
         proxy.close()
-
-
-def test_it_goes_on_in_a_new_session(zookeeper, editor_of, path):
-    editor = editor_of(zookeeper.address)
-    editor.change(path, appended)
-    expire(kazoo_of(editor), zookeeper)
-    assert editor.change(path, appended) == b"xx"
-
-
-def test_what_it_makes_belongs_to_whom_it_signs_in_as(zookeeper, editor_of, client, path):
-    security = ZooKeeperSecurity(auth="digest", username="u", password="p", acl="creator")  # noqa: S106
-    editor = editor_of(zookeeper.address, kazoo_options=security.kazoo_options())
-    editor.change(path, appended)
-    client.add_auth("digest", "u:p")
-    assert client.get_acls(path)[0] == [make_digest_acl("u", "p", all=True)]
-
-
-def test_a_node_it_may_not_read_is_an_error_and_not_absent(zookeeper, editor_of, client, path):
-    """Storm 8: whatever keeps a node from being read never looks like no offset."""
-    client.ensure_path(path.rpartition("/")[0])
-    client.create(path, b"1", acl=[make_digest_acl("storm", "secret", all=True)])
-    stranger = editor_of(zookeeper.address)
-    for what in (lambda: stranger.change(path, appended), lambda: stranger.get(path)):
-        with pytest.raises(StoreError, match="NoAuthError") as caught:
-            what()
-        assert not isinstance(caught.value, StoreUnavailable)
 
 
 def test_paths_of_storm_begin_at_a_chroot(zookeeper, editor_of, client):

@@ -16,9 +16,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, Permissions
 
 from partition.errors import StoreError, StoreUnavailable
 from partition.interfaces import Progress
-from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
-from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config.connections import ZooKeeperConfig
 from tests.support.patience import Limit, seconds, slack
 
@@ -41,34 +39,6 @@ def place(secured, zookeeper, request):
 
 
 both = pytest.mark.parametrize("place", ["digest", "sasl"], indirect=True)
-
-
-@pytest.fixture
-def root():
-    return f"/t-{uuid.uuid4().hex[:12]}"
-
-
-@pytest.fixture
-def connect(root):
-    """`connect(address, **keys)` opens a store by the keys of `[zookeeper]`."""
-    stores = []
-
-    def connect(address, *, topology_id="shop-1", **keys):
-        config = ZooKeeperConfig(hosts=address, root=root, **keys)
-        store = ZooKeeperStore(
-            config.hosts,
-            NodeNames(config.root, "shop", topology_id),
-            session_timeout_seconds=4.0,
-            timeout_seconds=4.0,
-            kazoo_options=config.security().kazoo_options(),
-        )
-        stores.append(store)
-        store.open()
-        return store
-
-    yield connect
-    for store in stores:
-        store.close()
 
 
 @pytest.fixture
@@ -121,19 +91,6 @@ def test_every_node_of_the_store_is_its_creators_only(place, connect, client, ro
         with pytest.raises(NoAuthError):
             stranger.delete(path)
     assert json.loads(owner.get(nodes(root)[-1])[0])["offset"] == 6
-
-
-@both
-def test_the_same_user_reads_on_after_a_restart(place, connect):
-    address, keys = place
-    first = connect(address, **keys)
-    first.begin(A, Position(5)).result(SECONDS)
-    first.close()
-    second = connect(address, **keys)
-    assert second.claim(A).result(SECONDS).stored.offset == 5
-    second.begin(B, Position(1)).result(SECONDS)
-    assert second.commit({A: Progress(Position(7)), B: Progress(Position(2))}).result(SECONDS) == {}
-    assert second.load(A).offset == 7
 
 
 def test_open_nodes_are_open_though_the_client_has_signed_in(zookeeper, connect, client, root):

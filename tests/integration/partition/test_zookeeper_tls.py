@@ -1,18 +1,13 @@
 """TLS: which server a store talks to, and as whom."""
 
-import gc
 import time
-import uuid
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from partition.errors import StoreUnavailable
-from partition.offsets.ownership import NodeNames
 from partition.records import Partition, Position
-from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.config.connections import ZooKeeperConfig
 from tests.support.patience import seconds, slack
 
 # kazoo does not close the socket of a handshake that failed; the collector does.
@@ -25,30 +20,6 @@ pytestmark = [
 A = Partition("orders", 0)
 SECONDS = seconds(20.0)
 PATIENCE_SECONDS = 1.5
-
-
-@pytest.fixture
-def connect():
-    """`connect(address, **keys)` opens a store by the keys of `[zookeeper]`."""
-    stores = []
-
-    def connect(address, *, seconds=SECONDS, **keys):
-        config = ZooKeeperConfig(hosts=address, root=f"/t-{uuid.uuid4().hex[:12]}", **keys)
-        store = ZooKeeperStore(
-            config.hosts,
-            NodeNames(config.root, "shop", "shop-1"),
-            session_timeout_seconds=4.0,
-            timeout_seconds=seconds,
-            kazoo_options=config.security().kazoo_options(),
-        )
-        stores.append(store)
-        store.open()
-        return store
-
-    yield connect
-    for store in stores:
-        store.close()
-    gc.collect()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -65,7 +36,7 @@ def refused(connect, address, reason, **keys):
     """The store says in bounded time why there is no connection."""
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match=reason) as caught:
-        connect(address, seconds=slack(PATIENCE_SECONDS), **keys)
+        connect(address, patience=PATIENCE_SECONDS, **keys)
     assert time.monotonic() - started < slack(10.0)
     assert address in str(caught.value)
 
@@ -87,10 +58,6 @@ def test_the_port_for_tls_takes_no_plain_connection(secured, connect):
     with pytest.raises(KazooTimeoutError):
         client.start(timeout=PATIENCE_SECONDS)
     client.close()
-
-
-def test_a_client_that_wants_tls_takes_no_plain_port(secured, authority, connect):
-    refused(connect, secured.server.address, "(?i)ssl", tls=True, tls_ca=authority.certificate)
 
 
 def test_a_clients_own_certificate_makes_the_nodes_its_own(secured, authority, connect):
