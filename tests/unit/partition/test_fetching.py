@@ -3,73 +3,19 @@
 import random
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message
 
-from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Partition, Position
+from tests.support.kafka import FakeClient, fetcher_on
 
 PLACES = [Partition(topic, number) for topic in "ab" for number in range(2)]
 A, B = PLACES[:2]
-
-
-class Client:
-    """Delivers each partition's offsets in order, as librdkafka does, from where it is seated."""
-
-    def __init__(self, rng):
-        self._rng = rng
-        self.next = {}
-        self.paused = set()
-        self.refused_seeks = 0
-
-    def incremental_assign(self, seats):
-        self.next |= {(seat.topic, seat.partition): seat.offset for seat in seats}
-
-    def incremental_unassign(self, seats):
-        for seat in seats:
-            del self.next[seat.topic, seat.partition]
-
-    def pause(self, seats):
-        self.paused |= {(seat.topic, seat.partition) for seat in seats}
-
-    def resume(self, seats):
-        self.paused -= {(seat.topic, seat.partition) for seat in seats}
-
-    def seek(self, seat):
-        if self.refused_seeks:
-            self.refused_seeks -= 1
-            raise KafkaException(KafkaError(KafkaError._STATE))
-        self.next[seat.topic, seat.partition] = seat.offset
-
-    def list_topics(self, *_asked, **_limits):
-        return None
-
-    def close(self):
-        return None
-
-    def consume(self, num_messages, timeout):
-        messages = []
-        places = [place for place in self.next if place not in self.paused]
-        while places and len(messages) < num_messages and self._rng.random() < 0.97:
-            place = self._rng.choice(places)
-            for _ in range(min(num_messages - len(messages), self._rng.randint(1, 5))):
-                topic, number = place
-                offset = self.next[place]
-                messages.append(Message(topic=topic, partition=number, offset=offset, value=b"x"))
-                self.next[place] += 1
-        return messages
-
-
-def fetcher_on(client):
-    fetcher = KafkaFetcher({})
-    fetcher._client = client
-    return fetcher
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_fetches_deliver_all_records_in_order(seed):
     """Promise 11: pauses, removals and new positions skip and repeat nothing."""
     rng = random.Random(seed)
-    fetcher = fetcher_on(Client(rng))
+    fetcher = fetcher_on(FakeClient(rng))
     expected = {}
     paused = set()
     for _ in range(400):
@@ -101,7 +47,7 @@ def test_fetches_deliver_all_records_in_order(seed):
 
 def test_records_before_the_epoch_check_are_fetched_again():
     """Promise 12: a log that was cut off is noticed, though the seek was refused at first."""
-    client = Client(random.Random(1))
+    client = FakeClient(random.Random(1))
     fetcher = fetcher_on(client)
     fetcher.add({A: Position(0)})
     client.refused_seeks = 2  # when it is added, and with the first fetch

@@ -9,52 +9,12 @@ from partition.errors import (
     SinkAhead,
     StoreBehind,
 )
-from partition.records import Position, Range, Resumed, Transactions
+from partition.records import Range, Resumed, Transactions
 from partition.recovery import StartPolicy
-from tests.support.consumer import ONE, SKIP_LOSS, TWO, GatedBench, transactions_of
+from tests.support.consumer import ONE, SKIP_LOSS, TWO, GatedBench
 from tests.support.faulty_store import FaultyStore
-from transactions.groups import GroupMember, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 from transactions.transaction import resumed
-
-
-def test_a_partition_is_claimed_then_fenced_and_only_then_read():
-    """Promise 9, faults I11: what the owner before commits late is refused, or is seen."""
-    bench = GatedBench()
-    bench.plan_and_stop(4)
-    bench.fencing.holding = True
-    bench.start()
-    assert bench.of_one() == ["fenced it 2"]
-    claimed = bench.store.load(ONE)
-    assert claimed.epoch == 2
-    assert list(bench.reader.assignment.owned()) == []
-    for future in bench.fencing.held:
-        future.set_result({"table": 0})
-    bench.poll()
-    assert bench.of_one() == ["fenced it 2", "reads it 0"]
-    assert bench.reader.assignment.at(0).epoch == 2
-    assert [place for place, _manager in bench.reader.assignment.owned()] == [0, 1]
-
-
-def test_takeover_resumes_open_transactions():
-    bench = GatedBench()
-    bench.plan_and_stop(4, 9)
-    bench.fencing.committed = {"table": 1}
-    seen = []
-
-    def resume(partition, stored, committed):
-        seen.append((partition, stored.transactions, dict(committed)))
-        left = Transactions("transactional", 1, stored.transactions.open[1:])
-        return Resumed(Position(4, None, None), left)
-
-    bench.fencing.resumes = resume
-    bench.start()
-    assert seen[0] == (ONE, transactions_of(4, 9), {"table": 1})
-    assert bench.modes[ONE].resumed.transactions == transactions_of(9, first=4, committed=1)
-    assert "reads t[0] 4" in bench.events
-    assert bench.modes[ONE].resumed.position.topic_id
-    bench.reader.commit(1.0)
-    assert bench.stored() == 4
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -148,8 +108,7 @@ def gated_records(bench, *ends):
     bench.start()
     bench.reader.fetch(0.0, 0.0)
     bench.modes[ONE].plan(*ends)
-    bench.reader.commit(0.0, force=True)
-    bench.reader.commit(0.0, force=True)
+    bench.commit(0.0)
     bench.emit()
 
 
@@ -180,23 +139,17 @@ def test_a_replay_that_differs_halts_the_partition_and_no_other():
     assert bench.reader.offsets.is_done
 
 
-DIGEST = "ab" * 16
-
-
 class RangeBench(GatedBench):
     """Every partition has a line of ranges, and nothing is fetched."""
 
-    def __init__(self, kind="transactional", **policy):
-        self.kind = kind
+    def __init__(self, **policy):
         super().__init__(**policy)
         self.fencing.resumes = lambda partition, stored, committed: resumed(
-            partition, stored, {"table": self.sink} if stored.transactions else committed, kind
+            partition, stored, committed, "transactional"
         )
-        self.sink = 0
-        self.groups = TransactionGroups(99)
 
     def new_delivery(self, partition, ledger, progress, resumed):
-        policy = TransactionPolicy(self.kind, by_executors=True)
+        policy = TransactionPolicy(by_executors=True)
         self.modes[partition] = PartitionTransactions(partition, ledger, progress, resumed, policy)
         return self.modes[partition]
 
@@ -204,99 +157,32 @@ class RangeBench(GatedBench):
     def line(self):
         return self.modes[ONE]
 
-    def open(self, records):
-        self.fill(ONE, records)
-        self.start()
-
     def plan(self, *ends):
         for end in ends:
-            self.group(self.line.begin(end).txid)
+            self.line.begin(end)
         self.commit()
-
-    def commit(self, now=0.0):
-        for _each in range(2):
-            self.reader.commit(now, force=True)
-
-    def group(self, txid):
-        self.groups.plan([GroupMember(0, self.line, txid)])
-
-    def read(self, txid, count):
-        found = self.line.transaction_of(txid)
-        assert self.line.read(txid, found.attempt, count, DIGEST, 0)
-        self.reader.offsets.note(self.reader.manager(0))
-
-    def done(self, txid):
-        """Let the sink have it, as soon as its seal is stored."""
-        self.commit()
-        line = self.line
-        line.take(txid)
-        self.sink = txid
-        covers = line.done(txid)
-        manager = self.reader.assignment[ONE].manager
-        manager.passed(covers)
-        self.commit()
-
-    def trouble(self, error):
-        self.reader.assignment.fail(ONE, error)
-        self.poll()
-
-    def again(self):
-        """The next life of the process."""
-        self.reader.close()
-        self.events.clear()
-        self.reader = self.another()
-        self.start()
-
-    @property
-    def node(self):
-        return self.store.load(ONE)
-
-
-def test_range_is_planned_then_sealed_then_committed():
-    bench = RangeBench()
-    bench.open(10)
-    bench.plan(6, 9)
-    assert [each.range for each in bench.node.transactions.open] == [Range(0, 6), Range(6, 9)]
-    bench.read(1, 6)
-    bench.reader.commit(0.0)
-    bench.reader.commit(0.0)
-    sealed = bench.node.transactions.open[0].range
-    assert sealed == Range(0, 6, 6, DIGEST, 0), "a seal does not wait for the interval"
-    assert bench.stored() == 0
-    bench.done(1)
-    assert bench.stored() == 6
-    assert bench.node.transactions.open[0].range == Range(6, 9)
-    bench.read(2, 3)
-    bench.done(2)
-    assert bench.node.transactions == Transactions("transactional", 2)
-    assert bench.stored() == 9
-    bench.plan(10)
-    bench.read(3, 1)
-    bench.done(3)
-    assert bench.reader.assignment.has_reached_goals
-
-
-def lose(bench):
-    bench.fill(ONE, 20)
-    bench.log.delete_before(ONE, 15)
 
 
 @pytest.mark.parametrize("is_running", [True, False])
 def test_unread_ranges_are_planned_again_after_a_loss(is_running):
     """Promise 12: as records that were not read here, by policy."""
     bench = RangeBench(start=SKIP_LOSS)
-    bench.open(10)
+    bench.fill(ONE, 10)
+    bench.start()
     bench.plan(6, 9)
-    lose(bench)
+    bench.fill(ONE, 20)
+    bench.log.delete_before(ONE, 15)
     before = bench.line
     if is_running:
-        bench.trouble(OffsetOutOfRange(ONE, 0))
+        trouble(bench, OffsetOutOfRange(ONE, 0))
     else:
-        bench.again()
+        bench.reader.close()
+        bench.reader = bench.another()
+        bench.start()
     assert bench.line is not before
     assert bench.reasons() == [("expired", 0, 15)]
     assert bench.stored() == 15
     assert bench.line.planned_to == 15
     bench.plan(20)
-    [found] = bench.node.transactions.open
+    [found] = bench.store.load(ONE).transactions.open
     assert (found.txid, found.attempt, found.range) == (1, 2, Range(15, 20))

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from partition.errors import Fenced
+from partition.errors import Fenced, OwnershipLost
+from partition.interfaces import Progress
+from partition.records import Position, partition_index_of
 from tests.support.consumer import ONE, TWO, Bench
 from tests.support.faulty_store import FaultyStore
 
@@ -55,15 +57,6 @@ def refuse(bench, partition, place, error):
     bench.reader.assignment.refuse(partition, error, index=place)
 
 
-def test_what_is_wanted_is_opened_and_nothing_else():
-    bench = Shared()
-    bench.want(ONE)
-    assert bench.told == [f"+{ONE}"]
-    assert bench.reader.assignment.holds == {ONE}
-    assert bench.reader.assignment.is_settled
-    assert {chunk.partition for chunk, _ in bench.take()} == {ONE}
-
-
 def test_leaving_partition_is_released_once_it_is_stored():
     """Promises 1 and 3: what was in flight is neither lost nor repeated."""
     bench = Shared()
@@ -77,8 +70,7 @@ def test_leaving_partition_is_released_once_it_is_stored():
     bench.reader.ack(owners)
     bench.reader.poll(0.0)
     assert bench.reader.assignment.holds == {ONE, TWO}  # resolved, and not stored yet
-    bench.reader.commit(0.0, force=True)
-    bench.reader.commit(0.0, force=True)
+    bench.commit(0.0)
     bench.reader.poll(0.0)
     assert bench.reader.assignment.holds == {TWO}
     assert bench.stored(ONE) == 4
@@ -111,8 +103,7 @@ def test_returning_partition_starts_at_its_stored_offset():
     bench.want(ONE)
     ((_, owners),) = bench.take()
     bench.reader.ack(owners[:2])
-    bench.reader.commit(0.0, force=True)
-    bench.reader.commit(0.0, force=True)
+    bench.commit(0.0)
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
     bench.want(ONE, planned_at=2.0, now=2.0)
@@ -120,8 +111,7 @@ def test_returning_partition_starts_at_its_stored_offset():
     assert chunk.offsets.tolist() == [2, 3]
     assert set(again.tolist()).isdisjoint(owners.tolist())  # late answers are not taken for these
     bench.reader.ack(again)
-    bench.reader.commit(3.0, force=True)
-    bench.reader.commit(3.0, force=True)
+    bench.commit(3.0)
     assert bench.stored(ONE) == 4
 
 
@@ -140,20 +130,6 @@ def test_nothing_is_emitted_between_a_wait_and_the_next_poll(is_shared):
     bench.fill(ONE, 4)
     assert bench.reader.fetch(0.0, 0.0)  # it did not wait
     assert bench.reader.next_chunk(0.0) is not None
-
-
-def test_answers_of_a_partition_that_is_gone_are_ignored():
-    bench = Shared()
-    bench.want(ONE)
-    ((_, owners),) = bench.take()
-    bench.want(leave_by=1.0)
-    bench.reader.poll(1.0)
-    bench.reader.poll(3.0)
-    bench.reader.ack(owners[:2])
-    bench.reader.processed(owners[:1])
-    assert bench.reader.fail(int(owners[2]), 3.0)  # nothing is scheduled, and nothing buried
-    assert not bench.reader.comes_again(int(owners[2]))
-    assert bench.stored(ONE) == 0
 
 
 def test_fenced_partition_waits_for_a_newer_plan():
@@ -189,8 +165,7 @@ def test_partition_wanted_again_is_released_first():
     bench.want(ONE, planned_at=2.0, now=2.0)
     assert bench.reader.leaving
     bench.reader.ack(owners)
-    bench.reader.commit(2.0, force=True)
-    bench.reader.commit(2.0, force=True)
+    bench.commit(2.0)
     bench.reader.poll(2.0)
     bench.want(ONE, planned_at=3.0, now=3.0)
     assert bench.told == [f"+{ONE}", f"-{ONE}", f"+{ONE}"]
@@ -221,3 +196,96 @@ def test_stale_claim_takes_nothing_from_the_new_owner():
     bench.want(ONE, planned_at=3.0, now=3.0)
     assert bench.reader.assignment.holds == {ONE}
     assert bench.epoch() == epoch + 1
+
+
+# R02: a partition is revoked while a write of its offset is under way, whose answer comes late
+
+
+class Amid(Shared):
+    """A reader that has all of both partitions resolved, and ONE's commit under way."""
+
+    def __init__(self):
+        super().__init__()
+        self.want(ONE, TWO)
+        record_ids = self.emit()
+        self.of_two = [
+            record_id
+            for record_id in record_ids
+            if partition_index_of(record_id) == self.reader.assignment[TWO].index
+        ]
+        self.ack([record_id for record_id in record_ids if record_id not in self.of_two])
+        self.store.holding = True
+        self.reader.commit(0.0, force=True)
+        assert self.store.commits == [{ONE: 4}]
+
+    @property
+    def under_way(self):
+        (future,) = self.store.open_commits
+        return future
+
+    def land(self):
+        """Let the write take effect, and its answer come."""
+        self.store.holding = False
+        FaultyStore.commit(self.store, {ONE: Progress(Position(4))}).result()
+        self.under_way.set_result({})
+
+    def turn(self, now, times=5):
+        """Turn as the loop does."""
+        for _ in range(times):
+            self.reader.poll(now)
+            self.reader.commit(now, force=True)
+
+
+def test_release_waits_for_the_commit_under_way():
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, now=1.0)
+    bench.turn(1.0)
+    assert bench.reader.assignment.holds == {ONE, TWO}
+    assert f"-{ONE}" not in bench.told
+    bench.land()
+    bench.turn(2.0)
+    assert bench.reader.assignment.holds == {TWO}
+    assert bench.stored(ONE) == 4
+    assert bench.told[-1] == f"-{ONE}"
+    assert bench.reader.assignment.departed.given_up == 0
+
+
+def test_unanswered_commit_ends_at_the_deadline():
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
+    bench.turn(6.0)
+    assert bench.reader.assignment.holds == {TWO}
+    assert bench.told[-1] == f"-{ONE}"
+    bench.land()
+    bench.turn(7.0)
+    assert bench.reader.assignment.holds == {TWO}
+    assert bench.reader.assignment.halted == {}
+    assert bench.stored(ONE) == 4  # its write had landed, and the next owner reads from there
+    bench.ack(bench.of_two)
+    bench.turn(8.0)
+    assert bench.stored(TWO) == 4
+
+
+@pytest.mark.parametrize("refused", [{ONE: Fenced(ONE, "epoch 9")}, {ONE: OwnershipLost(ONE)}, {}])
+def test_late_answer_counts_for_no_later_ownership(refused):
+    """What was given up and came back is another ownership than the one that wrote.
+
+    Else it would think more stored than is, and let go of what it must read again.
+    """
+    bench = Amid()
+    bench.want(TWO, planned_at=1.0, leave_by=6.0, now=1.0)
+    bench.turn(6.0)
+    bench.store.holding = False
+    bench.want(ONE, TWO, planned_at=7.0, now=7.0)
+    bench.poll(7.0)
+    again = bench.emit(7.0)
+    assert len(again) == 4  # nothing was stored
+    told = list(bench.told)
+    bench.under_way.set_result(refused)
+    bench.turn(8.0)
+    assert bench.reader.assignment.holds == {ONE, TWO}
+    assert bench.told == told
+    assert bench.reader.assignment.halted == {}
+    bench.ack(again)
+    bench.turn(9.0)
+    assert bench.stored(ONE) == 4

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -44,95 +43,6 @@ def test_offsets_fetched_twice_are_refused():
         ledger.fetched(offsets(1, 2))
 
 
-class LedgerMachine(RuleBasedStateMachine):
-    """A dictionary as the model of the ledger, driven at random."""
-
-    def __init__(self):
-        super().__init__()
-        self.ledger = Ledger(0)
-        self.states = {}
-        self.next = 0
-        self.completed = [0]
-
-    @rule(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=2000))
-    def fetch(self, gaps):
-        found = []
-        for gap in gaps:
-            self.next += gap
-            found.append(self.next)
-            self.next += 1
-        self.ledger.fetched(offsets(*found))
-        self.states.update(dict.fromkeys(found, "waiting"))
-
-    @rule(limit=st.integers(1, 1500))
-    def emit(self, limit):
-        expected = [o for o, s in self.states.items() if s == "waiting"][:limit]
-        assert self.ledger.emit(limit).tolist() == expected
-        for offset in expected:
-            self.states[offset] = "emitted"
-
-    @rule(data=st.data(), shuffled=st.booleans())
-    def resolve(self, data, shuffled):
-        candidates = [o for o, s in self.states.items() if s != "waiting"]
-        if not candidates:
-            return
-        start = data.draw(st.integers(0, len(candidates) - 1))
-        chosen = candidates[start : start + data.draw(st.integers(1, 500))]
-        if shuffled:
-            chosen = chosen[::-2]
-        known = [o for o in chosen if self.states[o] != "resolved"]
-        assert self.ledger.resolve(offsets(*chosen)) == len(known)
-        for offset in known:
-            self.states[offset] = "resolved"
-
-    @rule(data=st.data())
-    def fail_or_retry(self, data):
-        candidates = [o for o, s in self.states.items() if s in ("emitted", "failed")]
-        if not candidates:
-            return
-        offset = data.draw(st.sampled_from(candidates))
-        if self.states[offset] == "emitted":
-            assert self.ledger.fail(offset)
-            assert not self.ledger.fail(offset)
-            self.states[offset] = "failed"
-        else:
-            assert self.ledger.retry(offset)
-            self.states[offset] = "emitted"
-
-    @precondition(lambda self: self.states)
-    @invariant()
-    def agrees_with_the_model(self):
-        pending = [o for o, s in self.states.items() if s != "resolved"]
-        statistics = self.ledger.statistics()
-        assert statistics.last_completed_offset == (min(pending) if pending else self.next)
-        assert statistics.pending == len(pending)
-        assert statistics.waiting == sum(s == "waiting" for s in self.states.values())
-        assert statistics.failed == sum(s == "failed" for s in self.states.values())
-        assert statistics.last_completed_offset >= self.completed[-1], (
-            "promise 2: it never moves back"
-        )
-        self.completed.append(statistics.last_completed_offset)
-
-
-TestLedgerAgreesWithItsModel = LedgerMachine.TestCase
-
-
-def test_resolve_below_resolves_every_emitted_record():
-    ledger = emitted_ledger(0, 1, 5, 6, 9)
-    ledger.fetched(offsets(12))
-    ledger.fail(1)
-    ledger.resolve(offsets(5))
-    assert ledger.resolve_below(7) == 3
-    assert (ledger.last_completed_offset, ledger.statistics().failed, ledger.emitted_count) == (
-        9,
-        0,
-        1,
-    )
-    assert ledger.resolve_below(7) == 0
-    assert ledger.resolve_below(100) == 1
-    assert (ledger.last_completed_offset, ledger.waiting) == (12, 1)
-
-
 GAPS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 1000]), min_size=1, max_size=30)
 
 
@@ -150,10 +60,10 @@ class LedgerAndModel(RuleBasedStateMachine):
     def unresolved(self):
         return [offset for offset, state in self.states.items() if state != "resolved"]
 
-    @rule(gaps=GAPS)
-    def fetch(self, gaps):
+    @rule(gaps=GAPS, times=st.sampled_from([1, 1, 1, 100]))
+    def fetch(self, gaps, times):
         offsets = []
-        for gap in gaps:
+        for gap in gaps * times:
             offsets.append(self.end + gap)
             self.end += gap + 1
         self.ledger.fetched(np.array(offsets, np.int64))
@@ -168,18 +78,23 @@ class LedgerAndModel(RuleBasedStateMachine):
     def hear_of_an_end_that_is_passed_already(self, before):
         self.ledger.pass_gap(self.end - before)
 
-    @rule(limit=st.integers(0, 20))
+    @rule(limit=st.integers(0, 20) | st.integers(0, 5_000))
     def emit(self, limit):
         waiting = [offset for offset, state in self.states.items() if state == "waiting"]
         assert self.ledger.emit(limit).tolist() == waiting[:limit]
         self.states.update(dict.fromkeys(waiting[:limit], "emitted"))
 
-    @rule(data=st.data(), strangers=st.lists(st.integers(-5, 40), max_size=3))
-    def resolve_some_once_or_again_and_some_that_never_were(self, data, strangers):
+    @rule(
+        data=st.data(),
+        strangers=st.lists(st.integers(-5, 40), max_size=3),
+        count=st.integers(1, 20) | st.integers(1, 5_000),
+        step=st.sampled_from([1, 1, -2]),
+    )
+    def resolve_some_once_or_again_and_some_that_never_were(self, data, strangers, count, step):
         emitted = [offset for offset, state in self.states.items() if state != "waiting"]
-        known = data.draw(st.lists(st.sampled_from(emitted), max_size=20)) if emitted else []
+        start = data.draw(st.integers(0, len(emitted)))
         strange = [o for o in strangers if o not in self.states]
-        asked = sorted({*known, *strange})
+        asked = sorted({*emitted[start : start + count], *strange})[::step]
         resolved = [o for o in asked if self.states.get(o, "resolved") != "resolved"]
         assert self.ledger.resolve(np.array(asked, np.int64)) == len(resolved)
         self.states.update(dict.fromkeys(resolved, "resolved"))

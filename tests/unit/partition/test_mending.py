@@ -2,9 +2,7 @@
 
 import pytest
 
-from partition.errors import (
-    TopicMissing,
-)
+from partition.errors import SourceLost, TopicMissing
 from partition.interfaces import Log
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy, behind, loss_of
@@ -33,16 +31,11 @@ def lose(bench, how):
         bench.fill(ONE, 9)
 
 
-LOSSES = {
-    "expired": (("expired", 5, 7), 1),
-    "truncated": (("truncated", 5, 3), 0),
-    "rewritten": (("truncated", 5, 3), 4),
-    "recreated": (("recreated", 5, 0), 9),
-}
-
-
-@pytest.mark.parametrize("how", ["expired", "truncated", "rewritten"])
-def test_lost_records_halt_the_partition_and_move_no_offset(how):
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("expired", "expired"), ("truncated", "truncated"), ("rewritten", "truncated")],
+)
+def test_lost_records_halt_the_partition_and_move_no_offset(how, reason):
     """Promise 12; Storm 15, Storm 18: told apart, never skipped unless policy says so."""
     bench = Bench()
     lose(bench, how)
@@ -50,7 +43,6 @@ def test_lost_records_halt_the_partition_and_move_no_offset(how):
     bench.start()
     bench.emit(3.0)
     bench.poll(3.0)
-    (reason, _offset, _resume), _count = LOSSES[how]
     told = bench.reader.assignment.halted[ONE]
     assert reason in told
     assert "on_data_loss" in told
@@ -58,6 +50,16 @@ def test_lost_records_halt_the_partition_and_move_no_offset(how):
     assert bench.losses == []
     bench.fill(TWO, 2)
     assert bench.drain(4.0) == 2
+
+
+def test_recreated_topic_ends_the_run_and_moves_no_offset():
+    """Storm 18: all of its partitions are halted, so nothing is left to read."""
+    bench = Bench()
+    lose(bench, "recreated")
+    bench.reader = bench.another()
+    with pytest.raises(SourceLost, match="recreated"):
+        bench.start()
+    assert bench.stored() == 5
 
 
 def test_run_to_the_end_waits_for_recovery():
@@ -70,59 +72,6 @@ def test_run_to_the_end_waits_for_recovery():
     bench.work(1, 3)
     assert bench.reader.assignment.halted
     assert bench.reader.assignment.has_reached_goals
-
-
-def test_a_jump_is_stored_only_once_its_notice_is_durable():
-    """Promise 3: what is skipped is in the dead letters before the offset passes it."""
-    bench = Bench(start=SKIP_LOSS)
-    lose(bench, "expired")
-    bench.hold_notices = True
-    bench.reader = bench.another()
-    bench.start()
-    assert bench.stored() == 5
-    assert bench.emit() == []
-    bench.notices[0].set_result(None)
-    bench.poll()
-    assert bench.stored() == 7
-    assert len(bench.emit()) == 1
-
-
-def test_records_in_flight_resolve_before_a_lost_range_is_passed():
-    """Promise 12: retention that overtakes a running reader."""
-    bench = Bench(start=SKIP_LOSS, fetch_records=4)
-    bench.fill(ONE, 4)
-    bench.start()
-    owners = bench.emit()
-    bench.fill(ONE, 6)
-    bench.log.delete_before(ONE, 8)
-    assert bench.emit(1.0) == []
-    bench.poll(1.0)
-    assert bench.losses == []
-    bench.ack(owners[:3])
-    assert bench.reader.fail(owners[3], 1.0)
-    bench.poll(2.0)
-    assert bench.losses == []
-    retried = bench.reader.next_chunk(5.0)
-    bench.ack(retried[1])
-    bench.poll(5.0)
-    assert bench.reasons() == [("expired", 4, 8)]
-    assert bench.drain(6.0) == 2
-    assert bench.stored() == 10
-
-
-def test_recreated_topic_is_noticed_by_its_id():
-    """Storm 18: also when it holds more records than our offset."""
-    bench = Bench(start=SKIP_LOSS, assignment={"discover_interval_seconds": 10})
-    bench.fill(ONE, 3)
-    bench.start()
-    bench.drain(1.0)
-    bench.log.recreate_topic("t", 2)
-    bench.fill(ONE, 7)
-    bench.work(5, 8)
-    bench.poll(11.0)
-    assert ("recreated", 7, 0) in bench.reasons()
-    assert bench.drain(13.0) == 7
-    assert bench.stored() == 7
 
 
 # Corrupt records
@@ -144,6 +93,20 @@ def test_a_corrupt_record_is_skipped_by_policy_and_told():
 def say_missing(bench):
     for place in (ONE, TWO):
         bench.reader.assignment.fail(place, TopicMissing("t"))
+
+
+def test_topic_that_one_broker_does_not_know_is_read_on():
+    """Faults K05: and what is in flight of it does not hold it up."""
+    bench = Bench()
+    bench.fill(ONE, 2)
+    bench.start()
+    assert len(bench.emit()) == 2
+    say_missing(bench)
+    bench.poll()
+    bench.fill(ONE, 3)
+    assert len(bench.emit(1.0)) == 3
+    assert bench.reader.assignment.halted == {}
+    assert bench.losses == []
 
 
 def test_recreated_topic_is_never_read_as_the_old_one():

@@ -9,19 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from partition.ledger import RetryPolicy, RetryQueue
 
-STEADY = RetryPolicy(limit=3, initial_seconds=1, multiplier=2, max_seconds=60, jitter=0)
-
-
-def queue(policy=STEADY):
-    return RetryQueue(policy, random.Random(1))
-
-
-def test_limit_counts_retries_not_attempts():
-    """Promise 13: up to a limit, and then to the dead letters."""
-    retries = queue()
-    assert [retries.failed(7, now) for now in range(4)] == [True, True, True, False]
-    assert retries.attempts(7) == 4
-
 
 @given(
     st.integers(1, 10_000),

@@ -80,49 +80,22 @@ KIND = {"kind": "transactional", "committed": 41}
     ("found", "says"),
     [
         ([], "headrace.transactions"),
-        ({}, "missing required field `kind`"),
         ({"kind": "opaque", "committed": 41}, "missing required field `open`"),
-        ({"kind": "opaque", "open": []}, "missing required field `committed`"),
         ({"kind": "at-least-once", "committed": 41, "open": []}, "'at-least-once'"),
-        ({"kind": None, "committed": 41, "open": []}, "transactions.kind"),
         ({"kind": "opaque", "committed": -1, "open": []}, "transactions.committed"),
-        ({"kind": "opaque", "committed": "41", "open": []}, "transactions.committed"),
-        ({"kind": "opaque", "committed": 41, "open": {}}, "transactions.open"),
         ({**KIND, "open": [7]}, "transactions.open[0]"),
-        *(
-            ({**KIND, "open": [{key: ENTRY[key] for key in ENTRY if key != name}]}, f"`{name}`")
-            for name in ("txid", "attempt", "first", "end")
-        ),
-        *(
-            ({**KIND, "open": [{key: ENTRY[key] for key in ENTRY if key != name}]}, "only one")
-            for name in ("count", "digest")
-        ),
-        *(
-            ({**KIND, "open": [ENTRY | {name: value}]}, f"open[0].{name}")
-            for name in ENTRY
-            if name != "digest"
-            for value in (*(() if name == "count" else (None,)), "9", 9.5, True, 2**63)
-        ),
-        ({**KIND, "open": [ENTRY | {"digest": 7}]}, "open[0].digest"),
-        ({**KIND, "open": [ENTRY | {"leader_epoch": -1}]}, "open[0].leader_epoch"),
-        ({**KIND, "open": [ENTRY | {"digest": DIGEST[1:]}]}, "not 32 hex digits"),
-        ({**KIND, "open": [ENTRY | {"digest": DIGEST.upper()}]}, "not 32 hex digits"),
+        ({**KIND, "open": [{"txid": 42, "attempt": 1, "first": 900}]}, "`end`"),
+        ({**KIND, "open": [ENTRY | {"count": None}]}, "only one"),
+        ({**KIND, "open": [ENTRY | {"end": 2**63}]}, "open[0].end"),
+        ({**KIND, "open": [ENTRY | {"first": True}]}, "open[0].first"),
         ({**KIND, "open": [ENTRY | {"digest": "0" * 5000}]}, "not 32 hex digits"),
         ({**KIND, "open": [ENTRY | {"attempt": 0}]}, "attempt 0"),
-        ({**KIND, "open": [ENTRY | {"count": -1}]}, "open[0].count"),
-        ({**KIND, "open": [ENTRY | {"count": 401}]}, "401 records in 400 offsets"),
-        ({**KIND, "open": [ENTRY | {"txid": 43}]}, "txid 43 where 42 was to come"),
         ({**KIND, "open": [ENTRY, ENTRY]}, "txid 42 where 43 was to come"),
         ({**KIND, "open": [ENTRY | {"first": 899}]}, "it was to begin at 900"),
-        ({**KIND, "open": [ENTRY | {"first": 901}]}, "it was to begin at 900"),
         ({**KIND, "open": [ENTRY | {"end": 900}]}, "not be empty"),
         (
             {**KIND, "open": [ENTRY, ENTRY | {"txid": 43, "first": 1301, "end": 1400}]},
             "txid 43 covers 1301 to 1400; it was to begin at 1300",
-        ),
-        (
-            {**KIND, "open": [ENTRY, ENTRY | {"txid": 43, "first": 1299, "end": 1400}]},
-            "txid 43 covers 1299 to 1400; it was to begin at 1300",
         ),
     ],
 )
@@ -155,20 +128,12 @@ def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
     [
         b"",
         b"null",
-        b"17",
         b"{}",
         b'{"offset":3}',
-        b'{"topology":{"id":"a"}}',
-        b'{"topology":{},"offset":3}',
-        b'{"topology":{"id":7},"offset":3}',
-        b'{"topology":"a","offset":3}',
         b'{"topology":{"id":"a"},"offset":"3"}',
-        b'{"topology":{"id":"a"},"offset":3.0}',
         b'{"topology":{"id":"a"},"offset":true}',
-        b'{"topology":{"id":"a"},"offset":null}',
         b'{"topology":{"id":"a"},"offset":-1}',
         b'{"topology":{"id":"a"},"offset":NaN}',
-        b'{"topology":{"id":"a"},"offset":1e400}',
         b'{"topology":{"id":"a"},"offset":9223372036854775808}',
         b'{"topology":{"id":"a"},"offset":' + b"9" * 5000 + b"}",
         b'{"topology":{"id":"a"},"offset":3,"x":NaN}',
@@ -176,7 +141,6 @@ def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
         b'{"topology":{"id":"a"},"offset":3,"x":' + b"[" * 100_000,
         b'{"topology":{"id":"a"},"offset":3,"headrace":{"writer":"w"}}',
         b'{"topology":{"id":"a"},"offset":3,"headrace":{"writer":"w","sequence":1,"epoch":-1}}',
-        b'{"topology":{"id":"a"},"offset":3,"headrace":{"writer":"w","sequence":1,"epoch":"2"}}',
         (
             b'{"topology":{"id":"a"},"offset":3,'
             b'"headrace":{"writer":"w","sequence":1,"incarnation":"../../other"}}'
@@ -199,11 +163,10 @@ def test_anything_else_is_corrupt_and_never_absent(data: bytes) -> None:
 def test_what_a_later_version_wrote_is_refused_and_says_so(more: str) -> None:
     """O06: what it means is not guessed, and so not overwritten by a claim."""
     data = f'{{"topology":{{"id":"a"}},{more},"headrace":{{"version":2,"new":[1]}}}}'.encode()
-    with pytest.raises(
-        StoreCorrupt, match=r'"headrace"\."version" 2, which a later version'
-    ) as found:
-        decode(PATH, data)
-    assert found.value.path == PATH
+    for read in (decode, decode_topic):
+        with pytest.raises(StoreCorrupt, match='"version" 2, which a later version') as found:
+            read(PATH, data)
+        assert found.value.path == PATH
 
 
 TOPIC_PATH = "/headrace/shop/orders"
@@ -225,9 +188,3 @@ def test_anything_else_is_corrupt_and_not_empty(data: bytes) -> None:
     """Promise 8: an unreadable list never looks like an empty one."""
     with pytest.raises(StoreCorrupt, match=TOPIC_PATH):
         decode_topic(TOPIC_PATH, data)
-
-
-def test_topic_node_of_a_later_version_is_rejected():
-    """O06."""
-    with pytest.raises(StoreCorrupt, match='"version" 2, which a later version'):
-        decode_topic(TOPIC_PATH, b'{"headrace":{"version":2,"begun":{"all":true}}}')

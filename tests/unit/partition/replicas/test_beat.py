@@ -1,112 +1,75 @@
 """Heartbeats driven request by request: every reply may be lost, every session may end."""
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from partition.errors import StoreError
-from partition.offsets.requests import (
-    NodeChanged,
-    NodeExists,
-    Pause,
-    Read,
-    ReplyLost,
-    SessionEnded,
-    Write,
-)
+from partition.offsets.requests import Children, Read, ReplyLost, SessionEnded
 from partition.records import Partition
 from partition.replicas.heartbeat import Heartbeats, Report, decode_member
 from partition.replicas.plan import Member
-from tests.support.faulty_store import FaultyNodes
+from tests.support.faulty_store import FaultyNodes, carry_out
 
 ALL = frozenset(Partition("t", number) for number in range(4))
-AT = "/headrace/shop/@replicas/"
+PATH = "/headrace/shop/@replicas/a"
 
 
 class Replica:
     """A process and its session."""
 
-    def __init__(self, server: FaultyNodes, name: str, process: str) -> None:
-        self.server, self.name, self.process = server, name, process
-        self.beats = Heartbeats("/headrace", "shop", Member(name, process))
-        self.session = object()
-        self.report = Report(frozenset(), 0, ALL)
-        self.requests: list[Any] = []
-
-    def end_session(self) -> None:
-        self.server.drop(self.session)
+    def __init__(self, server: FaultyNodes) -> None:
+        self.server = server
+        self.beats = Heartbeats("/headrace", "shop", Member("a", "p-a"))
         self.session = object()
 
-    def carry_out(self, request: Any) -> Any:
-        try:
+    def beat(self, fate: Callable[[int, Any], None] = lambda _count, _request: None) -> Any:
+        """Beat once; `fate` is told of each request first, and may raise."""
+        numbers = itertools.count()
+
+        def answer(request: Any) -> Any:
+            fate(next(numbers), request)
             return self.server.answer(request, self.session)
-        except (NodeExists, NodeChanged) as error:
-            return error
 
-    def run(self, steps: Any, answer: Any = None) -> Any:
-        """To the end; `answer(count, request)` may say what becomes of a request."""
-        reply: Any = None
-        for count in range(1000):
-            try:
-                raises = isinstance(reply, Exception)
-                request = steps.throw(reply) if raises else steps.send(reply)
-            except StopIteration as stop:
-                return stop.value
-            self.requests.append(request)
-            reply = answer(count, request) if answer else None
-            if reply is None:
-                reply = self.carry_out(request)
-        raise AssertionError("it never ends")
-
-    def beat(self, answer: Any = None) -> Any:
-        return self.run(self.beats.beat(self.report), answer)
-
-    @property
-    def node(self) -> Any:
-        stat = self.server.answer(Read(AT + self.name))
-        return None if stat is None else decode_member(AT + self.name, stat.data, stat.created)
+        return carry_out(self.beats.beat(Report(frozenset(), 0, ALL)), answer)
 
 
 @pytest.fixture
-def server() -> FaultyNodes:
-    return FaultyNodes()
+def a() -> Replica:
+    return Replica(FaultyNodes())
 
 
-def test_lost_replies_of_readings_are_asked_for_again(server: FaultyNodes) -> None:
-    a = Replica(server, "a", "p-a")
+def test_lost_replies_of_readings_are_asked_for_again(a: Replica) -> None:
+    lost: list[Any] = []
 
-    def answer(count: int, request: Any) -> Any:
-        is_read = not isinstance(request, Write | Pause)
-        return ReplyLost() if is_read and a.requests[-2:-1] != [request] and wait() else None
+    def fate(_count: int, request: Any) -> None:
+        if isinstance(request, Read | Children) and lost[-1:] != [request]:
+            lost.append(request)
+            raise ReplyLost
 
-    tried: list[int] = []
-
-    def wait() -> bool:
-        tried.append(1)
-        return len(tried) % 2 == 1
-
-    assert a.beat(answer).leads
-    assert len(tried) > 10
+    assert a.beat(fate).leads
+    assert len(lost) > 5
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_beat_begins_anew_in_the_next_session(server: FaultyNodes, at: int) -> None:
-    a = Replica(server, "a", "p-a")
-
-    def answer(count: int, request: Any) -> Any:
+def test_a_beat_begins_anew_in_the_next_session(a: Replica, at: int) -> None:
+    def fate(count: int, _request: Any) -> None:
         if count == at:
-            a.end_session()
-            return SessionEnded()
-        return None
+            a.server.drop(a.session)
+            a.session = object()
+            raise SessionEnded
 
-    assert a.beat(answer).leads
-    assert a.node.process == "p-a"
-    assert server.answer(Read(AT + "a"), a.session).is_ours
+    assert a.beat(fate).leads
+    stat = a.server.answer(Read(PATH), a.session)
+    assert stat.is_ours
+    assert decode_member(PATH, stat.data, stat.created).process == "p-a"
 
 
 def test_a_plan_too_large_for_a_node_is_refused_by_name(
-    server: FaultyNodes, monkeypatch: pytest.MonkeyPatch
+    a: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("partition.replicas.heartbeat.MAX_BYTES", 50)
     with pytest.raises(StoreError, match="@plan would be"):
-        Replica(server, "a", "p-a").beat()
+        a.beat()

@@ -117,31 +117,10 @@ def test_partitions_are_written_by_topic_and_read(partitions):
     assert list(written) == sorted(written)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x",
-        " 1",
-        "1, 2",
-        "1,",
-        ",1",
-        "-1",
-        "1-",
-        "01",
-        "1_0",
-        "٣",
-        "3-1",
-        "1-1",
-        "2,1",
-        "1,1",
-        "0-3,3",
-        "0-3,2-5",
-        "2147483648",
-        "0-2147483648",
-        "99999999999",
-        "1\n",
-    ],
-)
+TEXTS = "x; 1;1, 2;1,;,1;-1;1-;01;1_0;٣;3-1;1-1;2,1;1,1;0-3,3;0-3,2-5;2147483648;0-2147483648;1\n"
+
+
+@pytest.mark.parametrize("text", TEXTS.split(";"))
 def test_a_text_that_is_no_ascending_ranges_is_refused(text):
     with pytest.raises(ValueError, match=r'ascending ranges as in "0-3,7"'):
         decode_numbers(text)
