@@ -198,11 +198,8 @@ class Attempts:
             self._ends.patience(line.partition),
         )
 
-    def ended(self, ended: TasksEnded, now: float) -> None:
-        """Handle the end of an attempt's tasks: seal and stage its ranges, or schedule another.
-
-        Raises TaskError if no other attempt would help.
-        """
+    def _ended(self, ended: TasksEnded, now: float) -> None:
+        """Seal and stage the ranges of an attempt whose tasks have ended, or schedule another."""
         attempt = self.running.pop((ended.number, ended.attempt))
         failures = [each for each in ended.results if isinstance(each, TaskFailed)]
         attempt.results = tuple(each for each in ended.results if isinstance(each, TaskDone))
@@ -310,11 +307,15 @@ class Attempts:
 
     # Sinks stage and commit
 
-    def handle(self, done: Done, now: float) -> None:
-        """Handle what a sink's thread has staged or committed. Raises what ends the run."""
-        buffer = self._buffers[done.sink]
-        if isinstance(done, BatchStaged):
-            work = buffer.staged(done)
+    def handle(self, done: TasksEnded | Done, now: float) -> None:
+        """Handle the end of an attempt's tasks, or what a sink has staged or committed.
+
+        Raises TaskError if no other attempt would help, and other errors that end the run.
+        """
+        if isinstance(done, TasksEnded):
+            self._ended(done, now)
+        elif isinstance(done, BatchStaged):
+            work = self._buffers[done.sink].staged(done)
             if work is None:
                 return
             attempt = self._attempt_of(work)
@@ -323,7 +324,7 @@ class Attempts:
             elif done.staged is not None and done.staged.rejected:
                 self._reject(attempt, work, done.staged.rejected, now)
         else:
-            attempt = self._attempt_of(buffer.committed(done))
+            attempt = self._attempt_of(self._buffers[done.sink].committed(done))
             if isinstance(done.error, SinkFenced):
                 attempt.fenced[done.error.line] = str(done.error)
             attempt.commits_under_way -= 1

@@ -5,9 +5,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -17,7 +17,6 @@ from service.spark_engine.task import (
     TaskDone,
     TaskFailed,
     TaskRange,
-    TaskSettings,
     decode,
     encode,
 )
@@ -29,8 +28,7 @@ from sinks.spark.executors import run_tasks
 from topology.errors import SinkError, SinkFailed
 from topology.reference import LoadedTable, Reference
 
-_AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again after this pause
-_LONGEST_AGAIN_SECONDS = 30.0
+_AGAIN_SECONDS = 5.0  # a cancelled attempt that goes on is cancelled again after this pause
 _KEPT_FILES = 2  # of each reference: attempts made before the newest file read the other
 # An executor that cannot import what a task is made of will not find it the next time.
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
@@ -109,17 +107,8 @@ class TasksEnded:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The tasks of an attempt that has not ended."""
-
-    number: int
-    attempt: int
-    tasks: tuple[Task, ...]
-    is_cancelled: bool = False
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def name(self) -> str:
-        return f"ranges-{self.number}-{self.attempt}"
+    thread: threading.Thread
+    cancel_at: float = 0.0  # not to be cancelled again before
 
 
 class Submissions:
@@ -131,7 +120,7 @@ class Submissions:
     def __init__(self, executors: Executors, put: Callable[[TasksEnded], object]) -> None:
         self._executors = executors
         self._put = put
-        self._jobs: dict[tuple[int, int], _Job] = {}
+        self._jobs: dict[str, _Job] = {}  # by name
 
     @property
     def slots(self) -> int:
@@ -139,50 +128,50 @@ class Submissions:
 
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
         """Run an attempt; TasksEnded follows."""
-        job = _Job(number, attempt, tuple(tasks))
-        self._jobs[number, attempt] = job
-        threading.Thread(target=self._run, args=(job,), name=job.name, daemon=True).start()
+        name = _name(number, attempt)
+        given = name, number, attempt, tuple(tasks)
+        job = _Job(threading.Thread(target=self._run, args=given, name=name, daemon=True))
+        self._jobs[name] = job
+        job.thread.start()
 
     def cancel(self, number: int, attempt: int) -> None:
-        """Stop an attempt whose result is of no use; TasksEnded follows all the same."""
-        job = self._jobs.get((number, attempt))
-        if job is not None and not job.is_cancelled:
-            job.is_cancelled = True
-            self._executors.cancel(job.name)
-            # Before a job has begun, and between two of Spark's, the executors do not know it.
-            name = f"cancel-{job.name}"
-            threading.Thread(target=self._cancel_again, args=(job,), name=name, daemon=True).start()
+        """Stop an attempt whose result is of no use; TasksEnded follows all the same.
+
+        To be called until it does: executors know of no job that has not begun. That costs nothing.
+        """
+        self._cancel(_name(number, attempt))
 
     def stop(self, timeout_seconds: float) -> bool:
         """Cancel what is under way; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
-        jobs = list(self._jobs.values())
-        for job in jobs:
-            self.cancel(job.number, job.attempt)
-        return all(job.ended.wait(max(0.0, deadline - time.monotonic())) for job in jobs)
+        jobs = self._jobs.copy()
+        for name in jobs:
+            self._cancel(name)
+        for job in jobs.values():
+            job.thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(job.thread.is_alive() for job in jobs.values())
 
-    def _run(self, job: _Job) -> None:
+    def _cancel(self, name: str) -> None:
+        job, now = self._jobs.get(name), time.monotonic()
+        if job is not None and now >= job.cancel_at:
+            job.cancel_at = now + _AGAIN_SECONDS
+            self._executors.cancel(name)
+
+    def _run(self, name: str, number: int, attempt: int, tasks: tuple[Task, ...]) -> None:
         results: tuple[TaskDone | TaskFailed, ...] = ()
         failure: Exception | None = None
         try:
-            if job.is_cancelled:
-                raise RuntimeError(  # noqa: TRY301 - its result, as any other error is
-                    f"range group {job.number} was cancelled before it ran"
-                )
-            results = tuple(self._executors.run(job.name, job.tasks))
+            results = tuple(self._executors.run(name, tasks))
         except Exception as error:  # noqa: BLE001 - the owner judges it
             failure = error
         except BaseException as error:  # noqa: BLE001 - the owner would wait for ever
-            failure = RuntimeError(f"the run of range group {job.number} raised {error!r}")
-        self._jobs.pop((job.number, job.attempt), None)
-        job.ended.set()
-        self._put(TasksEnded(job.number, job.attempt, results, failure))
+            failure = RuntimeError(f"the run of range group {number} raised {error!r}")
+        self._jobs.pop(name, None)
+        self._put(TasksEnded(number, attempt, results, failure))
 
-    def _cancel_again(self, job: _Job) -> None:
-        pause = _AGAIN_SECONDS
-        while not job.ended.wait(pause):
-            self._executors.cancel(job.name)
-            pause = min(2 * pause, _LONGEST_AGAIN_SECONDS)
+
+def _name(number: int, attempt: int) -> str:
+    return f"ranges-{number}-{attempt}"
 
 
 def deal(ranges: Sequence[TaskRange], slots: int) -> list[list[TaskRange]]:
@@ -264,11 +253,3 @@ class SharedFolder:
     def close(self) -> None:
         if self._folder is not None:
             self._folder.close()
-
-
-class TaskCluster(NamedTuple):
-    """The cluster that runs tasks, the folder that they share with the driver, their settings."""
-
-    executors: Executors
-    folder: SharedFolder
-    settings: TaskSettings

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import ConsumerPolicy
@@ -33,13 +33,7 @@ from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import Attempts
-from service.spark_engine.cluster import (
-    OnSpark,
-    SharedFolder,
-    Submissions,
-    TaskCluster,
-    TasksEnded,
-)
+from service.spark_engine.cluster import Executors, OnSpark, SharedFolder, Submissions
 from service.spark_engine.planner import LogEndTracker, RangeOwner, RangePlans
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import TaskSettings
@@ -57,14 +51,6 @@ _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
 _SPOOL = ".headrace-spool"
 
 
-class EngineRuntime(NamedTuple):
-    """The clock and the randomness of an engine."""
-
-    clock: Callable[[], float] = time.monotonic
-    rng: random.Random | None = None
-    at: Callable[[str], object] = nowhere  # called at the points where a test may end the process
-
-
 class SparkEngine:
     """Plans, runs and commits groups of ranges: what `Pipeline` is to the local engine.
 
@@ -78,26 +64,28 @@ class SparkEngine:
         letters: DeadLetterSender,
         buffers: Sequence[RangeBuffer],
         results: ResultQueue,
-        cluster: TaskCluster,
+        executors: Executors,
+        folder: SharedFolder,
+        *,
+        settings: TaskSettings,
         ranges: RangePolicy,
-        runtime: EngineRuntime | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        at: Callable[[str], object] = nowhere,
     ) -> None:
-        """`buffers` report to `results`."""
-        runtime = runtime or EngineRuntime()
+        """`buffers` report to `results`; `at` is called where a test may end the process."""
         self.consumer = owner
         self.dead_letters = letters
         self.outlets = buffers
         self._assignment = owner.assignment
-        self._folder = cluster.folder
-        self._clock = runtime.clock
+        self._folder = folder
+        self._clock = clock
         self._results = results  # of TasksEnded, and writers' reports
-        self._executors = cluster.executors
-        self._submissions = Submissions(cluster.executors, results.put)
-        groups = TransactionGroups(ranges.max_active, runtime.rng)
+        self._executors = executors
+        self._submissions = Submissions(executors, results.put)
+        groups = TransactionGroups(ranges.max_active, rng)
         by_name = {buffer.name: buffer for buffer in buffers}
-        self._attempts = Attempts(
-            groups, by_name, self._submissions, owner, cluster.settings, cluster.folder, runtime.at
-        )
+        self._attempts = Attempts(groups, by_name, self._submissions, owner, settings, folder, at)
         self._plans = RangePlans(groups, owner, ranges, topology.source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
@@ -122,7 +110,10 @@ class SparkEngine:
         del drain  # bolts keep nothing from one task to the next
         now = self._clock()
         self.poll(now, opens=fetch)
-        moved = self._take_results(now)
+        moved = False
+        for result in self._results.take_all():
+            self._attempts.handle(result, now)
+            moved = True
         self.dead_letters.poll(now)
         lines = self._look()
         if fetch:
@@ -206,16 +197,6 @@ class SparkEngine:
         self._attempts.look()
         return {i: line for i, line in steady.items() if not self._attempts.is_leaving(i)}
 
-    def _take_results(self, now: float) -> bool:
-        moved = False
-        for result in self._results.take_all():
-            moved = True
-            if isinstance(result, TasksEnded):
-                self._attempts.ended(result, now)
-            else:
-                self._attempts.handle(result, now)
-        return moved
-
     def _wait(self) -> None:
         """Wait for a result; the next turn begins with it."""
         is_storing = any(m.line.is_due for group in self._attempts.groups for m in group.members)
@@ -286,11 +267,9 @@ def spark_engine(
         letters,
         buffers,
         results,
-        TaskCluster(
-            OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
-            SharedFolder(folder, topology.references),
-            settings,
-        ),
-        config.range_policy(),
-        EngineRuntime(at=at),
+        OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
+        SharedFolder(folder, topology.references),
+        settings=settings,
+        ranges=config.range_policy(),
+        at=at,
     )

@@ -34,7 +34,7 @@ class _Question:
     """A question about some logs, and its answer while it is awaited."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._answer: Future[Mapping[Partition, LogEnd]] | None = None
         self._due = float("-inf")
         self.asked_for: set[Partition] = set()  # without those that were removed since
@@ -52,7 +52,7 @@ class _Question:
         if self._answer is None and is_due and partitions:
             self._due = now + poll_seconds
             self.asked_for = set(partitions)
-            self._answer = self._catalogue.ends(self.asked_for.copy())
+            self._answer = self.catalogue.ends(self.asked_for.copy())
 
 
 @dataclass(slots=True)
@@ -98,7 +98,6 @@ class LogEndTracker:
         """
         self._catalogue = catalogue
         self._make_spare = make_spare
-        self._spare: Catalogue | None = None
         self._poll_seconds = poll_seconds
         self._logs: dict[Partition, _Log] = {}
         self._questions = [_Question(catalogue)]  # and the spare's, once there was one
@@ -106,10 +105,8 @@ class LogEndTracker:
         """Whether the last question was answered."""
 
     def close(self) -> None:
-        del self._questions[1:]
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.close()
+        while len(self._questions) > 1:
+            self._questions.pop().catalogue.close()
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
         """Do nothing: plans say where executors read."""
@@ -192,9 +189,9 @@ class LogEndTracker:
         taken = [self._take(now, question) for question in self._questions]
         silent = {each for each in partitions if self.is_unreachable(each)}
         if silent and self._make_spare is not None and len(self._questions) == 1:
-            self._spare = self._make_spare()
-            self._spare.open()
-            self._questions.append(_Question(self._spare))
+            spare = self._make_spare()
+            spare.open()
+            self._questions.append(_Question(spare))
         apart = silent if len(self._questions) > 1 else set()
         others = [each for each in partitions if each not in apart]
         for question, asked in zip(self._questions, (others, apart), strict=False):

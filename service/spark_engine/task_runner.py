@@ -46,8 +46,7 @@ class LazyDeadLetters(DeadLetterSink):
         self._sink = sink
         self._context = context
         self._is_open = False
-        self._sent = 0
-        self._tokens: dict[int, int] = {}  # by the number that the sink knows a letter by
+        self._closed_to = self._last = 0  # tokens, as the sink has them
 
     def open(self, context: SinkContext) -> None:
         """Do nothing yet."""
@@ -59,28 +58,25 @@ class LazyDeadLetters(DeadLetterSink):
             except SinkFailed as error:
                 raise DeadLettersUnavailable(str(error)) from error
             self._is_open = True
-        self._sent += 1
-        self._tokens[self._sent] = token
-        self._sink.send(letter, self._sent)
+        self._last = max(self._last, self._closed_to + token)
+        self._sink.send(letter, self._closed_to + token)
 
     def poll(self) -> list[Delivered]:
-        if not self._tokens:
-            return []
-        known = [each for each in self._sink.poll() if each.token in self._tokens]
-        return [Delivered(self._tokens.pop(each.token), each.error) for each in known]
+        closed_to, told = self._closed_to, self._sink.poll() if self._is_open else []
+        return [Delivered(e.token - closed_to, e.error) for e in told if e.token > closed_to]
 
     @property
     def pending(self) -> int:
-        return len(self._tokens)
+        return self._sink.pending if self._is_open else 0
 
     def flush(self, timeout_seconds: float) -> None:
-        if self._tokens:
+        if self._is_open:
             self._sink.flush(timeout_seconds)
 
     def close(self) -> None:
         """Close the sink, and forget letters on their way; `send` opens it again."""
         self._is_open = False
-        self._tokens.clear()
+        self._closed_to = self._last
         self._sink.close()
 
 

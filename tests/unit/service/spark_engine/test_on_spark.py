@@ -1,9 +1,10 @@
 """Tasks on their way to Spark and back, the folder that is shared, and the wiring."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -141,59 +142,28 @@ def test_exit_in_a_run_is_reported() -> None:
     assert "SystemExit(3)" in str(heard[0].error)
 
 
-def test_attempt_cancelled_before_it_began_never_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun: list[str] = []
-
-    class Begins(NoExecutors):
-        def run(self, name: str, tasks: Any) -> Any:
-            begun.append(name)
-            return []
-
-    late: list[Thread] = []
-    monkeypatch.setattr(Thread, "start", lambda thread: late.append(thread))  # noqa: PLW0108 - binds
-    heard: list[TasksEnded] = []
-    submissions = Submissions(Begins(), heard.append)
-    submissions.submit(1, 1, [task()])
-    submissions.submit(1, 2, [task()])
-    submissions.cancel(1, 1)
-    for thread in late:
-        thread.run()
-    assert begun == ["ranges-1-2"]
-    assert [(each.attempt, str(each.error)) for each in heard] == [
-        (1, "range group 1 was cancelled before it ran"),
-        (2, "None"),
-    ]
-
-
-def test_attempt_cancelled_before_its_job_is_known_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attempt_cancelled_before_its_job_is_known_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
-    entered, cancelled_early, cancelled = Event(), Event(), Event()
+    times, cancelled = Counter[str](), Event()
 
     class Registers(NoExecutors):
-        is_known = False
-
         def run(self, name: str, tasks: Any) -> Any:
-            entered.set()
-            assert cancelled_early.wait(seconds(5.0))
-            self.is_known = True
             assert cancelled.wait(seconds(5.0)), "it goes on running"
             raise OSError("cancelled")
 
         def cancel(self, name: str) -> None:
-            (cancelled if self.is_known else cancelled_early).set()
+            times[name] += 1
+            if times[name] == 3:
+                cancelled.set()
 
     heard: list[TasksEnded] = []
-    tries = Submissions(Registers(), heard.append)
-    tries.submit(1, 1, [task()])
-    assert entered.wait(seconds(5.0))
-    tries.cancel(1, 1)
-    until("the condition", lambda: bool(heard))
-    assert str(heard[0].error) == "cancelled"
-    assert tries.stop(5.0)
+    submissions = Submissions(Registers(), heard.append)
+    submissions.submit(1, 1, [task()])
+    until("it ends", lambda: heard, turn=lambda: submissions.cancel(1, 1))
+    assert (str(heard[0].error), times) == ("cancelled", {"ranges-1-1": 3})
+    submissions.cancel(1, 1)
+    assert times["ranges-1-1"] == 3
+    assert submissions.stop(5.0)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class World(Driving):
         super().__init__(folder, executors=Reaching, **given)
         self.asked = SilentCatalogue(self.log)
         self.asked.open()
-        self.ends._questions[0]._catalogue = self.asked
+        self.ends._questions[0].catalogue = self.asked
 
     def silence(self, *, executors: Collection[Partition], driver: Collection[Partition]) -> None:
         self.executors.silent, self.asked.silent = executors, driver

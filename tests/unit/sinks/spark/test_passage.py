@@ -1,6 +1,6 @@
 """A Spark step at work, on frames that are Arrow tables."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 
 from headrace import Record, RowsRejected, SinkFailed
 from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
-from partition.memory.ports import MemoryFetcher
 from partition.records import Partition, Position
 from sinks.columns import fit, rows_of
 from sinks.errors import TaskRaised
@@ -24,6 +23,7 @@ from topology.spark_step import ThroughSpark, spark_step
 
 NUMBERS = pa.schema({"number": pa.int64()})
 SHARES = tuple(Share(f"orders[{number}]", 1, 1, 1, 0, 2, "", 2) for number in range(2))
+ORDERS = Partition("orders", 0)
 
 
 def even(frame: Frame) -> Frame:
@@ -31,6 +31,16 @@ def even(frame: Frame) -> Frame:
     odd = pc.bit_wise_and(frame.table["number"].cast(pa.int64()), pa.scalar(1))
     kept = frame.table.filter(pc.equal(odd, pa.scalar(0)))
     return Frame(pa.concat_tables([kept, kept]))
+
+
+def raises(frame: Frame) -> Frame:
+    raise KeyError("name")
+
+
+def raises_later(frame: Frame) -> Frame:
+    if frame.table.num_rows:
+        raise OSError("away")
+    return frame
 
 
 def group(*numbers: Any) -> Batch:
@@ -48,8 +58,7 @@ class Apart:
         fitted = fit(group.pieces, self.schema)
         return Staged(group.shares, fitted.table.num_rows, (fitted.table,), fitted.rejected)
 
-    def discard(self, staged: Staged) -> None:
-        pass
+    def discard(self, staged: Staged) -> None: ...
 
 
 class ApartSink(MemorySink[Any]):
@@ -83,10 +92,14 @@ def driver() -> Driver:
 
 
 def passage(
-    driver: Driver, sink: Sink[Any], folder: Path, function: Callable[[Any], Any] = even
+    driver: Driver,
+    sink: Sink[Any],
+    folder: Path,
+    function: Callable[[Any], Any] = even,
+    schema: pa.Schema | None = NUMBERS,
 ) -> SparkPassage:
     context = SinkContext("p", "table", {}, Storage(str(folder)), driver)
-    return SparkPassage(driver, spark_step(function, NUMBERS, None), sink, context)
+    return SparkPassage(driver, spark_step(function, schema, None), sink, context)
 
 
 def spooled(folder: Path) -> list[Path]:
@@ -94,13 +107,19 @@ def spooled(folder: Path) -> list[Path]:
 
 
 def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver: Driver, tmp_path: Path) -> None:
+    """A group without rows is no job, and is committed."""
     sink = ApartSink()
     step = passage(driver, sink, tmp_path)
+    for given in (group(), group("x")):
+        staged = step.stage(given)
+        assert (staged.shares, staged.num_rows) == (SHARES, 0)
+    assert driver.groups == ["table-even-open"]
+    sink.staged_here.clear()
     staged = step.stage(group(1, 2, "x", 4))
-    assert staged.shares == SHARES
-    assert list(staged.rejected) == [2]
+    assert (staged.shares, list(staged.rejected)) == (SHARES, [2])
     sink.commit(staged)
     assert sorted(row["number"] for row in sink.rows) == [2, 2, 4, 4]
+    assert [line.txid for line in sink.committed([share.line for share in SHARES])] == [1, 1]
     assert sink.staged_here == []
     assert driver.groups == ["table-even-open", "table-even"]
     assert spooled(tmp_path) == []
@@ -112,8 +131,7 @@ def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver: Driver, tmp_p
 def test_rows_are_brought_here_for_a_sink_without_stager(
     driver: Driver, tmp_path: Path, sink: MemorySink[Any]
 ) -> None:
-    step = passage(driver, sink, tmp_path)
-    staged = step.stage(group(2, 3))
+    staged = passage(driver, sink, tmp_path).stage(group(2, 3))
     assert (staged.shares, staged.num_rows) == (SHARES, 2)
     sink.commit(staged)
     assert list(rows_of([sink.rows])) == [{"number": 2}, {"number": 2}]
@@ -122,27 +140,14 @@ def test_rows_are_brought_here_for_a_sink_without_stager(
         assert [share.num_rows for share in given.shares] == [2, 0]
 
 
-def test_a_group_without_rows_is_no_job_and_is_committed(driver: Driver, tmp_path: Path) -> None:
-    sink = ApartSink()
-    step = passage(driver, sink, tmp_path)
-    for given in (group(), group("x")):
-        staged = step.stage(given)
-        assert (staged.shares, staged.num_rows) == (SHARES, 0)
-    sink.commit(step.stage(group(1)))  # nothing comes out
-    assert sink.rows == []
-    assert [line.txid for line in sink.committed([share.line for share in SHARES])] == [1, 1]
-    assert driver.groups == ["table-even-open", "table-even"]
-
-
 @pytest.mark.parametrize("can", [True, False])
 def test_a_row_that_does_not_fit_the_sink_ends_the_run(
     driver: Driver, tmp_path: Path, *, can: bool
 ) -> None:
     sink = ApartSink(pa.schema({"number": pa.int8()}), can=can)
-    step = passage(driver, sink, tmp_path)
     said = "sink 'table' rejected . output rows of Spark step 'even', whose records are unknown"
     with pytest.raises(SinkFailed, match=said):
-        step.stage(group(2, 1000))
+        passage(driver, sink, tmp_path).stage(group(2, 1000))
     assert len(sink.discarded) == 1
 
 
@@ -156,19 +161,9 @@ def test_row_refused_at_the_commit_ends_the_run() -> None:
 
 
 def test_the_spool_is_empty_after_an_error_too(driver: Driver, tmp_path: Path) -> None:
-    def fails(frame: Frame) -> Frame:
-        if frame.table.num_rows:
-            raise OSError("away")
-        return frame
-
-    step = passage(driver, ApartSink(), tmp_path, fails)
     with pytest.raises(OSError, match="away"):
-        step.stage(group(1))
+        passage(driver, ApartSink(), tmp_path, raises_later).stage(group(1))
     assert spooled(tmp_path) == []
-
-
-def raises(_: Frame) -> Any:
-    raise KeyError("name")
 
 
 @pytest.mark.parametrize(
@@ -187,36 +182,35 @@ def raises(_: Frame) -> Any:
             NUMBERS,
             "column 'number' is there twice",
         ),
+        (even, None, "a folder that can be written is needed"),
     ],
 )
 def test_what_can_never_work_fails_the_start(
-    driver: Driver, tmp_path: Path, function: Any, schema: pa.Schema, said: str
+    driver: Driver, tmp_path: Path, function: Any, schema: pa.Schema | None, said: str
 ) -> None:
+    folder = tmp_path / "file"
+    if schema is None:
+        folder.touch()
     with pytest.raises(SinkFailed, match=said):
-        passage(driver, ApartSink(schema), tmp_path, function)
+        passage(driver, ApartSink(schema or NUMBERS), folder, function)
 
 
-def test_a_place_that_cannot_be_written_fails_the_start(driver: Driver, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SinkFailed, match="a folder that can be written is needed"):
-        passage(driver, ApartSink(), tmp_path / "file")
+def records_of(log: FaultyLog) -> list[Record]:
+    messages: list[Any] = log.read(ORDERS, Position(0), 10)
+    return [Record(message.value(), message) for message in messages]
 
 
 def test_records_have_the_columns_of_sparks_kafka_source(driver: Driver, tmp_path: Path) -> None:
-    log = FaultyLog({"orders": 1})
-    place = Partition("orders", 0)
-    log.append(place, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
-    log.append(place, None)
-    records = [Record(message.value(), message) for message in messages_of(log)]
-    found: list[pa.Table] = []
+    log, found = FaultyLog({"orders": 1}), list[pa.Table]()
+    log.append(ORDERS, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
+    log.append(ORDERS, None)
 
     def kept(frame: Frame) -> Frame:
         found.append(frame.table)
         return frame
 
-    context = SinkContext("p", "table", {}, Storage(str(tmp_path)), driver)
-    step = SparkPassage(driver, spark_step(kept, None, None), MemorySink[Any]("table"), context)
-    step.stage(Batch(1, [records], 2))
+    step = passage(driver, MemorySink[Any]("table"), tmp_path, kept, schema=None)
+    step.stage(Batch(1, [records_of(log)], 2))
     first, second = found[1].to_pylist()
     assert {**first, "timestamp": first["timestamp"].timestamp()} == {
         "topic": "orders",
@@ -227,17 +221,19 @@ def test_records_have_the_columns_of_sparks_kafka_source(driver: Driver, tmp_pat
         "value": b"a",
         "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
     }
-    assert (second["offset"], second["key"], second["value"], second["headers"]) == (
-        1, None, None, None,
-    )  # fmt: skip
+    assert [second[name] for name in ("offset", "key", "value", "headers")] == [1, None, None, None]
 
 
-def messages_of(log: FaultyLog) -> Iterator[Any]:
-    fetcher = MemoryFetcher(log)
-    fetcher.open()
-    fetcher.add({Partition("orders", 0): Position(0)})
-    for chunk in fetcher.fetch(10, 0.1).chunks:
-        yield from chunk.messages
+@pytest.mark.parametrize("timestamp_ms", [1_767_322_800_000_000_000, -(2**62), 253_402_300_800_000])
+def test_a_records_time_that_nobody_has_is_null(timestamp_ms: int) -> None:
+    """A producer that gives nanoseconds must not stop the partition."""
+    log = FaultyLog({"orders": 1})
+    for each in (1500, timestamp_ms, 253_402_300_799_999):
+        log.append(ORDERS, b"a", timestamp_ms=each)
+    fitted = fit_records([records_of(log)])
+    assert fitted.rejected == {}
+    times = fitted.table["timestamp"].to_pylist()
+    assert [None if time is None else time.year for time in times] == [1970, None, 9999]
 
 
 def test_what_an_executor_raised_is_told_in_one_line() -> None:
@@ -254,17 +250,4 @@ def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sinks.spark.executors._ROWS_AT_ONCE", 4)
     frame = Frame(pa.table({"number": range(10)}), parts=1)
     staged = stage_on_executors(frame, Apart(NUMBERS), 7, "job")
-    assert [each.num_rows for each in staged] == [4, 4, 2]
-    assert [each.shares for each in staged] == [(), (), ()]
-
-
-@pytest.mark.parametrize("timestamp_ms", [1_767_322_800_000_000_000, -(2**62), 253_402_300_800_000])
-def test_a_records_time_that_nobody_has_is_null(timestamp_ms: int) -> None:
-    """A producer that gives nanoseconds must not stop the partition."""
-    log = FaultyLog({"orders": 1})
-    for each in (1500, timestamp_ms, 253_402_300_799_999):
-        log.append(Partition("orders", 0), b"a", timestamp_ms=each)
-    fitted = fit_records([[Record(message.value(), message) for message in messages_of(log)]])
-    assert fitted.rejected == {}
-    times = fitted.table["timestamp"].to_pylist()
-    assert [None if time is None else time.year for time in times] == [1970, None, 9999]
+    assert [(each.num_rows, each.shares) for each in staged] == [(4, ()), (4, ()), (2, ())]
