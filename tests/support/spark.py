@@ -161,13 +161,10 @@ class SparkWorker(_SparkDaemon):
         )
 
 
-WORKER, EXECUTOR = 0, 2  # how far up from a task's Python process: the JVM starts a daemon
-
-
-def tripled(rows: int, mark: Path, generations: int) -> Callable[[Any], list[int]]:
+def tripled(rows: int, mark: Path) -> Callable[[Any], list[int]]:
     """A job that returns the threefold of 0, 1, 2, …; the first task makes the mark.
 
-    That task kills its Python worker, or the executor whose child's child that is, by its id.
+    That task kills its executor, whose child's child the task's Python process is.
     """
 
     def run(session: Any) -> list[int]:
@@ -186,7 +183,7 @@ def tripled(rows: int, mark: Path, generations: int) -> Callable[[Any], list[int
                 pass
             else:
                 pid = os.getpid()
-                for _ in range(generations):
+                for _ in range(2):
                     with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - few imports
                         pid = int(file.read().rsplit(")", 1)[1].split()[1])
                 os.kill(pid, signal.SIGKILL)

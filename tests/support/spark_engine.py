@@ -197,7 +197,7 @@ class Driving:
         self,
         folder: Path,
         *bolts: Any,
-        sinks: Sequence[Sink[Any]],
+        sinks: Sequence[Sink[Any]] = (),
         partitions: int = 2,
         log: FaultyLog | None = None,
         nodes: FaultyNodes | None = None,
@@ -214,7 +214,7 @@ class Driving:
     ) -> None:
         self.log = log or FaultyLog({"t": partitions})
         self.nodes = nodes or FaultyNodes()
-        self.sinks = list(sinks)
+        self.sinks = list(sinks) or [ApartSink()]
         self.letters_sink = letters or MemoryDeadLetters()
         self.folder = folder
         kind: Any = "opaque" if opaque else "transactional"
@@ -331,6 +331,35 @@ class Driving:
             self.engine.step(fetch=fetch)
 
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
+
+    def fill(self, a: int = 0, b: int = 0) -> None:
+        """Send so many records to each partition."""
+        self.send(*values("a", a))
+        self.send(*values("b", b), partition=1)
+
+    def hold(self, a: int = 0, b: int = 0, *, runs: int = 1) -> None:
+        """Send records whose runs have begun, and wait for `go`."""
+        self.executors.gate.clear()
+        self.fill(a, b)
+        self.until(lambda: len(self.executors.names) == runs)
+
+    def go(self, until: Callable[[], bool] | None = None) -> None:
+        """Let runs go on, until something is so, or everything is committed."""
+        self.executors.gate.set()
+        self.until(until) if until else self.finish()
+
+    def fail(self, name: str = "ranges-1-1", error: str = "the executor is gone") -> None:
+        self.executors.errors[name] = OSError(error)
+
+    def claim(self, partition: Partition) -> None:
+        """Claim a partition as another process does."""
+        other = FaultyStore(self.nodes)
+        other.open()
+        other.claim(partition).result(1)
+
+    @property
+    def apart(self) -> ApartSink:
+        return next(sink for sink in self.sinks if isinstance(sink, ApartSink))
 
     @property
     def figures(self) -> ExecutorCounters:

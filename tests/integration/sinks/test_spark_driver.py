@@ -20,7 +20,7 @@ from sinks.storage import Storage
 from sinks.writer import Done, SinkWriter, WriteRetries
 from tests.support.delta_table import SparkTable, rows, write
 from tests.support.patience import seconds
-from tests.support.spark import PAGE, WORKER, healing, tripled
+from tests.support.spark import PAGE, healing
 from topology.sink import Batch, SinkContext
 
 pytestmark = [
@@ -181,16 +181,6 @@ def test_what_a_driver_remembers_of_jobs_is_bounded(spark: SparkDriver) -> None:
     else:
         pytest.fail(f"remembered before {before}, then {after}")
     assert after.jobs >= 40
-
-
-def test_a_python_worker_that_is_lost_costs_only_its_task(
-    spark: SparkDriver, tmp_path: Path
-) -> None:
-    job = tripled(1000, tmp_path / "killed", WORKER)
-    with healing("an executor or a Python worker is lost", spark) as before:
-        assert spark.run(job, group="tripled") == [3 * number for number in range(1000)]
-    assert (tmp_path / "killed").exists()
-    assert spark.restarts == before.restarts
 
 
 def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(

@@ -11,7 +11,7 @@ from sinks.spark.driver import SparkDriver
 from sinks.spark.executors import run_tasks
 from sinks.tables import files
 from tests.support import spark as task_functions
-from tests.support.spark import EXECUTOR, SparkMaster, SparkWorker, healing, tripled
+from tests.support.spark import SparkMaster, SparkWorker, healing, tripled
 
 pytestmark = [
     pytest.mark.integration,
@@ -55,14 +55,15 @@ def test_executors_import_what_the_driver_does(driver: SparkDriver, place: Path)
     imported, folder, path = json.loads(found)
     assert imported == files.__file__
     assert Path(folder).is_relative_to(place / "worker" / "work")  # it is no child of ours
-    assert {str(Path(each).absolute()) for each in sys.path} <= {*path}
+    ours = [str(Path(each).absolute()) for each in sys.path]
+    assert [each for each in path if each in ours] == list(dict.fromkeys(ours))
     assert driver.parallelism == 2
 
 
 def test_an_executor_that_is_lost_costs_only_its_tasks(
     driver: SparkDriver, place: Path, tmp_path: Path
 ) -> None:
-    job = tripled(1000, tmp_path / "killed", EXECUTOR)
+    job = tripled(1000, tmp_path / "killed")
     with healing("an executor or a Python worker is lost", driver):
         assert driver.run(job, group="tripled") == [3 * number for number in range(1000)]
     assert (tmp_path / "killed").exists()
