@@ -12,7 +12,7 @@ from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
-from partition.interfaces import StoredOffset
+from partition.interfaces import Fetcher, StoredOffset
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
@@ -154,7 +154,6 @@ class HereExecutors:
         self.gate.set()
         self.tasks: list[Task] = []
         self.names: list[str] = []
-        self.cancelled: list[str] = []
         self.errors: dict[str, Exception] = {}  # by the name of a run
         self.answers: list[Callable[[Task], TaskDone | TaskFailed | None]] = []
         self.is_open = False
@@ -176,15 +175,17 @@ class HereExecutors:
         answer = self.answers.pop(0)(task) if self.answers else None
         if answer is not None:
             return answer
-        reader = RangeReader(MemoryFetcher(self._log))
+        reader = RangeReader(self.fetcher())
         ended: TaskDone | TaskFailed = decode(
             encode(process(task, reader, self._topology, self._letters))
         )
         reader.close()
         return ended
 
-    def cancel(self, name: str) -> None:
-        self.cancelled.append(name)
+    def fetcher(self) -> Fetcher:
+        return MemoryFetcher(self._log)
+
+    def cancel(self, name: str) -> None: ...
 
 
 class Driving:
