@@ -26,17 +26,19 @@ class World:
         for partition in (A, B):
             for number in range(records):
                 self.log.append(partition, b"%d" % number)
-        self.inner = SilentFetcher(self.log)
+        self.client = SilentFetcher(self.log)
         self.now = 0.0
-        self.reader = RangeReader(self.inner)
-        self.got: dict[Partition, list[int]] = {}
+        self.reader = RangeReader(self.client)
+        self.got: dict[Partition, list[int]] = {A: [], B: []}
 
     def begin(self, *ranges: TaskRange, max_records: int = 7) -> None:
-        self.got = {}
+        self.got = {A: [], B: []}
         settings = replace(SETTINGS, fetch_records=max_records, chunk_records=max_records)
         self.reader.begin(Task(settings, ranges, {}))
 
-    def take(self) -> None:
+    def take(self, seconds: float = 0.0) -> None:
+        """Read on, after so many seconds."""
+        self.now += seconds
         self.emit()
         self.reader.fetch(self.now, 0.0)
         self.emit()
@@ -45,59 +47,69 @@ class World:
         while (found := self.reader.next_chunk(self.now)) is not None:
             chunk, record_ids = found
             assert [m.offset() for m in chunk.messages] == chunk.offsets.tolist()  # type: ignore[attr-defined]
-            self.got.setdefault(chunk.partition, []).extend(chunk.offsets.tolist())
+            self.got[chunk.partition] += chunk.offsets.tolist()
             self.reader.processed(record_ids)
             for index, end in enumerate(self.reader.processed_to()):
                 self.reader.resolve_below(index, end)
 
-    def read(self, *ranges: TaskRange, max_records: int = 7) -> None:
-        self.begin(*ranges, max_records=max_records)
+    def take_until(self, partition: Partition, count: int, seconds: float = 0.0) -> None:
+        while len(self.got[partition]) < count:
+            self.take(seconds)
+
+    def finish(self) -> None:
         limit = Limit(5)
         while not self.reader.has_reached_goals:
             assert not limit.passed
             self.take()
         assert self.reader.has_emitted_goals
 
+    def read(self, *ranges: TaskRange, max_records: int = 7) -> list[int]:
+        """Read ranges to their ends; the offsets of the first partition."""
+        self.begin(*ranges, max_records=max_records)
+        self.finish()
+        return self.got[A]
 
-def test_what_was_brought_beyond_an_end_is_the_next_ranges() -> None:
-    world = World()
+    def rewrite(self, first: int) -> None:
+        """Cut the log off, and have a new leader write other records."""
+        self.log.truncate(A, first)
+        for number in range(first, 100):
+            self.log.append(A, b"anew, %d" % number)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_was_brought_beyond_an_end_is_the_next_ranges(world: World) -> None:
     world.read(ranged(0, 10), max_records=100)
-    assert world.inner.delivered == 100
+    assert world.client.delivered == 100
     world.read(ranged(10, 60))
-    world.read(ranged(60, 100))
-    assert world.got == {A: list(range(60, 100))}
-    assert world.inner.delivered == 100
-    assert world.inner.added == [A]
+    assert world.read(ranged(60, 100)) == list(range(60, 100))
+    assert (world.client.delivered, world.client.added) == (100, [A])
 
 
 @pytest.mark.parametrize("first", [0, 9, 11])
-def test_range_that_begins_elsewhere_is_fetched_anew(first: int) -> None:
-    world = World()
+def test_range_that_begins_elsewhere_is_fetched_anew(world: World, first: int) -> None:
     world.read(ranged(0, 10))
-    world.read(ranged(first, 40))
-    assert world.got == {A: list(range(first, 40))}
-    assert world.inner.added == [A, A]
+    assert world.read(ranged(first, 40)) == list(range(first, 40))
+    assert world.client.added == [A, A]
 
 
-def test_a_topic_that_was_made_anew_is_read_anew() -> None:
-    world = World()
+def test_a_topic_that_was_made_anew_is_read_anew(world: World) -> None:
     old, new = (Position(place, None, name) for place, name in ((0, "one"), (10, "two")))
     world.read(TaskRange(A, old, 10), max_records=50)
     world.log.truncate(A, 10)
     world.log.append(A, b"new")
-    world.read(TaskRange(A, new, 11), max_records=50)
-    assert world.got == {A: [10]}
-    assert world.inner.added == [A, A]
+    assert world.read(TaskRange(A, new, 11), max_records=50) == [10]
+    assert world.client.added == [A, A]
 
 
-def test_records_from_before_a_truncation_are_dropped() -> None:
-    world = World()
+def test_records_from_before_a_truncation_are_dropped(world: World) -> None:
     world.read(ranged(0, 10, leader_epoch=0), max_records=100)
-    world.log.truncate(A, 20)
-    for number in range(20, 100):
-        world.log.append(A, b"anew, %d" % number)
+    world.rewrite(20)
     world.read(ranged(10, 60, leader_epoch=1))
-    assert world.inner.added == [A, A]
+    assert world.client.added == [A, A]
     (read,) = world.reader.read()
     assert (read.count, read.digest) == digest_of(world.log, A, 10, 60)
     assert read.leader_epoch == 1
@@ -105,46 +117,47 @@ def test_records_from_before_a_truncation_are_dropped() -> None:
 
 @pytest.mark.parametrize("epochs", [(3, 3, 3), (3, 3, None), (None, 0, 0), (2, 1, 2)])
 def test_prefetched_records_serve_ranges_of_their_epoch(
-    epochs: tuple[int | None, ...],
+    world: World, epochs: tuple[int | None, ...]
 ) -> None:
-    world = World()
     for number, epoch in enumerate(epochs):
         world.read(ranged(number * 10, number * 10 + 10, leader_epoch=epoch), max_records=100)
-    assert (world.inner.added, world.inner.delivered) == ([A], 100)
+    assert (world.client.added, world.client.delivered) == ([A], 100)
+
+
+def test_leader_epoch_of_a_range_is_that_of_its_last_record(world: World) -> None:
+    world.rewrite(20)
+    found = []
+    for first, end in ((0, 15), (15, 20), (20, 30)):
+        world.read(ranged(first, end), max_records=100)
+        found += [read.leader_epoch for read in world.reader.read()]
+    assert found == [0, 0, 1]
+    assert world.client.added == [A]
 
 
 def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
     """Promise 11."""
     world = World(10)
     world.log.append_gap(A, 5)
-    world.read(ranged(8, 13))
-    assert world.got == {A: [8, 9]}
-    world.read(ranged(13, 15))
-    assert world.got == {}
+    assert world.read(ranged(8, 13)) == [8, 9]
+    assert world.read(ranged(13, 15)) == []
     world.log.append_gap(A, 2)
     world.log.append(A, b"x")
-    world.read(ranged(15, 17))
-    assert world.got == {}
+    assert world.read(ranged(15, 17)) == []
     assert world.reader.read()[0].leader_epoch is None
-    world.read(ranged(17, 18))
-    assert world.got == {A: [17]}
-    assert world.inner.added == [A]
+    assert world.read(ranged(17, 18)) == [17]
+    assert world.client.added == [A]
 
 
-def test_held_partition_resumes_where_it_stopped() -> None:
-    world = World()
+def test_held_partition_resumes_where_it_stopped(world: World) -> None:
     world.begin(ranged(0, 60), of_b(0, 60))
     world.take()
     world.reader.hold_back(frozenset({"t"}))
-    before = list(world.got.get(A, []))
+    before = list(world.got[A])
     for _ in range(30):
-        world.now += 10  # nothing of it is asked for
-        world.take()
-    assert world.got.get(A, []) == before
-    assert world.got[B] == list(range(60))
+        world.take(10)  # nothing of it is asked for
+    assert world.got == {A: before, B: list(range(60))}
     world.reader.hold_back(frozenset())
-    while not world.reader.has_reached_goals:
-        world.take()
+    world.finish()
     assert world.got == {A: list(range(60)), B: list(range(60))}
 
 
@@ -155,142 +168,105 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
     monkeypatch.setattr("service.spark_engine.range_reader._MOST_RECORDS", 20)
     world = World(1000)
     world.read(ranged(0, 5), of_b(0, 1000))
-    assert world.inner.pauses == [A]
-    assert world.inner.delivered < 1000 + 5 + 20 + 7
-    world.read(ranged(5, 1000, 0))
-    assert world.got == {A: list(range(5, 1000))}
-    assert world.inner.added == [A, B]
+    assert world.client.pauses == [A]
+    assert world.client.delivered < 1000 + 5 + 20 + 7
+    assert world.read(ranged(5, 1000, 0)) == list(range(5, 1000))
+    assert world.client.added == [A, B]
+
+
+# Ranges that cannot be read, or not now
 
 
 def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
     world = World(10)
     world.begin(ranged(0, 12))
-    for _ in range(5):
-        world.take()
-        world.now += 20
-        if world.now == 40:
-            world.log.append(A, b"late")
-        if world.now == 60:
-            world.log.append(A, b"too")
+    for seconds in (0, 20):
+        world.take(seconds)
+    for _ in range(2):
+        world.log.append(A, b"late")
+        world.take(20)
     assert world.reader.has_reached_goals
     world.begin(ranged(12, 13))
     world.take()
-    world.now += 29
-    world.take()
-    world.now += 2
+    world.take(29)
     with pytest.raises(RangeUnreadable, match="its log ends there") as raised:
-        world.take()
+        world.take(2)
     assert raised.value.cause.offset == 12  # type: ignore[attr-defined]
 
 
 def test_short_log_fails_though_another_range_brings_records() -> None:
     world = World(10)
     world.begin(ranged(0, 12), of_b(0, 5), max_records=100)
-    for _ in range(3):
+    for seconds in (0, 10, 10):
         world.log.append(B, b"more")
-        world.take()
-        world.now += 10
-    world.now += 10
+        world.take(seconds)
     world.log.append(B, b"more")
     with pytest.raises(RangeUnreadable, match="its log ends there"):
-        world.take()
+        world.take(20)
 
 
-def test_ranges_of_which_nothing_is_heard_are_given_up_together() -> None:
+def test_ranges_of_which_nothing_is_heard_are_given_up_together(world: World) -> None:
     """Promise 10: their leader is gone, and the group must not wait for them for ever."""
-    world = World()
-    world.inner.silent = {A, B}
+    world.client.silent = {A, B}
     world.begin(ranged(0, 10), of_b(0, 10))
-    world.now += 100
-    world.take()  # nothing was asked for before
-    world.now += 29
-    world.take()
-    world.now += 1
+    world.take(100)  # nothing was asked for before
+    world.take(29)
     with pytest.raises(
         RangesUnreachable, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of u\[0\]"
     ) as raised:
-        world.take()
+        world.take(1)
     assert raised.value.partitions == (A, B)
     world.reader.close()
-    world.inner.silent = {B}
-    world.read(ranged(0, 10))
-    assert world.got == {A: list(range(10))}
+    world.client.silent = {B}
+    assert world.read(ranged(0, 10)) == list(range(10))
 
 
-def test_a_range_that_was_silent_before_is_given_longer() -> None:
+def test_a_range_that_was_silent_before_is_given_longer(world: World) -> None:
     """Of a long stretch of aborted records a client brings nothing, while it reads it."""
-    world = World()
-    world.inner.silent = {A, B}
+    world.client.silent = {A, B}
     world.begin(replace(ranged(0, 10), patience=4), of_b(0, 10))
     world.take()
-    world.now += 30
     with pytest.raises(RangesUnreachable, match=r"for 30 seconds of offsets 0 to 10 of u\[0\]$"):
-        world.take()
+        world.take(30)
     world.reader.close()
     world.begin(replace(ranged(0, 10), patience=4))
     world.take()
-    world.now += 119
-    world.take()
-    world.now += 1
+    world.take(119)
     with pytest.raises(RangesUnreachable, match=r"for 120 seconds of offsets 0 to 10 of t\[0\]$"):
-        world.take()
+        world.take(1)
 
 
-def test_a_range_that_goes_silent_half_way_is_given_up() -> None:
+def test_a_range_that_goes_silent_half_way_is_given_up(world: World) -> None:
     """Promise 10."""
-    world = World()
     world.begin(ranged(0, 50), of_b(0, 50))
-    while len(world.got.get(A, [])) < 20:
-        world.take()
-    world.inner.silent = {A}
-    while world.inner.delivered < 100 + 20:  # what lies behind the end is brought as well
-        world.now += 29
-        world.take()
+    world.take_until(A, 20)
+    world.client.silent = {A}
+    while world.client.delivered < 100 + 20:  # what lies behind the end is brought as well
+        world.take(29)
     assert world.got[B] == list(range(50))
-    world.now += 29
-    world.take()
-    world.now += 30
+    world.take(29)
     with pytest.raises(RangesUnreachable) as raised:
-        world.take()
+        world.take(30)
     assert raised.value.partitions == (A,)
 
 
 def test_range_is_not_silent_while_others_have_records() -> None:
     world = World(1000)
-    world.inner.silent = {A}
+    world.client.silent = {A}
     world.begin(ranged(0, 50), of_b(0, 1000))
-    while len(world.got.get(B, [])) < 1000:  # it may be that its records wait behind these
-        world.now += 30
-        world.take()
+    world.take_until(B, 1000, seconds=30)  # it may be that its records wait behind these
     world.take()
-    world.now += 20
-    world.inner.silent = set()
-    world.now += 20
-    while not world.reader.has_reached_goals:
-        world.take()
+    world.now += 40
+    world.client.silent = set()
+    world.finish()
 
 
 def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() -> None:
     """Promise 10."""
     world = World(10)
     world.begin(ranged(0, 12))
-    while len(world.got.get(A, [])) < 10:
-        world.take()
+    world.take_until(A, 10)
     world.log.away = True
     world.take()
-    world.now += 30
     with pytest.raises(RangesUnreachable):
-        world.take()
-
-
-def test_leader_epoch_of_a_range_is_that_of_its_last_record() -> None:
-    world = World()
-    world.log.truncate(A, 20)
-    for number in range(20, 100):
-        world.log.append(A, b"anew, %d" % number)
-    found = []
-    for first, end in ((0, 15), (15, 20), (20, 30)):
-        world.read(ranged(first, end), max_records=100)
-        found += [read.leader_epoch for read in world.reader.read()]
-    assert found == [0, 0, 1]
-    assert world.inner.added == [A]
+        world.take(30)
