@@ -169,6 +169,20 @@ class TaskWorld:
         assert isinstance(ended, TaskDone), ended
         return ended
 
+    def failed(self, *ranges: TaskRange, **settings: Any) -> TaskFailed:
+        ended = self.run(*ranges, **settings)
+        assert isinstance(ended, TaskFailed), ended
+        return ended
+
+    def rows(self, *ranges: TaskRange, **settings: Any) -> list[Any]:
+        """Run a task with one sink, and return its rows."""
+        return rows_in(self.done(*ranges, **settings).staged["rows"])
+
+    def send(self, *counts: int) -> None:
+        """Send so many numbers to each partition."""
+        for partition, count in enumerate(counts):
+            self.tasks.send(*numbers(count), partition=partition)
+
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
