@@ -198,13 +198,12 @@ class SilentFetcher(CountingFetcher):
     def __init__(self, log: FaultyLog, silent: Collection[Partition] = ()) -> None:
         super().__init__(log)
         self.silent = silent
-        self.at_most = 1_000_000  # so many records are brought at once
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
         paused = self._paused.copy()
         self._paused.update(self.silent)
         try:
-            return super().fetch(min(max_records, self.at_most), timeout_seconds)
+            return super().fetch(max_records, timeout_seconds)
         finally:
             self._paused.clear()
             self._paused.update(paused)

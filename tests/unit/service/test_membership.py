@@ -2,7 +2,6 @@
 
 import math
 from concurrent.futures import Future
-from dataclasses import replace
 
 import pytest
 
@@ -62,131 +61,113 @@ class Register:
             beat.set_result(found)
 
 
-def membership(name="a-1", copartitions=SINGLY, **changes):
-    register, reader = Register(), Reader()
-    policy = MembershipPolicy(name, handover_seconds=6.0, suspend_seconds=5.0, **changes)
-    return GroupMembership(register, register, reader, policy, copartitions), register, reader
+class World:
+    """A replica, the register that answers its heartbeats, and what they tell."""
+
+    def __init__(self, copartitions=SINGLY, **policy):
+        self.register, self.reader = Register(), Reader()
+        policy = MembershipPolicy("a-1", handover_seconds=6.0, suspend_seconds=5.0, **policy)
+        self.replica = GroupMembership(
+            self.register, self.register, self.reader, policy, copartitions
+        )
+        self.poll = self.replica.poll
+
+    def beat(self, now, answer, heard=None):
+        """Send a heartbeat, and take its answer a moment later."""
+        self.poll(now)
+        self.register.answer(answer)
+        if heard is not None:
+            self.register.last_contact = heard
+        self.poll(now + 0.1)
 
 
-def view(number, *names, paused=None, plan=True, **owners):
+def view(number, *names, paused=None, leads=False, owns=()):
     members = tuple(Member(name, "", 0, 0, frozenset()) for name in names or ("a-1", "b-2"))
-    gives = {each: name.replace("_", "-") for name, parts in owners.items() for each in parts}
-    return GroupView(
-        Plan(number, "b-2", gives, {}) if plan else None, Control(paused), members, leads=False
-    )
+    plan = Plan(number, "b-2", dict.fromkeys(owns, "a-1"), {})
+    return GroupView(plan, Control(paused), members, leads=leads)
 
 
-def test_heartbeat_reports_the_applied_plan():
-    replica, register, reader = membership()
-    replica.poll(1.0)
-    assert register.asked[0][0].seen == 0
-    register.answer(view(7, a_1=[ONE, TWO]))
-    replica.poll(1.1)
-    assert reader.wanted == [({ONE, TWO}, 1.0, 7.1)]
-    replica.poll(1.6)
-    assert register.asked[1][0].seen == 7
-    assert register.asked[1][0].holds == {ONE, TWO}
+@pytest.fixture
+def world():
+    return World()
 
 
-def test_silence_suspends_everything_once():
+def test_heartbeat_reports_the_applied_plan(world):
+    world.beat(1.0, view(7, owns=[ONE, TWO]))
+    assert world.reader.wanted == [({ONE, TWO}, 1.0, 7.1)]
+    world.poll(1.6)
+    reports = [report for report, _ in world.register.asked]
+    assert [report.seen for report in reports] == [0, 7]
+    assert reports[1].holds == {ONE, TWO}
+
+
+def test_silence_suspends_everything_once(world):
     """Promise 9: that a session has ended is only told at the next connection."""
-    replica, register, reader = membership()
-    replica.poll(1.0)
-    register.answer(view(1, a_1=[ONE]))
-    register.last_contact = 1.0
-    replica.poll(1.1)
-    replica.poll(6.0)
-    assert reader.suspended == 0
-    replica.poll(6.1)
-    replica.poll(9.0)
-    assert reader.suspended == 1
-    register.last_contact = 9.5
-    replica.poll(9.6)
-    replica.poll(14.6)
-    assert reader.suspended == 2
+    world.beat(1.0, view(1, owns=[ONE]), heard=1.0)
+    world.poll(6.0)
+    assert world.reader.suspended == 0
+    world.poll(6.1)
+    world.poll(9.0)
+    assert world.reader.suspended == 1
+    world.register.last_contact = 9.5
+    world.poll(9.6)
+    world.poll(14.6)
+    assert world.reader.suspended == 2
 
 
-def test_the_reader_is_told_until_when_our_session_surely_lives():
+def test_the_reader_is_told_until_when_our_session_surely_lives(world):
     """Promise 9: it may stand still between two looks at the clock, and emit when it goes on."""
-    replica, register, reader = membership()
-    replica.poll(1.0)
-    register.answer(view(1, a_1=[ONE]))
-    register.last_contact = 1.0
-    replica.poll(1.1)
-    assert reader.trusted_until == 6.0
-    register.last_contact = 9.5
-    replica.poll(9.6)
-    assert reader.trusted_until == 14.5
+    world.beat(1.0, view(1, owns=[ONE]), heard=1.0)
+    assert world.reader.trusted_until == 6.0
+    world.register.last_contact = 9.5
+    world.poll(9.6)
+    assert world.reader.trusted_until == 14.5
 
 
-def test_the_only_replica_works_on_without_zookeeper():
+def test_the_only_replica_works_on_without_zookeeper(world):
     """Promise 15."""
-    replica, register, reader = membership()
-    replica.poll(1.0)
-    register.answer(view(1, "a-1", a_1=[ONE]))
-    replica.poll(1.1)
-    replica.poll(60.0)
-    assert reader.suspended == 0
-    assert reader.trusted_until == math.inf
+    world.beat(1.0, view(1, "a-1", owns=[ONE]))
+    world.poll(60.0)
+    assert world.reader.suspended == 0
+    assert world.reader.trusted_until == math.inf
 
 
-def test_a_pause_is_told_once_and_ends():
-    replica, register, reader = membership()
-    for now, note in ((1.0, Note("op@host", "a move", 5)), (2.0, Note("op@host", "a move", 5))):
-        replica.poll(now)
-        register.answer(view(1, paused=note))
-        replica.poll(now + 0.1)
-    assert reader.paused == [True]
-    replica.poll(3.0)
-    register.answer(view(1))
-    replica.poll(3.1)
-    assert reader.paused == [True, False]
+def test_a_pause_is_told_once_and_ends(world):
+    note = Note("op@host", "a move", 5)
+    for now in (1.0, 2.0):
+        world.beat(now, view(1, paused=note))
+    assert world.reader.paused == [True]
+    world.beat(3.0, view(1))
+    assert world.reader.paused == [True, False]
 
 
-def test_another_process_under_our_name_ends_the_run():
-    replica, register, _ = membership()
-    replica.poll(1.0)
-    register.answer(ReplicaReplaced("a-1", "other"))
+def test_another_process_under_our_name_ends_the_run(world):
     with pytest.raises(ReplicaReplaced, match="a-1"):
-        replica.poll(1.1)
+        world.beat(1.0, ReplicaReplaced("a-1", "other"))
 
 
-def test_a_plan_that_cannot_be_read_leaves_us_what_we_have():
+def test_a_plan_that_cannot_be_read_leaves_us_what_we_have(world):
     """Promise 8."""
-    replica, register, reader = membership()
-    replica.poll(1.0)
-    register.answer(view(1, a_1=[ONE]))
-    replica.poll(1.1)
-    replica.poll(2.0)
-    register.answer(StoreCorrupt("/headrace/p/@plan", "no JSON"))
-    replica.poll(2.1)
-    replica.poll(3.0)
-    assert len(register.asked) == 3
-    assert reader.holds == {ONE}
+    world.beat(1.0, view(1, owns=[ONE]))
+    world.beat(2.0, StoreCorrupt("/headrace/p/@plan", "no JSON"))
+    world.poll(3.0)
+    assert len(world.register.asked) == 3
+    assert world.reader.holds == {ONE}
 
 
 def test_one_host_pipeline_runs_on_the_leader_only():
-    replica, register, _reader = membership(alone="catalogue 'default' is a SQLite file")
-    replica.poll(0.0)
-    register.answer(replace(view(1, "a-1", "b-2"), leads=True))
-    replica.poll(0.1)
-    replica.poll(1.0)
-    register.answer(view(1, "a-1", "b-2"))
+    world = World(alone="catalogue 'default' is a SQLite file")
+    world.beat(0.0, view(1, leads=True))
     with pytest.raises(OneReplicaOnly, match="SQLite file; found the replicas a-1, b-2, expected"):
-        replica.poll(1.1)
-
-
-# Topics that are joined
-
-
-def joining(*topics):
-    replica, register, reader = membership(copartitions=Copartitions(lambda _topic: 0))
-    reader.known = frozenset(Partition(topic, n) for topic, count in topics for n in range(count))
-    return replica, register, reader
+        world.beat(1.0, view(1))
 
 
 def test_join_with_unequal_counts_is_rejected_at_start():
-    replica, register, _reader = joining(("orders", 3), ("payments", 2))
+    world = World(Copartitions(lambda _topic: 0))
+    counts = {"orders": 3, "payments": 2}
+    world.reader.known = frozenset(
+        Partition(t, n) for t, count in counts.items() for n in range(count)
+    )
     with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
-        replica.poll(0.0)
-    assert register.asked == []
+        world.poll(0.0)
+    assert world.register.asked == []
