@@ -11,6 +11,7 @@ from sinks.spark.driver import SparkDriver
 from sinks.spark.executors import run_tasks
 from sinks.tables import files
 from tests.support import spark as task_functions
+from tests.support.patience import seconds
 from tests.support.spark import SparkMaster, SparkWorker, healing, tripled
 
 pytestmark = [
@@ -40,7 +41,7 @@ def driver(place: Path) -> Iterator[SparkDriver]:
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
         }
-        driver = SparkDriver("test", conf, job_deadline_seconds=120)
+        driver = SparkDriver("test", conf, job_deadline_seconds=seconds(120))
         try:
             yield driver
         finally:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.spark_engine.range_buffer import RangeWork, StagedLost, again, source_of
-from service.spark_engine.task import EVERY_ROW, RowFileStager, read_rows
+from service.spark_engine.range_buffer import RangeWork, StagedLost, source_of
+from service.spark_engine.task import RowFileStager, read_rows
 from sinks.memory import MemorySink
 from topology.errors import SinkFailed
 from topology.sink import Batch, Share, Staged
@@ -147,8 +147,3 @@ def test_row_is_known_by_record_and_place_in_it(offsets: list[list[int]]) -> Non
         for n, of in enumerate(offsets)
         for row, offset in enumerate(of)
     ]
-
-
-def test_record_refused_twice_has_no_row_left() -> None:
-    assert again(None, {1: "too long"}) == {1: "too long"}
-    assert again({1: "too long"}, {0: "too wide"}) == {EVERY_ROW: "too wide"}
