@@ -18,10 +18,10 @@ from partition.records import Partition, Position, later_epoch
 from service.errors import ServiceError, TaskError
 from service.observability.snapshot import ExecutorCounters
 from service.pipeline.trees import OutcomeCounters
-from service.spark_engine.cluster import SharedFolder, Submissions, TasksEnded, deal
+from service.spark_engine.cluster import Submissions, TaskCluster, TasksEnded, deal
 from service.spark_engine.planner import RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer, RangeWork, again
-from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange, TaskSettings
+from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskRange
 from sinks.errors import SparkTimeout
 from sinks.writer import BatchStaged, Done
 from topology.errors import SinkError, SinkFailed, SinkFenced
@@ -63,8 +63,7 @@ class Attempts:
         buffers: Mapping[str, RangeBuffer],
         submissions: Submissions,
         owner: RangeOwner,
-        settings: TaskSettings,
-        folder: SharedFolder,
+        cluster: TaskCluster,
         at: Callable[[str], object],
     ) -> None:
         """`at` is called at the points where a test may end the process."""
@@ -79,8 +78,8 @@ class Attempts:
         self._submissions = submissions
         self._assignment = owner.assignment
         self._ends = owner.ends
-        self._settings = settings
-        self._folder = folder
+        self._folder = cluster.folder
+        self._settings = cluster.settings
         self._at = at
         self._leaderless: frozenset[Partition] = frozenset()
         self._leaving: dict[int, bool] = {}  # by index; True: attempts that are sealed end, too

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from service.spark_engine.task import (
     TaskDone,
     TaskFailed,
     TaskRange,
+    TaskSettings,
     decode,
     encode,
 )
@@ -253,3 +254,11 @@ class SharedFolder:
     def close(self) -> None:
         if self._folder is not None:
             self._folder.close()
+
+
+class TaskCluster(NamedTuple):
+    """The cluster that runs tasks, the folder that they share with the driver, their settings."""
+
+    executors: Executors
+    folder: SharedFolder
+    settings: TaskSettings

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import ConsumerPolicy
@@ -33,7 +33,7 @@ from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import Attempts
-from service.spark_engine.cluster import Executors, OnSpark, SharedFolder, Submissions
+from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TaskCluster
 from service.spark_engine.planner import LogEndTracker, RangeOwner, RangePlans
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import TaskSettings
@@ -51,6 +51,14 @@ _STORING_SECONDS = 0.003  # how soon it is noticed that something is stored
 _SPOOL = ".headrace-spool"
 
 
+class EngineRuntime(NamedTuple):
+    """The clock and the randomness of an engine."""
+
+    clock: Callable[[], float] = time.monotonic
+    rng: random.Random | None = None
+    at: Callable[[str], object] = nowhere  # called at the points where a test may end the process
+
+
 class SparkEngine:
     """Plans, runs and commits groups of ranges: what `Pipeline` is to the local engine.
 
@@ -64,28 +72,22 @@ class SparkEngine:
         letters: DeadLetterSender,
         buffers: Sequence[RangeBuffer],
         results: ResultQueue,
-        executors: Executors,
-        folder: SharedFolder,
-        *,
-        settings: TaskSettings,
+        cluster: TaskCluster,
         ranges: RangePolicy,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
-        at: Callable[[str], object] = nowhere,
+        runtime: EngineRuntime,
     ) -> None:
-        """`buffers` report to `results`; `at` is called where a test may end the process."""
+        """`buffers` report to `results`."""
         self.consumer = owner
         self.dead_letters = letters
         self.outlets = buffers
         self._assignment = owner.assignment
-        self._folder = folder
-        self._clock = clock
+        self._cluster = cluster
+        self._clock = runtime.clock
         self._results = results  # of TasksEnded, and writers' reports
-        self._executors = executors
-        self._submissions = Submissions(executors, results.put)
-        groups = TransactionGroups(ranges.max_active, rng)
+        self._submissions = Submissions(cluster.executors, results.put)
+        groups = TransactionGroups(ranges.max_active, runtime.rng)
         by_name = {buffer.name: buffer for buffer in buffers}
-        self._attempts = Attempts(groups, by_name, self._submissions, owner, settings, folder, at)
+        self._attempts = Attempts(groups, by_name, self._submissions, owner, cluster, runtime.at)
         self._plans = RangePlans(groups, owner, ranges, topology.source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
@@ -95,8 +97,8 @@ class SparkEngine:
 
         Raises SinkFailed, and what starting Spark raises.
         """
-        self._folder.open()
-        self._executors.open()
+        self._cluster.folder.open()
+        self._cluster.executors.open()
         self._life.open()
         for outlet in self.outlets:
             outlet.writer.start()
@@ -177,7 +179,7 @@ class SparkEngine:
         ended += [outlet.writer.stop(deadline - time.monotonic()) for outlet in self.outlets]
         for change in self._assignment.release():
             self._partition_changed(change)
-        self._folder.close()
+        self._cluster.folder.close()
         self._life.close(max(0.0, deadline - time.monotonic()))
         return all(ended)
 
@@ -267,9 +269,11 @@ def spark_engine(
         letters,
         buffers,
         results,
-        OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
-        SharedFolder(folder, topology.references),
-        settings=settings,
-        ranges=config.range_policy(),
-        at=at,
+        TaskCluster(
+            OnSpark(spark, job_deadline_seconds=config.spark.job_deadline_seconds),
+            SharedFolder(folder, topology.references),
+            settings,
+        ),
+        config.range_policy(),
+        EngineRuntime(at=at),
     )

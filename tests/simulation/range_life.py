@@ -9,8 +9,8 @@ from typing import Any
 from partition.interfaces import Fetched
 from service.pipeline.context import ResultQueue
 from service.spark_engine import engine
-from service.spark_engine.cluster import SharedFolder
-from service.spark_engine.engine import SparkEngine
+from service.spark_engine.cluster import SharedFolder, TaskCluster
+from service.spark_engine.engine import EngineRuntime, SparkEngine
 from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
 from tests.simulation.kafka import SimFetcher
@@ -182,8 +182,8 @@ class SimRanges:
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
                 topology, owner, letters, self._buffers, self._results,
-                executors, folder, settings=SETTINGS, ranges=world.settings.ranges,
-                clock=lambda: world.now, rng=life.rng,
+                TaskCluster(executors, folder, SETTINGS), world.settings.ranges,
+                EngineRuntime(lambda: world.now, life.rng),
             )  # fmt: skip
 
     def _hear(self, done):

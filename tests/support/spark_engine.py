@@ -27,8 +27,8 @@ from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.fences import EpochFencer
 from service.pipeline.reference_tables import References
-from service.spark_engine.cluster import SharedFolder
-from service.spark_engine.engine import SparkEngine
+from service.spark_engine.cluster import SharedFolder, TaskCluster
+from service.spark_engine.engine import EngineRuntime, SparkEngine
 from service.spark_engine.planner import LogEndTracker, RangeOwner
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.range_reader import RangeReader
@@ -266,12 +266,9 @@ class Driving:
             self.letters_out,
             buffers,
             results,
-            self.executors,
-            SharedFolder(folder, topology.references),
-            settings=SETTINGS,
-            ranges=policy,
-            rng=random.Random(1),
-            at=at,
+            TaskCluster(self.executors, SharedFolder(folder, topology.references), SETTINGS),
+            policy,
+            EngineRuntime(rng=random.Random(1), at=at),
         )
 
     def __enter__(self) -> Self:
