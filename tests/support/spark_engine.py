@@ -64,42 +64,51 @@ def text(record: Record) -> str:
     return (record.value or b"").decode()
 
 
+def staged(group: Batch, rejects: Callable[[Any], object], reason: str) -> Staged:
+    rows = list(rows_of(group.pieces))
+    assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
+    rejected = {i: reason for i, row in enumerate(rows) if rejects(row)}
+    kept = [row for i, row in enumerate(rows) if i not in rejected]
+    return Staged(group.shares, len(kept), (kept,), rejected)
+
+
 class ListStager:
     """Stages rows as a list. Those that begin with "unfit" do not fit."""
 
     def stage(self, group: Batch) -> Staged:
-        rows = list(rows_of(group.pieces))
-        rejected = {i: "unfit" for i, row in enumerate(rows) if str(row).startswith("unfit")}
-        kept = [row for i, row in enumerate(rows) if i not in rejected]
-        return Staged(group.shares, len(kept), (kept,), rejected)
+        return staged(group, lambda row: str(row).startswith("unfit"), "unfit")
 
     def discard(self, staged: Staged) -> None:
         """Nothing is left."""
 
 
-class Noting:
-    """Notes the shares of each commit, and fails as told."""
+class HereSink(MemorySink[Any]):
+    """A sink in memory that stages in the driver, and rejects the rows it is told.
 
-    shares: list[tuple[str, int, int]]
-    errors: list[Exception]
-    discarded: int
-    rejects: set[str]
+    Notes the shares of each commit, and fails as told.
+    """
 
-    def begin(self) -> None:
-        self.shares, self.errors, self.discarded, self.rejects = [], [], 0, set()
+    def __init__(self, name: str = "here") -> None:
+        super().__init__(name)
+        self.shares: list[tuple[str, int, int]] = []
+        self.errors: list[Exception] = []
+        self.rejects: set[str] = set()
 
-    def note(self, shares: Sequence[Share]) -> None:
+    def stage(self, group: Batch) -> Staged:
+        return staged(group, self.rejects.__contains__, "unwanted")
+
+    def commit(self, staged: Staged) -> None:
         if self.errors:
             raise self.errors.pop(0)
-        self.shares += [(s.line, s.txid, s.num_rows) for s in shares]
+        self.shares += [(s.line, s.txid, s.num_rows) for s in staged.shares]
+        super().commit(staged)
 
 
-class ApartSink(MemorySink[Any], Noting):
+class ApartSink(HereSink):
     """A sink in memory for which tasks stage."""
 
     def __init__(self, name: str = "apart") -> None:
         super().__init__(name)
-        self.begin()
 
     def stager(self) -> ListStager:
         return ListStager()
@@ -107,35 +116,6 @@ class ApartSink(MemorySink[Any], Noting):
     def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
         rows = [row for each in staged for part in each.parts for row in part]
         return Staged(shares, len(rows), (rows,))
-
-    def commit(self, staged: Staged) -> None:
-        self.note(staged.shares)
-        super().commit(staged)
-
-    def discard(self, staged: Staged) -> None:
-        self.discarded += 1
-
-
-class HereSink(MemorySink[Any], Noting):
-    """A sink in memory that stages in the driver, and rejects the rows it is told."""
-
-    def __init__(self, name: str = "here") -> None:
-        super().__init__(name)
-        self.begin()
-
-    def stage(self, group: Batch) -> Staged:
-        rows = list(rows_of(group.pieces))
-        assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
-        rejected = {i: "unwanted" for i, row in enumerate(rows) if row in self.rejects}
-        kept = [row for i, row in enumerate(rows) if i not in rejected]
-        return Staged(group.shares, len(kept), (kept,), rejected)
-
-    def commit(self, staged: Staged) -> None:
-        self.note(staged.shares)
-        super().commit(staged)
-
-    def discard(self, staged: Staged) -> None:
-        self.discarded += 1
 
 
 class HereExecutors:
