@@ -246,7 +246,9 @@ class Attempts:
         epoch = later_epoch(begins.leader_epoch, line.position_of(txid).leader_epoch)
         ranges = (each for task in attempt.tasks for each in task.ranges)
         read_from = next(e.position for e in ranges if e.partition == line.partition)
-        error = partition_error(failure, read_from, replace(begins, leader_epoch=epoch))
+        error = partition_error(
+            line.partition, failure, read_from, replace(begins, leader_epoch=epoch)
+        )
         self._assignment.fail(line.partition, error)
         self.leave_out(index, at_once=False)
 
@@ -405,15 +407,14 @@ class Attempts:
         self.look()
 
 
-def partition_error(failure: TaskFailed, position: Position, begins: Position) -> KafkaError:
+def partition_error(
+    partition: Partition, failure: TaskFailed, position: Position, begins: Position
+) -> KafkaError:
     """Return the error of a partition whose range a task could not read from `position`.
 
     `begins` is where its lowest open range does, and where reading would go on. A log that was
     cut off behind that place has good records there still: they are to be read before the cut.
     """
-    partition = failure.partition
-    if partition is None:
-        raise ValueError(failure.error)
     if failure.error_class == TopicMissing.__name__:
         return TopicMissing(partition.topic)
     if failure.error_class == CorruptRecord.__name__:

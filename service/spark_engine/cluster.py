@@ -200,8 +200,7 @@ class SharedFolder:
         """`path` is the pipeline's folder; None if the warehouse is no folder."""
         self._folder = None if path is None else RunFolder(path, "run")
         self._references = list(references)
-        self._loads: dict[str, LoadedTable] = {}  # by reference: the one that its last file has
-        self._files: dict[str, list[Path]] = {}  # by reference, the newest last
+        self._files: dict[str, list[tuple[Path, LoadedTable]]] = {}  # by reference, newest last
 
     @property
     def path(self) -> str | None:
@@ -235,8 +234,8 @@ class SharedFolder:
         if self._folder is None or loaded is None:  # `open`, and References, have seen to that
             raise AssertionError
         files = self._files.setdefault(reference.name, [])
-        if files and self._loads[reference.name] is loaded and files[-1].exists():
-            return files[-1]
+        if files and files[-1][1] is loaded and files[-1][0].exists():
+            return files[-1][0]
         columns = dict(zip(reference.key, loaded.keys, strict=True))
         for name, column in zip(loaded.values.schema.names, loaded.values.columns, strict=True):
             columns.setdefault(name, column)
@@ -244,11 +243,10 @@ class SharedFolder:
         path = self._folder.open() / f"{uuid.uuid4().hex}.arrow"  # someone may have cleaned up
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
-        self._loads[reference.name] = loaded
-        files.append(path)
+        files.append((path, loaded))
         while len(files) > _KEPT_FILES:
             with contextlib.suppress(OSError):  # then `close` removes it
-                files.pop(0).unlink(missing_ok=True)
+                files.pop(0)[0].unlink(missing_ok=True)
         return path
 
     def close(self) -> None:

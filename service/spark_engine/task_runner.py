@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -81,46 +80,36 @@ class LazyDeadLetters(DeadLetterSink):
 
 
 class Worker:
-    """Client and tables of a worker process, from one task to the next of the same settings.
+    """Client and tables of a worker process, from one task to the next: one driver sends them all.
 
     A task that has failed closes the clients, whatever state they are in. The one thread that
     runs the tasks of the process calls everything.
     """
 
     def __init__(self) -> None:
-        self._settings: TaskSettings | None = None  # without references
         self._reader: RangeReader | None = None
         self._letters: LazyDeadLetters | None = None
-        self._references: dict[tuple[str, str], str] = {}
-        self._log_level: str | None = None
+        self._references: dict[str, str] = {}
 
     def topology(self, settings: TaskSettings) -> Topology:
-        """Load the topology and its reference tables, and have logs go to stderr.
+        """Load the topology and its reference tables.
 
         Raises NoTopology, InvalidTopology, ReferenceLoadFailed, TableUnavailable when a table
         cannot be read, and what importing the user's module raises.
         """
-        if self._log_level != settings.log_level:
-            secrets = [*secrets_in(settings.kafka), *settings.storage.secrets.values()]
-            logs.configure(settings.log_level, "json", secrets)
-            self._log_level = settings.log_level
         topology = load_topology(settings.target, settings.paths)
         for reference in topology.references:
-            key = settings.target, reference.name
             path = settings.references[reference.name]
-            if self._references.get(key) != path:
+            if self._references.get(reference.name) != path:
                 reference.use(reference.read(_read(path)))
-                self._references[key] = path
+                self._references[reference.name] = path
         return topology
 
     def clients(
         self, settings: TaskSettings, topology: Topology
     ) -> tuple[RangeReader, LazyDeadLetters]:
         """Return the reader, where the last task left it, and the topology's dead-letter sink."""
-        settings = replace(settings, references={})
-        if self._letters is None or self._settings != settings:
-            self.close()
-            self._settings = settings
+        if self._letters is None:
             sink = topology.dead_letters.sink
             if sink is None:  # Topology.validate has seen to that
                 raise AssertionError
@@ -152,8 +141,13 @@ class Worker:
 _workers: dict[int, Worker] = {}  # by process: a fork's clients have none of their threads
 
 
-def this_worker() -> Worker:
-    return _workers.setdefault(os.getpid(), Worker())
+def this_worker(settings: TaskSettings) -> Worker:
+    """Return this process's; at first have its logs go to stderr."""
+    if os.getpid() not in _workers:
+        secrets = [*secrets_in(settings.kafka), *settings.storage.secrets.values()]
+        logs.configure(settings.log_level, "json", secrets)
+        _workers[os.getpid()] = Worker()
+    return _workers[os.getpid()]
 
 
 def _read(place: str) -> pa.Table:
@@ -174,7 +168,7 @@ def run_task(data: bytes) -> bytes:
     the task again: DeadLettersUnavailable and TableUnavailable.
     """
     task: Task = decode(data)
-    worker = this_worker()
+    worker = this_worker(task.settings)
     done: TaskDone | TaskFailed | None = None
     try:
         topology = worker.topology(task.settings)

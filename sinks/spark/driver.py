@@ -90,21 +90,23 @@ class SparkDriver:
         jvm = self._live()
         # Its own name, so that a late cancel cannot hit the next job of the group.
         job_group = f"{group}-{next(self._numbers)}"
-        watch = _Watch(jvm, job_group, deadline_seconds)
-        watch.start()
+        done, expired = threading.Event(), threading.Event()
+        given = jvm, job_group, deadline_seconds, done, expired
+        name = f"watch-{job_group}"
+        threading.Thread(target=_watch, args=given, name=name, daemon=True).start()
         self._running[job_group] = group, jvm
         try:
             jvm.session.sparkContext.setJobGroup(job_group, group, interruptOnCancel=True)
             return job(jvm.session)
         except Exception as error:
             said = self._died(jvm, error, job_group)
-            if watch.expired:
+            if expired.is_set():
                 raise SparkTimeout(group, deadline_seconds) from error
             if said is not None:
                 raise SparkDied(group, said) from error
             raise
         finally:
-            watch.done.set()
+            done.set()
             jvm.release()
             with self._job_ended:
                 del self._running[job_group]
@@ -187,27 +189,23 @@ class SparkDriver:
         jvm.stop(timeout_seconds=0)
 
 
-class _Watch(threading.Thread):
-    """Cancels a job that passes its deadline, then kills the JVM if that did not help."""
-
-    def __init__(self, jvm: Jvm, job_group: str, deadline_seconds: float) -> None:
-        super().__init__(name=f"watch-{job_group}", daemon=True)
-        self.done = threading.Event()
-        self.expired = False
-        self._jvm = jvm
-        self._job_group = job_group
-        self._deadline_seconds = deadline_seconds
-
-    def run(self) -> None:
-        if self.done.wait(self._deadline_seconds):
-            return
-        self.expired = True
-        log.warning("spark_job_cancelled", group=self._job_group)
-        _cancel(self._jvm, self._job_group)
-        if not self.done.wait(_GRACE_SECONDS):
-            reason = f"the job went on for {_GRACE_SECONDS:g} seconds after it was cancelled"
-            log.warning("spark_killed", group=self._job_group, reason=reason)
-            self._jvm.process.kill()
+def _watch(
+    jvm: Jvm,
+    job_group: str,
+    deadline_seconds: float,
+    done: threading.Event,
+    expired: threading.Event,
+) -> None:
+    """Cancel a job that passes its deadline, then kill the JVM if that did not help."""
+    if done.wait(deadline_seconds):
+        return
+    expired.set()
+    log.warning("spark_job_cancelled", group=job_group)
+    _cancel(jvm, job_group)
+    if not done.wait(_GRACE_SECONDS):
+        reason = f"the job went on for {_GRACE_SECONDS:g} seconds after it was cancelled"
+        log.warning("spark_killed", group=job_group, reason=reason)
+        jvm.process.kill()
 
 
 def _cancel(jvm: Jvm, job_group: str) -> None:

@@ -231,7 +231,8 @@ def test_a_topology_that_cannot_be_loaded_ends_the_run(
 
 def test_a_fork_keeps_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_runner, "_workers", {})
-    ours = this_worker()
-    assert this_worker() is ours
+    monkeypatch.setattr("service.observability.logs.configure", lambda *_how: None)
+    ours = this_worker(SETTINGS)
+    assert this_worker(SETTINGS) is ours
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert this_worker() is not ours
+    assert this_worker(SETTINGS) is not ours
