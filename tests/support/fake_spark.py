@@ -73,12 +73,13 @@ class Driver:
     def __init__(self, session: Any = None) -> None:
         self.session = session or Session()
         self.groups: list[str] = []
+        self.deadlines: list[float | None] = []
 
     def run(
         self, job: Callable[[Any], Any], *, group: str, deadline_seconds: float | None = None
     ) -> Any:
-        del deadline_seconds
         self.groups.append(group)
+        self.deadlines.append(deadline_seconds)
         return job(self.session)
 
     def passage(self, step: Any, sink: Any, context: SinkContext) -> Any:

@@ -13,36 +13,25 @@ import pytest
 
 from sinks.errors import TaskRaised
 from sinks.spark.executors import lighten, run_tasks
+from tests.support.fake_spark import Driver
 from tests.support.spark import doubled
 
 
-class HereRdd:
-    """One part per task, each of which is done here."""
+class Parts(list[bytes]):
+    """A resilient dataset: one part per task, each of which is done here."""
 
-    def __init__(self, tasks: Sequence[bytes], parts: int) -> None:
-        assert len(tasks) == parts
-        self.tasks = tasks
-
-    def map(self, function: Callable[[bytes], bytes]) -> "HereRdd":
-        self.function = function
-        return self
-
-    def collect(self) -> list[bytes]:
-        return [self.function(task) for task in self.tasks]
+    def map(self, function: Callable[[bytes], bytes]) -> Any:
+        return SimpleNamespace(collect=lambda: list(map(function, self)))
 
 
-class HereSpark:
-    """Notes under which name and deadline jobs were run."""
+def parallelize(tasks: Sequence[bytes], parts: int) -> Parts:
+    assert len(tasks) == parts
+    return Parts(tasks)
 
-    def __init__(self) -> None:
-        self.ran: list[tuple[str, float | None]] = []
-        self.session = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=HereRdd))
 
-    def run(
-        self, job: Callable[[Any], Any], *, group: str, deadline_seconds: float | None = None
-    ) -> Any:
-        self.ran.append((group, deadline_seconds))
-        return job(self.session)
+@pytest.fixture
+def spark() -> Driver:
+    return Driver(SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize)))
 
 
 @pytest.fixture
@@ -53,30 +42,24 @@ def thawed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_each_task_is_a_partition_and_results_keep_order() -> None:
-    spark = HereSpark()
+def test_each_task_is_a_partition_and_results_keep_order(spark: Driver) -> None:
     assert run_tasks(spark, [b"a", b"b"], doubled, group="g", deadline_seconds=5) == [b"aa", b"bb"]
     assert run_tasks(spark, [b"c"], doubled, group="h") == [b"cc"]
-    assert spark.ran == [("g", 5), ("h", None)]
-
-
-def test_no_tasks_are_no_job() -> None:
-    spark = HereSpark()
-    assert run_tasks(spark, [], doubled, group="g") == []
-    assert spark.ran == []
+    assert run_tasks(spark, [], doubled, group="none") == []
+    assert (spark.groups, spark.deadlines) == (["g", "h"], [5, None])
 
 
 @pytest.mark.usefixtures("thawed")
-def test_python_error_of_a_task_is_one_line() -> None:
+def test_python_error_of_a_task_is_one_line(spark: Driver) -> None:
     def fail(task: bytes) -> bytes:
         raise ValueError(task.decode())
 
     text = 'Task failed: Traceback (most recent call last):\n  File "f.py", line 1\nKeyError: 7\n'
     with pytest.raises(TaskRaised, match="job 'g' raised KeyError: 7") as caught:
-        run_tasks(HereSpark(), [text.encode()], fail, group="g")
+        run_tasks(spark, [text.encode()], fail, group="g")
     assert caught.value.said == "KeyError: 7"
     with pytest.raises(ValueError, match="java"):
-        run_tasks(HereSpark(), [b"java.lang.OutOfMemoryError"], fail, group="g")
+        run_tasks(spark, [b"java.lang.OutOfMemoryError"], fail, group="g")
 
 
 @pytest.mark.usefixtures("thawed")
