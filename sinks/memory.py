@@ -18,7 +18,6 @@ from topology.sink import (
     Fence,
     RangeNotice,
     Sink,
-    SinkContext,
     Staged,
 )
 
@@ -47,9 +46,6 @@ class MemorySink(Sink[Row]):
         self.rows: list[Any] = []
         self._lines = MemoryLines()
 
-    def open(self, context: SinkContext) -> None:
-        """Do nothing: memory is always there."""
-
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
         return self._lines.fence(fences)
 
@@ -66,9 +62,6 @@ class MemorySink(Sink[Row]):
                 self.rows.extend(*staged.parts)
                 self._lines.commit(staged.shares)
 
-    def close(self) -> None:
-        """Do nothing: the rows stay readable."""
-
 
 class DiscardSink(Sink[object]):
     """Takes rows of any type and only counts them, in `rows`."""
@@ -79,14 +72,8 @@ class DiscardSink(Sink[object]):
         self.name = name
         self.rows = 0
 
-    def open(self, context: SinkContext) -> None:
-        """Do nothing."""
-
     def commit(self, staged: Staged) -> None:
         self.rows += staged.num_rows
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class ForeachSink(Sink[Row]):
@@ -103,14 +90,8 @@ class ForeachSink(Sink[Row]):
         self.name = name or str(getattr(write, "__name__", "foreach"))
         self._write = write
 
-    def open(self, context: SinkContext) -> None:
-        """Do nothing: what the function needs is its own affair."""
-
     def commit(self, staged: Staged) -> None:
         self._write(list(rows_of(staged.parts)))
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class MemoryDeadLetters(DeadLetterSink):
@@ -121,9 +102,6 @@ class MemoryDeadLetters(DeadLetterSink):
         self.letters: list[DeadLetter] = []
         self.notices: list[RangeNotice] = []
         self._answers: list[Delivered] = []
-
-    def open(self, context: SinkContext) -> None:
-        """Do nothing: memory is always there."""
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
         if isinstance(letter, RangeNotice):
@@ -139,9 +117,3 @@ class MemoryDeadLetters(DeadLetterSink):
     @property
     def pending(self) -> int:
         return len(self._answers)
-
-    def flush(self, timeout_seconds: float) -> None:
-        """Do nothing: no letter is on its way."""
-
-    def close(self) -> None:
-        """Do nothing: the letters stay readable."""

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
@@ -109,35 +110,27 @@ def check_conditional_writes(storage: Storage, uri: str) -> None:
     raise SinkFailed(f"{uri}: two writers never met, so conditional writes are not known")
 
 
-def _race(storage: Storage, uri: str) -> list[Exception | None]:
+def _race(storage: Storage, uri: str) -> list[BaseException | None]:
     from deltalake import CommitProperties, DeltaTable  # noqa: PLC0415 - an extra
 
     options = storage.object_store_options(uri)
     start = threading.Barrier(2)
-    outcomes: list[Exception | None] = []
 
     def create() -> None:
         start.wait()
-        try:
-            DeltaTable.create(
-                uri,
-                schema=_SCHEMA,
-                storage_options=options,
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
-            outcomes.append(None)
-        except Exception as error:  # noqa: BLE001 - told by the caller
-            outcomes.append(error)
+        DeltaTable.create(
+            uri,
+            schema=_SCHEMA,
+            storage_options=options,
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
 
-    threads = [threading.Thread(target=create, name=f"probe-{n}") for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
+    with ThreadPoolExecutor(2, "probe") as pool:
+        racers = [pool.submit(create) for _ in range(2)]
+    return [racer.exception() for racer in racers]
 
 
-def plain_message(error: Exception) -> str:
+def plain_message(error: BaseException) -> str:
     """Return on one line what delta-rs says on several, in colour."""
     return " ".join(_COLOUR.sub("", str(error)).split())
 

@@ -187,7 +187,6 @@ class Sink(ABC, Generic[Row]):
     row_schema: pa.Schema | None = None
     """Schema of the rows of `stage`: dictionaries may come as columns of it. None: never."""
 
-    @abstractmethod
     def open(self, context: SinkContext) -> None:
         """Connect, and check that the place can be written. Raises SinkFailed."""
 
@@ -227,7 +226,6 @@ class Sink(ABC, Generic[Row]):
     def discard(self, staged: Staged) -> None:
         """Remove what `stage` prepared: it will not be committed."""
 
-    @abstractmethod
     def close(self) -> None:
         """Release all resources. May be called twice."""
 
@@ -307,8 +305,7 @@ class DeadLetterSink(ABC):
 
     name: str
 
-    @abstractmethod
-    def open(self, context: SinkContext) -> None:
+    def open(self, context: SinkContext) -> None:  # noqa: B027 - not every place is connected to
         """Raises SinkFailed when the place cannot be used."""
 
     @abstractmethod
@@ -324,12 +321,10 @@ class DeadLetterSink(ABC):
     def pending(self) -> int:
         """Number of sent letters without an answer from `poll`."""
 
-    @abstractmethod
-    def flush(self, timeout_seconds: float) -> None:
+    def flush(self, timeout_seconds: float) -> None:  # noqa: B027 - some answer at once
         """Wait for the answers; `poll` then returns them."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nor holds every one resources
         """Release all resources. May be called twice."""
 
 

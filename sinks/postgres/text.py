@@ -20,9 +20,6 @@ from sinks.columns import has_no_number
 _NULL = "\\N"
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _NUL_IN_JSON = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, from 1970-01-01
-_DAY_SECONDS = 86_400
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 Lines: TypeAlias = "pa.Array[Any]"  # large strings; a line per row, with its end
@@ -41,7 +38,10 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def encode(table: pa.Table) -> tuple[Lines, dict[int, str]]:
-    """Encode rows as lines; return the reasons of rows that PostgreSQL cannot hold by index."""
+    """Encode rows as lines; return the reasons of rows that PostgreSQL cannot hold by index.
+
+    Their times are of the years 1 to 9999, as `columns.fit` has seen to.
+    """
     rejected: dict[int, str] = {}
     texts: list[Lines] = []
     for name in reversed(table.schema.names):  # the first column's reason is the one that stays
@@ -92,8 +92,13 @@ def _texts(  # noqa: PLR0911 - one for each family of types
         return pa.array(values, pa.large_string()), {}
     if kinds.is_nested(kind):
         return _documents(column)
-    if kinds.is_date(kind) or kinds.is_timestamp(kind):
-        return _moments(column)
+    if kinds.is_date(kind):
+        return _as_text(column.cast(pa.date32(), safe=False)), {}
+    if kinds.is_timestamp(kind):
+        # As UTC without a zone: Arrow takes ten times as long to write a time that has one.
+        plain = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        texts = _as_text(plain.cast(pa.timestamp("us")))
+        return texts if kind.tz is None else _with_end(texts, "Z"), {}
     if kinds.is_time(kind):
         return _as_text(column.cast(pa.time64("us"), safe=False)), {}
     if kinds.is_float16(kind):
@@ -115,30 +120,6 @@ def _escaped(array: Lines) -> Lines:
         if _with(array, raw):
             array = pc.replace_substring(array, raw, escape)
     return array
-
-
-def _moments(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:
-    kind = column.type
-    if kinds.is_date32(kind):
-        low, high = _FIRST_DAY, _LAST_DAY
-        numbers: Any = column.cast(pa.int32())
-    else:
-        unit = _PER_SECOND["ms" if kinds.is_date(kind) else kind.unit]
-        low, high = _FIRST_DAY * _DAY_SECONDS * unit, (_LAST_DAY + 1) * _DAY_SECONDS * unit - 1
-        low, high = max(low, -(2**63)), min(high, 2**63 - 1)
-        numbers = column.cast(pa.int64())
-    outside: Any = pc.or_(pc.less(numbers, pa.scalar(low)), pc.greater(numbers, pa.scalar(high)))
-    outside = outside.fill_null(pa.scalar(value=False))
-    indexes = _indexes(outside)
-    if indexes:
-        column = pc.if_else(outside, pa.scalar(None, kind), column)
-    reasons = dict.fromkeys(indexes, "found a time outside of the years 1 to 9999")
-    if kinds.is_date(kind):
-        return _as_text(column.cast(pa.date32(), safe=False)), reasons
-    # As UTC without a zone: Arrow takes ten times as long to write a time that has one.
-    plain = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
-    texts = _as_text(plain.cast(pa.timestamp("us")))
-    return texts if kind.tz is None else _with_end(texts, "Z"), reasons
 
 
 def _documents(column: "pa.ChunkedArray[Any]") -> tuple[Lines, dict[int, str]]:

@@ -326,13 +326,12 @@ def probe_catalogue(catalog: Catalog, name: tuple[str, ...], table: Table | None
         return f"load and commit to {spelled}"
     new = (*space, f"headrace_check_{uuid.uuid4().hex}")
     spelled_new = ".".join(new)
-    with ExitStack() as undone:
+    with ExitStack() as stack:
         if not _try(f"look for namespace {spelled_space}", lambda: catalog.namespace_exists(space)):
-            _try(f"create namespace {spelled_space}", lambda: catalog.create_namespace(space))
-            drop = partial(catalog.drop_namespace, space)
-            undone.push(_then(f"drop namespace {spelled_space}", drop))
-        made = _try(f"create {spelled_new}", lambda: catalog.create_table(new, _PROBE_SCHEMA))
-        undone.push(_then(f"drop {spelled_new}", partial(catalog.purge_table, new)))
+            make, drop = partial(catalog.create_namespace, space), catalog.drop_namespace
+            stack.enter_context(_made(f"namespace {spelled_space}", make, partial(drop, space)))
+        create = partial(catalog.create_table, new, _PROBE_SCHEMA)
+        made = stack.enter_context(_made(spelled_new, create, partial(catalog.purge_table, new)))
         loaded = _try(f"load {spelled_new}", lambda: catalog.load_table(new))
         _try(f"commit to {spelled_new}", lambda: _commit_property(loaded))
     files, folder = CatalogStorage("", properties=made.io.properties).filesystem(made.location())
@@ -347,17 +346,17 @@ def _commit_property(table: Table) -> None:
         change.set_properties({_PROBED: datetime.now(UTC).isoformat(timespec="seconds")})
 
 
-def _then(what: str, undo: Callable[[], object]) -> Callable[..., None]:
-    """Make a callback of an ExitStack; an error before is the reason that counts."""
-
-    def leave(kind: object, *_: object) -> None:
-        if kind is None:
-            _try(what, undo)
-        else:
-            with suppress(Exception):
-                undo()
-
-    return leave
+@contextmanager
+def _made(what: str, make: Callable[[], Result], undo: Callable[[], object]) -> Iterator[Result]:
+    """Make something, and undo it at the end; an error in between is the one that counts."""
+    made = _try(f"create {what}", make)
+    try:
+        yield made
+    except BaseException:
+        with suppress(Exception):
+            undo()
+        raise
+    _try(f"drop {what}", undo)
 
 
 def _try(what: str, work: Callable[[], Result]) -> Result:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from topology.errors import InvalidSchema
-from topology.values import check_years
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 # What Spark's ExternalCatalogUtils escapes, and NUL, which no path may hold.
@@ -44,7 +43,7 @@ class Layout:
         """Yield the rows of each combination of values, in the order they came; none is empty.
 
         A partition column that the table lacks is null. The type of each must be one that
-        `can_partition` accepts. Raises ValueError: a time is not of the years 1 to 9999.
+        `can_partition` accepts, and times of the years 1 to 9999: Arrow cannot spell others.
         """
         if not self.partition_by:
             yield Part("", {}, table)
@@ -144,8 +143,6 @@ def _values(column: "pa.ChunkedArray[Any]") -> _Coded:
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     kind: Any = column.type
-    for chunk in column.chunks:
-        check_years(chunk)  # Arrow cannot spell others
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us"), safe=False)
     if column.num_chunks == 0:

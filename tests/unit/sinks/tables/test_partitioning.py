@@ -112,36 +112,6 @@ def test_every_row_is_in_the_part_of_its_values(rows: list[tuple[Any, Any]]) -> 
     assert sorted(seen) == list(range(len(rows)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [
-        (pa.timestamp("us", "UTC"), 1_767_322_800_000_000_000),
-        (pa.timestamp("s"), 2**62),  # in microseconds it would wrap
-        (pa.date32(), 20260101),
-    ],
-)
-def test_a_time_that_has_no_spelling_is_no_partition(kind: pa.DataType, number: int) -> None:
-    """Arrow spells it "<value out of range …>", which readers take for null."""
-    plain = pa.int32() if kind == pa.date32() else pa.int64()
-    table = pa.table({"p": pa.array([number], plain).view(kind), "n": [1]})
-    with pytest.raises(ValueError, match="years 1 to 9999"):
-        parts(table, "p")
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
-)
-def test_an_empty_text_is_no_partition_that_must_not_be_null(kind: pa.DataType) -> None:
-    schema = pa.schema([pa.field("p", kind, nullable=False), ("n", pa.int64())])
-    table = pa.table([pa.array(["a", "", "b", ""], kind), range(4)], schema=schema)
-    wrong = Layout(["p", "of the table alone"]).misfits(table, schema)
-    assert set(wrong) == {1, 3}
-    assert wrong[1].startswith("column 'p': found ''")
-    loose = pa.schema([("p", kind), ("n", pa.int64())])
-    assert Layout(["p"]).misfits(table, loose) == Layout(["n"]).misfits(table, schema) == {}
-    assert Layout().misfits(table, schema) == {}
-
-
 SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
 
 
