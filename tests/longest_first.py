@@ -10,7 +10,7 @@ from pathlib import PurePath
 LONGEST = (
     "integration/sinks/test_spark_sink.py",
     "integration/partition/test_kafka_security.py",
-    "integration/sinks/test_delta_with_spark.py",
+    "integration/sinks/test_tables_with_spark.py",
     "integration/sinks/test_spark_driver.py",
     "acceptance/test_peers_failures.py",
     "integration/sinks/test_spark_sink_on_s3.py",
@@ -26,7 +26,6 @@ LONGEST = (
     "contract/test_transactional_sink.py",
     "integration/sinks/test_spark_tasks.py",
     "acceptance/test_replicas.py",
-    "integration/sinks/test_iceberg_tables.py",
     "integration/sinks/test_spark_process.py",
     "acceptance/test_drain.py",
     "integration/sinks/test_spark_driver_start.py",

@@ -100,9 +100,7 @@ def test_many_questions_at_once_are_all_answered(world: Any) -> None:
     assert [each.result().end for each in logs] == [number % 3 for number in range(20)]
 
 
-def test_the_ends_of_many_logs_are_one_answer_without_those_that_are_not_known(
-    world: Any,
-) -> None:
+def test_the_ends_of_many_logs_are_one_answer_without_those_that_are_not_known(world: Any) -> None:
     topic, other = world.topic(3), world.topic()
     for number in range(3):
         world.append(Partition(topic, number), numbers(number))

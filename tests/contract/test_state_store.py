@@ -14,13 +14,14 @@ from sinks.postgres.state import PostgresState
 from sinks.state.delta_state import DeltaState
 from sinks.state.store import Change, MemoryState, StateStore
 from sinks.storage import Storage
+from tests.support.batches import share
 from tests.support.postgres_table import PostgresTable
 from topology.aggregates import count, least, reducer
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Maintained, Share, Sink, SinkContext
 from topology.state import LINE, TXID, Shape, State
 
-FIRST, SECOND = "words[0]", "words[1]"
+FIRST, SECOND = "orders[0]", "words[1]"
 NOWHERE = MemoryState()
 
 
@@ -75,11 +76,7 @@ class PostgresHouse(House):
         )
 
 
-HOUSES = [
-    MemoryHouse,
-    DeltaHouse,
-    pytest.param(PostgresHouse, marks=pytest.mark.integration),
-]
+HOUSES = [MemoryHouse, DeltaHouse, pytest.param(PostgresHouse, marks=pytest.mark.integration)]
 
 
 @pytest.fixture(params=HOUSES)
@@ -111,10 +108,6 @@ def store(house: House, opened: Callable[..., StateStore]) -> StateStore:
     store = opened(house)
     store.fence([Fence(FIRST, 1), Fence(SECOND, 1)])
     return store
-
-
-def share(line: str = FIRST, txid: int = 1, epoch: int = 1) -> Share:
-    return Share(line, epoch, txid, 1, 10 * txid, 10 * txid + 10, f"{txid:032x}", 1)
 
 
 def keys_of(*keys: tuple[str, str]) -> pa.Table:
@@ -150,12 +143,7 @@ def adding(counts: Counts, txid: int, seen: list[Any] | None = None) -> Change:
     return change
 
 
-def put(
-    store: StateStore,
-    counts: Counts,
-    *shares: Share,
-    seen: list[Any] | None = None,
-) -> None:
+def put(store: StateStore, counts: Counts, *shares: Share, seen: list[Any] | None = None) -> None:
     txid = max((each.txid for each in shares), default=0)
     store.update(shares, keys_of(*counts), adding(counts, txid, seen))
 
@@ -212,7 +200,7 @@ def test_a_lower_epoch_is_refused_and_changes_nothing(
     """Promise 9: a zombie cannot finish a transaction once its successor has started."""
     successor = opened(house)
     assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 0)]
-    for shares in ([share()], [share(SECOND), share()]):
+    for shares in ([share()], [share(line=SECOND), share()]):
         with pytest.raises(SinkFenced) as caught:
             put(store, {(FIRST, "a"): 1}, *shares)
         assert (caught.value.line, caught.value.epoch, caught.value.found) == (FIRST, 1, 2)
@@ -241,7 +229,7 @@ def test_a_change_that_fails_leaves_all_as_it_was(house: House, store: StateStor
 
 def test_without_keys_the_txids_are_raised(house: House, store: StateStore) -> None:
     """Promise 14: every txid is committed, also where all its records were filtered."""
-    put(store, {}, share(), share(SECOND))
+    put(store, {}, share(), share(line=SECOND))
     assert state(store, FIRST, SECOND) == [(1, 1), (1, 1)]
     assert counted(house) == {}
 
@@ -256,7 +244,7 @@ def test_without_shares_rows_are_changed_and_no_line(house: House, store: StateS
 def test_only_some_shares_are_there(house: House, store: StateStore) -> None:
     put(store, {(FIRST, "a"): 1}, share())
     with pytest.raises(SinkFailed):
-        put(store, {(SECOND, "a"): 1}, share(), share(SECOND))
+        put(store, {(SECOND, "a"): 1}, share(), share(line=SECOND))
     assert counted(house) == {(FIRST, "a"): 1}
 
 
@@ -265,13 +253,13 @@ def test_rows_are_read_as_they_are_whoever_changed_them(
 ) -> None:
     """A line whose partition moved is gone on with by another process, beside the first."""
     other = opened(house)
-    put(store, {(FIRST, "a"): 1, (SECOND, "a"): 1}, share(), share(SECOND))
+    put(store, {(FIRST, "a"): 1, (SECOND, "a"): 1}, share(), share(line=SECOND))
     other.fence([Fence(SECOND, 2)])
-    put(other, {(SECOND, "a"): 1}, share(SECOND, 2, epoch=2))
+    put(other, {(SECOND, "a"): 1}, share(2, SECOND, epoch=2))
     put(store, {(FIRST, "a"): 1}, share(txid=2))
-    put(other, {(SECOND, "a"): 1}, share(SECOND, 3, epoch=2))
+    put(other, {(SECOND, "a"): 1}, share(3, SECOND, epoch=2))
     store.fence([Fence(SECOND, 3)])
-    put(store, {(SECOND, "a"): 1, (FIRST, "a"): 1}, share(SECOND, 4, epoch=3), share(txid=3))
+    put(store, {(SECOND, "a"): 1, (FIRST, "a"): 1}, share(4, SECOND, epoch=3), share(txid=3))
     assert counted(house) == {(FIRST, "a"): 3, (SECOND, "a"): 4}
     assert state(other, FIRST, SECOND) == [(1, 3), (3, 4)]
 
@@ -363,35 +351,6 @@ def test_a_store_that_is_not_open_says_so(house: House) -> None:
     with pytest.raises(SinkFailed, match="not open"):
         put(house.store(), {(FIRST, "a"): 1}, share())
     house.store().close()
-
-
-def test_look_ups_of_the_run_that_keeps_it_tell_what_was_committed(house: House) -> None:
-    words = State("words", key={"word": str, "day": int}, into=house.store(), layout="opaque")
-    sink = words.sink({"n": count(), "low": least("x", type=str)})
-    assert isinstance(sink, Sink)
-    sink.open(house.context)
-    sink.fence([Fence(FIRST, 1), Fence(SECOND, 1)])
-
-    def commit(txid: int, line: str, *given: str) -> None:
-        rows = [{"word": word, "day": 7, "x": line} for word in given]
-        its = replace(share(line, txid), num_rows=len(rows))
-        sink.commit(sink.stage(Batch(txid, [rows], len(rows), (its,))))
-        words.catch_up()
-
-    commit(1, FIRST, "a", "b", "a")
-    words.follow()
-    words.use(words.read(words.fetch(house.context)))
-    commit(1, SECOND, "a", "c")
-    commit(2, FIRST, "a")
-    found = {key: dict(row) for key, row in words.items()}
-    assert found == {
-        ("a", 7): {"n": 4, "low": FIRST},
-        ("b", 7): {"n": 1, "low": FIRST},
-        ("c", 7): {"n": 1, "low": SECOND},
-    }
-    words.use(words.read(words.fetch(house.context)))
-    assert {key: dict(row) for key, row in words.items()} == found
-    sink.close()
 
 
 def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path) -> None:

@@ -1,52 +1,23 @@
 """What every sink promises that makes rows durable exactly once, asked of each of them."""
 
 import queue
-import sqlite3
 import threading
-import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypedDict
 
-import msgspec
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import NoSuchTableError
 
-from examples.own_sink.sink import SqliteOrders
-from examples.support.postgres_server import EmbeddedPostgres
-from sinks import (
-    DeltaSink,
-    IcebergSink,
-    KafkaTopicSink,
-    MemorySink,
-    PostgresSink,
-    SparkSink,
-)
-from sinks.spark.driver import SparkDriver
-from sinks.storage import Storage
-from tests.acceptance import evidence, table_files
-from tests.support.committed_messages import committed_values
-from tests.support.fake_spark import FakeSpark
-from tests.support.iceberg_table import Table, in_postgres
+from tests.support.batches import share
+from tests.support.houses import INTEGRATION, NIGHTLY, House, build
 from tests.support.patience import seconds
-from tests.support.postgres_table import PostgresTable
-from tests.support.remote_staging import StagedApart, copied, halves, staged_apart
+from tests.support.remote_staging import copied, halves, staged_apart
 from topology.errors import SinkFailed, SinkFenced
 from topology.schema import schema_of
-from topology.sink import (
-    Batch,
-    Committed,
-    Fence,
-    Piece,
-    Share,
-    Sink,
-    SinkContext,
-    Staged,
-)
+from topology.sink import Batch, Committed, Fence, Piece, Share, Sink, Staged
 
 
 class Order(TypedDict):
@@ -55,7 +26,6 @@ class Order(TypedDict):
 
 
 SCHEMA = schema_of(Order)
-KEYED = pa.schema([*SCHEMA, ("gone", pa.bool_())])
 FIRST, SECOND, THIRD = "orders[0]", "orders[1]", "refunds[0]"
 
 
@@ -63,215 +33,31 @@ def order(number: int) -> dict[str, Any]:
     return {"number": number, "customer": f"c{number}"}
 
 
-class House(ABC):
-    """Where a sink under test lives, and how to read what it wrote by other means."""
-
-    def __init__(self, warehouse: Path) -> None:
-        self.context = SinkContext("pipeline", "sink", {}, Storage(str(warehouse)), None)
-
-    @abstractmethod
-    def sink(self) -> Sink[Any]:
-        """A new sink on the same place: another process's, as it were."""
-
-    @abstractmethod
-    def rows(self) -> list[dict[str, Any]]: ...
-
-
-class MemoryHouse(House):
-    def __init__(self, warehouse: Path) -> None:
-        super().__init__(warehouse)
-        self.memory: MemorySink[Order] = MemorySink(schema=Order)
-
-    def sink(self) -> Sink[Any]:
-        return self.memory  # it is the place itself
-
-    def rows(self) -> list[dict[str, Any]]:
-        return self.memory.rows
-
-
-class DeltaHouse(House):
-    """A Delta table, read off its log and its files."""
-
-    def __init__(self, warehouse: Path) -> None:
-        self.context = SinkContext(
-            "pipeline", "sink", {}, Storage(str(warehouse)), None, exactly_once=True
-        )
-
-    def sink(self) -> Sink[Any]:
-        return DeltaSink("orders", schema=Order)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return evidence.read_table(Path(self.context.storage.warehouse) / "orders").to_pylist()
-
-
-class KeyedDeltaHouse(DeltaHouse):
-    """A table whose rows have a key."""
-
-    def sink(self) -> Sink[Any]:
-        return DeltaSink("orders", schema=KEYED, key=["number"], deleted="gone")
-
-
-class SparkHouse(DeltaHouse):
-    """The same table, written by Spark itself."""
-
-    def __init__(self, warehouse: Path, driver: SparkDriver | FakeSpark) -> None:
-        super().__init__(warehouse)
-        self.context = replace(self.context, spark=driver)
-
-    def sink(self) -> Sink[Any]:
-        return SparkSink("orders", format="delta", schema=Order)
-
-
-class FakeSparkHouse(SparkHouse):
-    """Without a JVM: what the sink does, and the fake."""
-
-
-class ApartHouse(DeltaHouse):
-    """The same table, whose files other processes write."""
-
-    def sink(self) -> Sink[Any]:
-        return StagedApart(DeltaSink("orders", schema=Order))
-
-
-class IcebergHouse(House):
-    """A table that is read by its metadata and files alone."""
-
-    def sink(self) -> Sink[Any]:
-        return IcebergSink("orders", schema=Order)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return table_files.of_iceberg(Path(self.context.storage.warehouse) / "orders").to_pylist()
-
-
-class IcebergInPostgresHouse(House):
-    """A table whose catalogue is in PostgreSQL, read by pyiceberg."""
-
-    def __init__(self, warehouse: Path | str, catalog: Mapping[str, str]) -> None:
-        self.table = Table(warehouse, catalog, f"orders_{uuid.uuid4().hex}")
-        self.context = SinkContext("pipeline", "sink", {}, self.table.storage, None)
-
-    def sink(self) -> Sink[Any]:
-        return IcebergSink(self.table.name, schema=Order, catalog="lake")
-
-    def rows(self) -> list[dict[str, Any]]:
-        try:
-            return self.table.rows()
-        except NoSuchTableError:
-            return []
-
-
-class IcebergRestHouse(IcebergInPostgresHouse):
-    """A table behind a REST catalogue, in an object store."""
-
-
-class PostgresHouse(House):
-    """A table of PostgreSQL's, which tells its rows itself."""
-
-    def __init__(self, server: EmbeddedPostgres) -> None:
-        self.table = PostgresTable(server)
-        self.context = self.table.context(exactly_once=True)
-
-    def sink(self) -> Sink[Any]:
-        sink: PostgresSink[Any] = self.table.made(schema=SCHEMA)
-        return sink
-
-    def rows(self) -> list[dict[str, Any]]:
-        return self.table.rows()
-
-
-class KeyedPostgresHouse(PostgresHouse):
-    """The same with a key."""
-
-    def sink(self) -> Sink[Any]:
-        sink: PostgresSink[Any] = self.table.made(schema=KEYED, key="number", deleted="gone")
-        return sink
-
-
-class TopicHouse(House):
-    """A topic of two partitions; rows are what a consumer of committed messages gets."""
-
-    def __init__(self, warehouse: Path, address: str, topic: str) -> None:
-        kafka = {"bootstrap.servers": address, "linger.ms": 0}
-        self.context = SinkContext("pipeline", "sink", kafka, Storage(""), None, exactly_once=True)
-        self.topic = topic
-
-    def sink(self) -> Sink[Any]:
-        return KafkaTopicSink(self.topic, value=as_json)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(value) for value in committed_values(self.context, self.topic)]
-
-
-def as_json(row: dict[str, Any]) -> bytes:
-    if type(row.get("number")) is not int:
-        raise TypeError("'number' is no int")
-    return msgspec.json.encode(row)
-
-
-class OwnHouse(House):
-    """The SQLite of the example."""
-
-    def sink(self) -> Sink[Any]:
-        return SqliteOrders(Path(self.context.storage.warehouse) / "orders.db")
-
-    def rows(self) -> list[dict[str, Any]]:
-        with sqlite3.connect(Path(self.context.storage.warehouse) / "orders.db") as database:
-            found = database.execute("SELECT number, customer FROM orders").fetchall()
-        return [{"number": number, "customer": customer} for number, customer in found]
-
-
-HOUSES = [
-    MemoryHouse,
-    OwnHouse,
-    DeltaHouse,
-    ApartHouse,
-    pytest.param(SparkHouse, marks=[pytest.mark.integration, pytest.mark.nightly]),
-    FakeSparkHouse,
-    KeyedDeltaHouse,
-    IcebergHouse,
-    pytest.param(IcebergInPostgresHouse, marks=pytest.mark.integration),
-    pytest.param(IcebergRestHouse, marks=pytest.mark.integration),
-    pytest.param(PostgresHouse, marks=pytest.mark.integration),
-    pytest.param(KeyedPostgresHouse, marks=pytest.mark.integration),
-    pytest.param(TopicHouse, marks=pytest.mark.integration),
+KINDS = [
+    "memory",
+    "own",
+    "delta",
+    "delta-apart",
+    pytest.param("spark_delta", marks=NIGHTLY),
+    "spark_delta-fake",
+    "delta-keyed",
+    "iceberg",
+    pytest.param("iceberg-postgres", marks=INTEGRATION),
+    pytest.param("iceberg-rest", marks=INTEGRATION),
+    pytest.param("postgres", marks=INTEGRATION),
+    pytest.param("postgres-keyed", marks=INTEGRATION),
+    pytest.param("topic", marks=INTEGRATION),
 ]
+stage_apart = pytest.mark.parametrize(
+    "house",
+    ["delta", "spark_delta-fake", pytest.param("spark_delta", marks=NIGHTLY), "iceberg"],
+    indirect=True,
+)
 
 
-STAGE_APART = [
-    DeltaHouse,
-    FakeSparkHouse,
-    pytest.param(SparkHouse, marks=[pytest.mark.integration, pytest.mark.nightly]),
-    IcebergHouse,
-]
-
-
-@pytest.fixture(params=HOUSES)
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param is FakeSparkHouse:
-        return FakeSparkHouse(tmp_path, FakeSpark(request.getfixturevalue("monkeypatch")))
-    if request.param is SparkHouse:
-        return SparkHouse(tmp_path, request.getfixturevalue("spark"))
-    if request.param in (PostgresHouse, KeyedPostgresHouse):
-        of_postgres: House = request.param(request.getfixturevalue("postgres"))
-        return of_postgres
-    if request.param in (IcebergInPostgresHouse, IcebergRestHouse):
-        behind = _behind_a_catalogue(request, tmp_path)
-        request.addfinalizer(behind.table.close)  # noqa: PT021 - of these houses only
-        return behind
-    if request.param is TopicHouse:
-        kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
-        return TopicHouse(tmp_path, kafka.address, topic(2))
-    house: House = request.param(tmp_path)
-    return house
-
-
-def _behind_a_catalogue(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergInPostgresHouse:
-    if request.param is IcebergInPostgresHouse:
-        catalog = in_postgres(request.getfixturevalue("postgres"), tmp_path)
-        return IcebergInPostgresHouse(tmp_path, catalog)
-    bucket = f"tables-{uuid.uuid4().hex[:8]}"
-    server = request.getfixturevalue("seaweed")
-    return IcebergRestHouse(f"s3://{bucket}", server.catalogue(bucket))
+@pytest.fixture(params=KINDS)
+def house(request: pytest.FixtureRequest) -> House:
+    return build(request.param, SCHEMA, request, exactly_once=True)
 
 
 @pytest.fixture
@@ -297,12 +83,6 @@ def sink(opened: Callable[[], Sink[Any]]) -> Sink[Any]:
     return sink
 
 
-def share(
-    line: str = FIRST, txid: int = 1, rows: int = 1, *, epoch: int = 1, attempt: int = 1
-) -> Share:
-    return Share(line, epoch, txid, attempt, 10 * txid, 10 * txid + 10, f"{txid:032x}", rows)
-
-
 def group(*shares: tuple[Share, Sequence[Any]], number: int = 1) -> Batch:
     """The shares with their rows."""
     given = [replace(each, num_rows=len(rows)) for each, rows in shares]
@@ -316,10 +96,6 @@ def put(sink: Sink[Any], *shares: tuple[Share, Sequence[Any]]) -> Staged:
     return staged
 
 
-def numbers(house: House) -> list[int]:
-    return sorted(row["number"] for row in house.rows())
-
-
 def state(sink: Sink[Any], *lines: str) -> list[tuple[int, int]]:
     """Epoch and txid of each line."""
     found = sink.committed(lines)
@@ -331,12 +107,15 @@ def test_rows_and_columns_are_durable_with_their_txid(house: House, sink: Sink[A
     """Promise 3. Storm 45: idempotent by txid, so it may be repeated when its reply was lost."""
     columns = pa.RecordBatch.from_pylist([order(2), order(3)], schema=SCHEMA)
     pieces: list[Piece] = [[order(1)], columns, [], [order(4)]]
-    staged = sink.stage(Batch(1, pieces, 4, (share(rows=3), share(SECOND))))
+    staged = sink.stage(Batch(1, pieces, 4, (share(num_rows=3), share(line=SECOND))))
     for _ in range(2):
         sink.commit(staged)
         found = sorted(house.rows(), key=lambda row: row["number"])
         assert found == [order(number) for number in range(1, 5)]
         assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+    put(sink, (share(txid=2), [order(5)]), (share(line=THIRD), [order(6)]))
+    assert house.numbers() == [1, 2, 3, 4, 5, 6]
+    assert state(sink, FIRST, SECOND, THIRD) == [(1, 2), (1, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("rows", [[], [{}, {}]], ids=["none", "rejected"])
@@ -344,11 +123,13 @@ def test_group_without_rows_that_fit_raises_the_txids(
     house: House, sink: Sink[Any], rows: list[Any]
 ) -> None:
     """Promise 14: every txid is committed, also where all its records were filtered."""
-    assert set(put(sink, (share(), rows), (share(SECOND), [])).rejected) == set(range(len(rows)))
+    assert set(put(sink, (share(), rows), (share(line=SECOND), [])).rejected) == set(
+        range(len(rows))
+    )
     assert house.rows() == []
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
-    put(sink, (share(txid=2), []), (share(SECOND, 2), [order(1)]))
-    assert numbers(house) == [1]
+    put(sink, (share(txid=2), []), (share(2, line=SECOND), [order(1)]))
+    assert house.numbers() == [1]
     assert state(sink, FIRST, SECOND) == [(1, 2), (1, 2)]
 
 
@@ -360,43 +141,22 @@ def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
     sink.discard(staged)
     assert house.rows() == []
     put(sink, (share(), [order(1)]))
-    assert numbers(house) == [1]
+    assert house.numbers() == [1]
 
 
 def test_the_same_transaction_staged_again_is_done_once(
     house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Storm 45: it crashed between the sink's commit and writing down that it was done."""
-    put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
+    put(sink, (share(), [order(1)]), (share(line=SECOND), [order(2)]))
     again = opened()
-    put(again, (share(attempt=2), [order(1)]), (share(SECOND, attempt=2), [order(2)]))
-    assert numbers(house) == [1, 2]
-
-
-def test_a_group_is_of_several_lines_whose_rows_and_txids_come_together(
-    house: House, sink: Sink[Any]
-) -> None:
-    put(sink, (share(), [order(1)]), (share(SECOND), [order(2), order(3)]))
-    put(sink, (share(txid=2), [order(4)]), (share(THIRD), [order(5)]))
-    assert numbers(house) == [1, 2, 3, 4, 5]
-    assert state(sink, FIRST, SECOND, THIRD) == [(1, 2), (1, 1), (1, 1)]
-
-
-def test_rows_that_do_not_fit_are_named_and_the_others_are_durable(
-    house: House, sink: Sink[Any]
-) -> None:
-    wrong = order(2) | {"number": "two"}
-    staged = put(sink, (share(), [order(1), wrong]), (share(SECOND), [order(3), {}]))
-    assert set(staged.rejected) == {1, 3}
-    assert "'number'" in staged.rejected[1]
-    assert staged.num_rows == 2
-    assert numbers(house) == [1, 3]
-    assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
+    put(again, (share(attempt=2), [order(1)]), (share(line=SECOND, attempt=2), [order(2)]))
+    assert house.numbers() == [1, 2]
 
 
 def test_a_fence_tells_what_is_committed_in_its_order(sink: Sink[Any]) -> None:
     put(sink, (share(), [order(1)]))
-    put(sink, (share(txid=2), [order(2)]), (share(SECOND), []))
+    put(sink, (share(txid=2), [order(2)]), (share(line=SECOND), []))
     for _ in range(2):  # repeating it is harmless
         assert sink.fence([Fence(THIRD, 4), Fence(SECOND, 2), Fence(FIRST, 3)]) == [
             Committed(THIRD, 4, 0),
@@ -410,46 +170,36 @@ def test_a_fence_tells_what_is_committed_in_its_order(sink: Sink[Any]) -> None:
     assert state(sink, FIRST) == [(3, 3)]
 
 
-def test_rows_that_would_be_kept_as_others_are_named_and_the_rest_is_one_transaction(
+def test_rows_that_do_not_fit_are_named_and_the_rest_is_one_transaction(
     house: House, sink: Sink[Any]
 ) -> None:
     """Promise 13: what would lose something is a dead letter, not a row that is nearly right."""
     bad: list[Any] = [2.5, True, "2", None]
     rows = [order(1), *(order(2) | {"number": number} for number in bad), order(3)]
-    staged = sink.stage(group((share(), rows), (share(SECOND), [order(4)])))
-    assert set(staged.rejected) == {1, 2, 3, 4}
-    sink.commit(staged)
-    assert numbers(house) == [1, 3, 4]
+    staged = put(sink, (share(), rows), (share(line=SECOND), [order(4), {}]))
+    assert set(staged.rejected) == {1, 2, 3, 4, 7}
+    assert house.numbers() == [1, 3, 4]
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
-
-
-def test_an_owner_with_an_older_epoch_cannot_fence(sink: Sink[Any]) -> None:
-    """Promise 9: a zombie that wakes up while it takes over changes nothing."""
-    sink.fence([Fence(FIRST, 3)])
-    with pytest.raises(SinkFenced) as caught:
-        sink.fence([Fence(FIRST, 2)])
-    assert (caught.value.line, caught.value.epoch, caught.value.found) == (FIRST, 2, 3)
-    assert state(sink, FIRST) == [(3, 0)]
 
 
 def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
     house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Promise 9: a zombie cannot finish a transaction once its successor has started."""
-    zombies = sink.stage(group((share(SECOND), [order(2)]), (share(), [order(1)])))
+    zombies = sink.stage(group((share(line=SECOND), [order(2)]), (share(), [order(1)])))
     successor = opened()
     successor.fence([Fence(FIRST, 2)])
-    for _ in range(2):
+    for step in (lambda: sink.commit(zombies), lambda: sink.fence([Fence(FIRST, 1)])) * 2:
         with pytest.raises(SinkFenced) as caught:
-            sink.commit(zombies)
+            step()
         assert (caught.value.line, caught.value.epoch, caught.value.found) == (FIRST, 1, 2)
     assert house.rows() == []
     assert state(sink, FIRST, SECOND) == [(2, 0), (1, 0)]
     put(successor, (share(epoch=2, attempt=2), [order(1)]))
     with pytest.raises(SinkFenced):
         put(sink, (share(txid=2), [order(2)]))  # also what it stages after the fence
-    put(sink, (share(SECOND), [order(2)]))
-    assert numbers(house) == [1, 2]
+    put(sink, (share(line=SECOND), [order(2)]))
+    assert house.numbers() == [1, 2]
     assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
 
 
@@ -475,16 +225,16 @@ def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
     zombie.join(seconds(60))
     ends = [ended.get_nowait() for _ in range(ended.qsize())]
     assert isinstance(ends[-1], SinkFenced), ends[-1]
-    assert numbers(house) == list(range(1, told.txid + 1))
+    assert house.numbers() == list(range(1, told.txid + 1))
     put(successor, (share(txid=told.txid + 1, epoch=2), [order(told.txid + 1)]))
-    assert numbers(house) == list(range(1, told.txid + 2))
+    assert house.numbers() == list(range(1, told.txid + 2))
 
 
 def test_only_some_shares_of_a_group_are_there(house: House, sink: Sink[Any]) -> None:
     put(sink, (share(), [order(1)]))
     with pytest.raises(SinkFailed):
-        put(sink, (share(), [order(1)]), (share(SECOND), [order(2)]))
-    assert numbers(house) == [1]
+        put(sink, (share(), [order(1)]), (share(line=SECOND), [order(2)]))
+    assert house.numbers() == [1]
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 0)]
 
 
@@ -494,7 +244,7 @@ def test_one_is_staged_while_another_waits_for_its_commit(house: House, sink: Si
     ]
     for each in staged:
         sink.commit(each)
-    assert numbers(house) == [1, 2, 3]
+    assert house.numbers() == [1, 2, 3]
     assert state(sink, FIRST) == [(1, 3)]
 
 
@@ -502,7 +252,7 @@ def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
     house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
 ) -> None:
     """Storm 45: state and txid outlive the process together."""
-    put(sink, (share(), [order(1)]), (share(SECOND), []))
+    put(sink, (share(), [order(1)]), (share(line=SECOND), []))
     sink.fence([Fence(FIRST, 5)])
     sink.close()
     again = opened()
@@ -513,7 +263,7 @@ def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
     again.open(house.context)
     put(again, (share(epoch=5), [order(1)]))
     put(again, (share(txid=2, epoch=5), [order(2)]))
-    assert numbers(house) == [1, 2]
+    assert house.numbers() == [1, 2]
 
 
 def test_rows_that_belong_to_no_transaction_may_be_written_beside(
@@ -522,7 +272,7 @@ def test_rows_that_belong_to_no_transaction_may_be_written_beside(
     put(sink, (share(), [order(1)]))
     sink.write(Batch(1, [[order(2)]], 1))
     put(sink, (share(txid=2), [order(3)]))
-    assert numbers(house) == [1, 2, 3]
+    assert house.numbers() == [1, 2, 3]
     assert state(sink, FIRST) == [(1, 2)]
 
 
@@ -532,17 +282,17 @@ def test_lines_whose_names_differ_little_are_apart(
     sink = opened()
     lines = [f"{topic}[{number}]" for topic, number in product(("a", "A", "a.b", "a_b"), (1, 11))]
     sink.fence([Fence(line, place) for place, line in enumerate(lines, start=1)])
-    put(sink, *((share(line, epoch=e), [order(e)]) for e, line in enumerate(lines, start=1)))
+    put(sink, *((share(line=line, epoch=e), [order(e)]) for e, line in enumerate(lines, start=1)))
     assert state(sink, *lines) == [(epoch, 1) for epoch in range(1, len(lines) + 1)]
-    assert numbers(house) == list(range(1, len(lines) + 1))
+    assert house.numbers() == list(range(1, len(lines) + 1))
 
 
-@pytest.mark.parametrize("house", STAGE_APART, indirect=True)
+@stage_apart
 def test_what_other_processes_staged_is_committed_as_one_group(
     house: House, sink: Sink[Any]
 ) -> None:
     """Promise 14: a group has one commit, however many processes made its files."""
-    shares = (share(rows=3), share(SECOND, rows=3))
+    shares = (share(num_rows=3), share(line=SECOND, num_rows=3))
     rows: list[Piece] = [
         [order(1), order(2), {}, order(4)],
         [order(5) | {"number": "five"}, order(6)],
@@ -552,48 +302,45 @@ def test_what_other_processes_staged_is_committed_as_one_group(
     assert house.rows() == []
     sink.commit(staged)
     sink.commit(copied(staged))
-    assert numbers(house) == [1, 2, 4, 6]
+    assert house.numbers() == [1, 2, 4, 6]
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
-    sink.commit(sink.joined((share(txid=2, rows=0),), []))  # no process had any row of it
-    assert numbers(house) == [1, 2, 4, 6]
+    sink.commit(sink.joined((share(2, num_rows=0),), []))  # no process had any row of it
+    assert house.numbers() == [1, 2, 4, 6]
     assert state(sink, FIRST, SECOND) == [(1, 2), (1, 1)]
 
 
-@pytest.mark.parametrize("house", STAGE_APART, indirect=True)
+@stage_apart
 def test_what_other_processes_staged_elsewhere_is_not_committed(
     house: House, sink: Sink[Any]
 ) -> None:
     """Promise 14: the table would name files that this process cannot see."""
     whole = group((share(), [order(1), order(2)]))
-    before = set(Path(house.context.storage.warehouse).rglob("*.parquet"))
+    before = files(house)
     staged = staged_apart(sink.stager(), *halves(whole))
-    file = next(
-        each
-        for each in Path(house.context.storage.warehouse).rglob("*.parquet")
-        if each not in before
-    )
+    file = min(files(house) - before)
     file.unlink()
     with pytest.raises(SinkFailed, match=f"{file.name}.*must share the folder of the table"):
         sink.joined(whole.shares, staged)
 
 
-@pytest.mark.parametrize("house", STAGE_APART, indirect=True)
+@stage_apart
 def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(
     house: House, sink: Sink[Any]
 ) -> None:
-    def files() -> set[Path]:
-        return set(Path(house.context.storage.warehouse).rglob("*.parquet"))
-
     whole = group((share(), [order(1), order(2)]))
     put(sink, (share(), [order(1), order(2)]))
-    before = files()
+    before = files(house)
     staged = staged_apart(sink.stager(), *halves(whole))
-    assert len(files() - before) == 2
+    assert len(files(house) - before) == 2
     sink.discard(sink.joined(whole.shares, staged))
-    assert files() == before
+    assert files(house) == before
 
     stager = sink.stager()
     assert stager is not None
     for each in staged_apart(stager, *halves(whole)):
         stager.discard(each)
-    assert files() == before
+    assert files(house) == before
+
+
+def files(house: House) -> set[Path]:
+    return set(house.warehouse.rglob("*.parquet"))

@@ -1,22 +1,26 @@
 """A Delta table with its sinks, and what delta-rs and Spark see of it."""
 
+import multiprocessing
+import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sinks import DeltaSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence
-from topology.sink import Batch, Fence, Share, Sink, SinkContext
-
-LINE = "orders[0]"
-SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
+from tests.support.batches import LINE, SCHEMA, put, rows
+from tests.support.patience import Limit, seconds
+from tests.support.spark import stream
+from topology.sink import Fence, Sink, SinkContext
 
 
 class Table:
@@ -29,7 +33,7 @@ class Table:
         self.warehouse, self.path = warehouse, warehouse / "orders"
         self.log = self.path / "_delta_log"
         self.storage = Storage(str(warehouse))
-        self.racing = racing
+        self.racing, self.racing_more = racing, ()
 
     def sink(
         self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
@@ -52,6 +56,11 @@ class Table:
 
     def numbers(self) -> list[int]:
         return sorted(row["number"] for row in self.rows())
+
+    def listed_numbers(self) -> list[int]:
+        """Read by delta-rs's own log, which knows checkpoints, and the files by Arrow."""
+        files = [pq.ParquetFile(path).read(["number"]) for path in self.theirs().file_uris()]
+        return sorted(number for file in files for number in file["number"].to_pylist())
 
     def append(self, *numbers: int) -> None:
         """Append rows of others."""
@@ -80,11 +89,11 @@ class SparkTable(Table):
         self.spark = spark
 
     def sql(self, *statements: str) -> None:
-        """Have Spark run statements in which TABLE_PATH is the table."""
+        """Have Spark run statements in which OURS is the table."""
 
         def run(session: Any) -> None:
             for statement in statements:
-                session.sql(statement.replace("TABLE_PATH", f"delta.`{self.path}`"))
+                session.sql(statement.replace("OURS", f"delta.`{self.path}`"))
 
         self.spark.run(run, group="sql")
 
@@ -96,26 +105,13 @@ class SparkTable(Table):
 
         return self.spark.run(job, group="read")
 
-    def numbers(self, where: str = "true") -> list[int]:
-        found: list[Any] = self.read(where)["number"].to_pylist()
-        return sorted(found)
+    def stream(self, folder: Path) -> None:
+        """Have Spark stream what is new since the last time into Parquet files."""
 
+        def job(session: Any) -> None:
+            stream(session.readStream.format("delta").load(str(self.path)), folder)
 
-def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
-    return [{"number": number, "place": place} for number in numbers]
-
-
-def write(sink: Sink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
-    sink.write(Batch(sequence, [given], len(given)))
-
-
-def group(txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> Batch:
-    share = Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
-    return Batch(txid, [rows(*numbers)], len(numbers), (share,))
-
-
-def put(sink: Sink[Any], txid: int, *numbers: int, epoch: int = 1, line: str = LINE) -> None:
-    sink.commit(sink.stage(group(txid, *numbers, epoch=epoch, line=line)))
+        self.spark.run(job, group="stream")
 
 
 def race(sink: Sink[Any], storage: Storage, line: str, number: int, last: int) -> None:
@@ -131,8 +127,61 @@ def racing(storage: Storage, line: str, number: int, last: int) -> None:
     race(DeltaSink("orders", schema=SCHEMA), storage, line, number, last)
 
 
+def started(table: Any, line: str, number: int, last: int) -> Any:
+    """Another process that races; delta-rs does not survive fork()."""
+    given = (table.storage, line, number, last, *table.racing_more)
+    process = multiprocessing.get_context("spawn").Process(target=table.racing, args=given)
+    process.start()
+    return process
+
+
+def race_together(table: Any, lines: Sequence[str], last: int) -> list[int]:
+    """Have a process commit each line's transactions; the numbers that have to be there then."""
+    racers = [started(table, line, number, last) for number, line in enumerate(lines)]
+    for racer in racers:
+        racer.join(seconds(120))
+    assert [racer.exitcode for racer in racers] == [0] * len(lines)
+    return [1000 * n + txid for n in range(len(lines)) for txid in range(1, last + 1)]
+
+
+def beside(table: Any, last: int, maintain: Callable[[], object]) -> None:
+    """Maintain a table for as long as another process writes its second line."""
+    racer = started(table, "orders[1]", 1, last)
+    limit = Limit(seconds(240))
+    while racer.is_alive():
+        assert not limit.passed
+        maintain()
+    racer.join()
+    assert racer.exitcode == 0
+
+
+def age(path: Path, days: float) -> None:
+    then = time.time() - days * 86_400
+    os.utime(path, (then, then))
+
+
 def _nothing() -> None:
     pass
+
+
+def around(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    before: Callable[[Any], object] = lambda _: None,
+    after: Callable[[Any], object] = lambda _: None,
+) -> None:
+    """Do something before and after the next such call. It gets what the method is of."""
+    original = getattr(owner, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, original)
+        before(given[0])
+        done = original(*given, **named)
+        after(given[0])
+        return done
+
+    monkeypatch.setattr(owner, name, call)
 
 
 def around_commit(
@@ -142,14 +191,4 @@ def around_commit(
     after: Callable[[], object] = _nothing,
 ) -> None:
     """Do something before and after the library's next commit."""
-    library, name = table.committer
-    original = getattr(library, name)
-
-    def commit(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(library, name, original)
-        before()
-        done = original(*given, **named)
-        after()
-        return done
-
-    monkeypatch.setattr(library, name, commit)
+    around(monkeypatch, *table.committer, lambda _: before(), lambda _: after())

@@ -1,5 +1,6 @@
 """An Iceberg table with its sinks, and what pyiceberg and Spark see of it."""
 
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +16,15 @@ from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from tests.support.delta_table import LINE, SCHEMA, race, rows
+from tests.support.batches import LINE, SCHEMA, rows
+from tests.support.delta_table import race
 from tests.support.spark import stream
 from topology.sink import Fence, SinkContext
+
+EXPIRE_AT_ONCE = {
+    "history.expire.max-snapshot-age-ms": "1",
+    "history.expire.min-snapshots-to-keep": "1",
+}
 
 
 class Table:
@@ -33,7 +40,7 @@ class Table:
         self, warehouse: Path | str, catalog: Mapping[str, str] | None = None, name: str = "orders"
     ) -> None:
         self.name = name
-        self.racing = racing
+        self.racing, self.racing_more = racing, (name,)
         self.storage = Storage(
             str(warehouse), catalogs={} if catalog is None else {"lake": catalog}
         )
@@ -89,6 +96,28 @@ class Table:
         """The data files that lie there, whether they are part of the table or not."""
         return set((self.folder() / "data").rglob("*.parquet"))
 
+    def set_properties(self, given: Mapping[str, str]) -> None:
+        with self.theirs().transaction() as change:
+            change.set_properties(dict(given))
+        time.sleep(0.002)  # snapshots are older than a millisecond
+
+    def on_disk(self) -> set[str]:
+        """All files but the metadata files, of which the catalogue names some."""
+        found = (path for path in self.folder().rglob("*") if path.is_file())
+        return {f"file://{path}" for path in found if path.suffix != ".json"}
+
+    def named(self) -> set[str]:
+        """The files that some snapshot names. Raises FileNotFoundError for a dangling name."""
+        theirs = self.theirs()
+        found: set[str] = set()
+        for snapshot in theirs.metadata.snapshots:
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(theirs.io):
+                found.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(theirs.io)
+                found |= {entry.data_file.file_path for entry in entries}
+        return found
+
     def close(self) -> None:
         for sink in self.sinks:
             sink.close()
@@ -115,9 +144,11 @@ class SparkTable(Table):
             f"orders_{uuid.uuid4().hex}",
         )
 
-    def sql(self, statement: str) -> None:
-        """Have Spark run a statement in which OURS is the table."""
-        self._run(lambda session: session.sql(self._spelled(statement)).collect())
+    def sql(self, *statements: str) -> None:
+        """Have Spark run statements in which OURS is the table."""
+        for each in statements:
+            statement = each.replace("OURS", self._full_name)
+            self._run(lambda session, statement=statement: session.sql(statement).collect())
 
     def read(self, where: str = "true") -> pa.Table:
         return self._run(lambda session: session.table(self._full_name).where(where).toArrow())
@@ -140,9 +171,6 @@ class SparkTable(Table):
             return found
 
         return self.spark.run(run, group="iceberg")
-
-    def _spelled(self, statement: str) -> str:
-        return statement.replace("OURS", self._full_name)
 
     @property
     def _full_name(self) -> str:

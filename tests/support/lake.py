@@ -14,7 +14,7 @@ from headrace.sinks import DeltaSink, IcebergSink, Sink
 from headrace.state import DeltaState, State, count
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
-from tests.support.delta_table import LINE, SCHEMA, group
+from tests.support.batches import LINE, SCHEMA, group
 from topology.sink import Committed, Fence, SinkContext, Staged
 
 NAME = "orders"

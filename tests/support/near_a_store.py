@@ -1,23 +1,15 @@
-"""What stands beside an object store: a proxy with faults, an identity agent, TLS."""
+"""What stands beside an object store: a proxy with faults, an identity agent."""
 
 import http.client
 import io
-import ipaddress
 import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeAlias
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from service.devservers.process import HOST
 from tests.support.patience import seconds
@@ -207,36 +199,3 @@ def _serving(handler: type[_Handler]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def signed(address: str, folder: Path) -> tuple[Path, Path]:
-    """A certificate of an address and its key; `ca.pem` in `folder` has signed it."""
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority of the tests")])
-    now = datetime.now(UTC)
-    new = (
-        x509.CertificateBuilder()
-        .issuer_name(ca)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-    authority = new.subject_name(ca).public_key(ca_key.public_key()).serial_number(1)
-    own = new.subject_name(x509.Name([])).public_key(key.public_key()).serial_number(2)
-    made = {
-        "ca.pem": authority.add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
-        ),
-        "store.pem": own.add_extension(names, critical=True),
-    }
-    for name, builder in made.items():
-        certificate = builder.sign(ca_key, hashes.SHA256())
-        (folder / name).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "store-key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return folder / "store.pem", folder / "store-key.pem"

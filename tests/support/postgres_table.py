@@ -9,10 +9,8 @@ import pyarrow as pa
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from sinks.storage import Storage
-from topology.sink import Batch, Share, SinkContext
-
-LINE = "orders[0]"
-SCHEMA = pa.schema({"number": pa.int64(), "place": pa.string()})
+from tests.support.batches import SCHEMA
+from topology.sink import SinkContext
 
 
 class PostgresTable:
@@ -86,16 +84,3 @@ def rows_of(server: EmbeddedPostgres, query: str) -> list[dict[str, Any]]:
         assert row is not None
         found: list[dict[str, Any]] = row[0]
         return found
-
-
-def rows(*numbers: int, place: str | None = "x") -> list[dict[str, Any]]:
-    return [{"number": number, "place": place} for number in numbers]
-
-
-def write(sink: PostgresSink[Any], given: list[dict[str, Any]], sequence: int = 1) -> None:
-    sink.write(Batch(sequence, [given], len(given)))
-
-
-def group(txid: int, *numbers: int, epoch: int = 1, attempt: int = 1, line: str = LINE) -> Batch:
-    share = Share(line, epoch, txid, attempt, txid, txid + 1, "0" * 32, len(numbers))
-    return Batch(txid, [rows(*numbers)], len(numbers), (share,))

@@ -33,13 +33,12 @@ EVERY_TYPE = pa.schema(
         ),
     ]
 )
-NOTHING: dict[str, Any] = dict.fromkeys(EVERY_TYPE.names)
 SOMETHING: dict[str, Any] = {
     "number": 2**63 - 1,
     "tiny": -128,
     "short": -7,
     "int": 2**31 - 1,
-    "float": 0.1,
+    "float": 0.5,
     "double": float("nan"),
     "bool": True,
     "text": "é\U0001f600" * 30,
@@ -48,7 +47,7 @@ SOMETHING: dict[str, Any] = {
     "day": date(1500, 1, 2),
     "at": datetime(1, 1, 1, tzinfo=UTC),
     "at_ns": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
-    "local": 1_234,
+    "local": datetime(2026, 1, 2, 3, 4, 5, 678000),  # noqa: DTZ001 - it has no zone
     "price": Decimal("-1234567.89"),
     "long_price": Decimal("12345678901234.567"),
     "large_price": Decimal("12345678901234567890.123456789012345678"),

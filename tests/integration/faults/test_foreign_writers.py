@@ -24,6 +24,7 @@ from sinks.tables.iceberg_log import IcebergLog
 from sinks.tables.log import Conflict
 from tests.acceptance import evidence, table_files
 from tests.support import delta_table, iceberg_table
+from tests.support.batches import LINE, group
 from topology.errors import SinkBusy
 from topology.sink import Committed, Fence
 
@@ -36,7 +37,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-LINE = delta_table.LINE
 MOST_PAUSE_SECONDS = 1.0  # between what we read and our commit, drawn, so that theirs come there
 APPENDS = 5  # of a foreign writer before it does something else
 TURN = 50  # transactions of one owner
@@ -100,7 +100,7 @@ def conflicts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-def beside(make: Callable[[], Any], group: Callable[..., Any], foreign: Sequence[Foreign]) -> int:
+def beside(make: Callable[[], Any], foreign: Sequence[Foreign]) -> int:
     """Commit while they work; each owner in its turn. How many transactions there are."""
     ends = threading.Event()
     txid, sink = 0, make()
@@ -158,15 +158,12 @@ def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(
 
     def sql(statement: str) -> None:
         unchecked = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
-        table.sql(unchecked, statement.replace(" OURS", " TABLE_PATH"))
+        table.sql(unchecked, statement)
 
     table.fenced()
     sql(f"ALTER TABLE OURS SET TBLPROPERTIES ({RETAINED})")  # no file of ours waits so long
-    foreign = [
-        Foreign(THEIRS, sql, "OPTIMIZE OURS"),
-        Foreign(2 * THEIRS, sql, "VACUUM OURS"),
-    ]
-    txids = beside(lambda: table.sink(exactly_once=True), delta_table.group, foreign)
+    foreign = [Foreign(THEIRS, sql, "OPTIMIZE OURS"), Foreign(2 * THEIRS, sql, "VACUUM OURS")]
+    txids = beside(lambda: table.sink(exactly_once=True), foreign)
     check(txids, foreign, conflicts, table.read(), evidence.read_table(table.path))
 
 
@@ -179,7 +176,7 @@ def test_spark_writes_beside_an_iceberg_sink(
         Foreign(THEIRS, table.sql, "CALL lake.system.rewrite_data_files(table => 'OURS')"),
         Foreign(2 * THEIRS, table.sql, EXPIRE),
     ]
-    txids = beside(table.sink, iceberg_table.group, foreign)
+    txids = beside(table.sink, foreign)
     location = table.theirs().metadata_location
     check(txids, foreign, conflicts, table.read(), table_files.read_iceberg(location))
     table.close()

@@ -17,7 +17,7 @@ from headrace.sinks import SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence
-from tests.support.delta_table import SCHEMA, rows
+from tests.support.batches import SCHEMA, rows
 from tests.support.lake import NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from tests.support.limits import Disk
 from tests.support.patience import seconds, until

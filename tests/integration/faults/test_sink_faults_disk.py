@@ -49,30 +49,19 @@ def goes_on_after(
     assert "sink_recovered" in {line["event"] for line in logs}
 
 
+@pytest.mark.parametrize("words", ["No space left on device", "Read-only file system"])
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)
-def test_full_disk_pauses_the_run_without_loss(
-    kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
+def test_full_or_read_only_disk_pauses_the_run_without_loss(
+    kind: str, guarantee: str, words: str, tmp_path: Path, spark: SparkDriver
 ) -> None:
-    """S02, promise 15."""
+    """S02 and S03, promise 15: read-only as a disk with errors is remounted."""
     with (
         SmallDisk(tmp_path / "disk") as disk,
         Plant(kind, disk.path / "warehouse", spark, guarantee) as plant,
         capture_logs() as logs,
     ):
-        goes_on_after(plant, disk.full(), "No space left on device", logs)
-
-
-@pytest.mark.parametrize(("kind", "guarantee"), CASES)
-def test_read_only_disk_pauses_the_run_without_loss(
-    kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
-) -> None:
-    """S03, promise 15: as a disk with errors is remounted."""
-    with (
-        SmallDisk(tmp_path / "disk") as disk,
-        Plant(kind, disk.path / "warehouse", spark, guarantee) as plant,
-        capture_logs() as logs,
-    ):
-        goes_on_after(plant, disk.read_only(), "Read-only file system", logs)
+        trouble = disk.full() if words.startswith("No space") else disk.read_only()
+        goes_on_after(plant, trouble, words, logs)
 
 
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)

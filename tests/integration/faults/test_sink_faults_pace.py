@@ -85,9 +85,7 @@ class Watched:
             self.pending_bytes = max(self.pending_bytes, float(line))
 
 
-def test_slow_sink_holds_sources_back_with_flat_memory(
-    trial: Trial,
-) -> None:
+def test_slow_sink_holds_sources_back_with_flat_memory(trial: Trial) -> None:
     """Promise 10."""
     total = sum(COUNTS)
     slow = Watched(trial, SLOW)

@@ -7,9 +7,10 @@ import psycopg
 import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
+from tests.support.batches import LINE, group, rows
 from tests.support.patience import seconds, until
-from tests.support.postgres_table import LINE, PostgresTable, group, rows, write
-from topology.sink import Committed, Fence
+from tests.support.postgres_table import PostgresTable
+from topology.sink import Batch, Committed, Fence
 
 pytestmark = pytest.mark.faults
 
@@ -40,9 +41,7 @@ def cut_off(table: PostgresTable, work: Callable[[], object]) -> list[BaseExcept
     thread = threading.Thread(target=run)
     thread.start()
     until(
-        "rows are on their way",
-        lambda: table.sql(COPYING) != 0 or not thread.is_alive(),
-        SECONDS,
+        "rows are on their way", lambda: table.sql(COPYING) != 0 or not thread.is_alive(), SECONDS
     )
     assert thread.is_alive(), "it was done before it could be cut off"
     table.sql(TERMINATE)
@@ -51,30 +50,23 @@ def cut_off(table: PostgresTable, work: Callable[[], object]) -> list[BaseExcept
     return raised
 
 
-def test_at_least_once_batch_cut_off_is_written_once(
-    table: PostgresTable,
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_write_cut_off_in_its_rows_is_written_once(
+    table: PostgresTable, exactly_once: bool
 ) -> None:
-    sink = table.sink()
-    write(sink, rows(-1))
-    many = rows(*range(ROWS))
-    (error,) = cut_off(table, lambda: write(sink, many, 2))
+    sink = table.sink(exactly_once=exactly_once)
+    sink.fence([Fence(LINE, 1)] if exactly_once else [])
+    staged = [
+        sink.stage(
+            group(txid, *numbers) if exactly_once else Batch(txid, [rows(*numbers)], len(numbers))
+        )
+        for txid, numbers in enumerate([[-1], range(ROWS)], start=1)
+    ]
+    sink.commit(staged[0])
+    (error,) = cut_off(table, lambda: sink.commit(staged[1]))
     assert isinstance(error, psycopg.Error)
     assert table.sql(COUNT) == "1 1"
-    write(sink, many, 2)
+    if exactly_once:
+        assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
+    sink.commit(staged[1])
     assert table.sql(COUNT) == f"{ROWS + 1} {ROWS + 1}"
-
-
-def test_exactly_once_commit_cut_off_is_written_once(
-    table: PostgresTable,
-) -> None:
-    sink = table.sink(exactly_once=True)
-    sink.fence([Fence(LINE, 1)])
-    sink.commit(sink.stage(group(1, -1)))
-    staged = sink.stage(group(2, *range(ROWS)))
-    (error,) = cut_off(table, lambda: sink.commit(staged))
-    assert isinstance(error, psycopg.Error)
-    assert table.sql(COUNT) == "1 1"
-    assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
-    sink.commit(staged)
-    assert table.sql(COUNT) == f"{ROWS + 1} {ROWS + 1}"
-    assert sink.committed([LINE]) == [Committed(LINE, 1, 2)]

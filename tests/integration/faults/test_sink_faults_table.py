@@ -39,8 +39,7 @@ def test_at_least_once_dropped_table_is_recreated(
 
 
 @pytest.mark.parametrize(
-    ("kind", "guarantee"),
-    [(kind, "exactly-once") for kind in KEEP_TRANSACTIONS],
+    ("kind", "guarantee"), [(kind, "exactly-once") for kind in KEEP_TRANSACTIONS]
 )
 def test_table_without_its_log_ends_the_run(
     kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver

@@ -28,7 +28,8 @@ from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from tests.support.delta_table import LINE, SparkTable, group
+from tests.support.batches import LINE, group
+from tests.support.delta_table import SparkTable
 from tests.support.kafka import KafkaWorld
 from tests.support.patience import seconds, until
 from topology.sink import Fence

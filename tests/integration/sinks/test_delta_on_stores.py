@@ -11,7 +11,7 @@ from sinks.storage import Storage
 from sinks.tables.delta_log import DeltaLog
 from tests.acceptance import evidence
 from tests.support.azurite import EmbeddedAzurite
-from tests.support.delta_table import LINE, SCHEMA, group, rows, write
+from tests.support.batches import LINE, SCHEMA, STRANGE, group, rows, write
 from tests.support.seaweed import EmbeddedSeaweed
 from topology.errors import SinkFenced
 from topology.sink import Committed, Fence, Removal, SinkContext
@@ -80,14 +80,11 @@ def test_rows_are_replaced_by_key(on_store: MakeStorage) -> None:
     assert numbers(storage) == [1, 2, 3]
 
 
-def test_vacuum_removes_only_leftovers_of_killed_processes(
-    on_store: MakeStorage,
-) -> None:
+def test_vacuum_removes_only_leftovers_of_killed_processes(on_store: MakeStorage) -> None:
     """The store says how old an object is, so the log is asked with no age at all."""
     storage = on_store("vacuumed")
     sink = opened(storage, partition_by=["place"])
-    strange = [" a/b=c:%41 ..", "x", "é ü", "50%", "", None, "a%2Fb", "#q?", "a+b"]
-    write(sink, [{"number": 3, "place": each} for each in strange])
+    write(sink, [{"number": 3, "place": each} for each in STRANGE])
     sink.fence([Fence(LINE, 1)])
     sink.stage(group(1, 7))
     assert sink.vacuum(24) == Removal(0, 0)
@@ -100,7 +97,7 @@ def test_vacuum_removes_only_leftovers_of_killed_processes(
     for file in sink.data_files():
         path = root + file.removeprefix(storage.uri("orders"))
         assert set(pq.read_table(path, filesystem=files)["number"].to_pylist()) == {3}
-    assert len(sink.data_files()) == len(strange)
+    assert len(sink.data_files()) == len(STRANGE)
     assert sink.expire(dry_run=True) == sink.expire() == Removal(0, 0)
     sink.commit(sink.stage(group(1, 1)))
     assert opened(storage).committed([LINE]) == [Committed(LINE, 1, 1)]

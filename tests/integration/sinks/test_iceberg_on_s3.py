@@ -12,13 +12,11 @@ import pyarrow as pa
 import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
-from headrace import reference
 from service.config.settings import Config, load
 from service.wiring import spark_driver
 from sinks import IcebergSink
-from sinks.references import needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
-from tests.support.delta_table import LINE, SCHEMA, group, rows, write
+from tests.support.batches import LINE, SCHEMA, group
 from tests.support.iceberg_table import in_postgres
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET, EmbeddedSeaweed
 from topology.sink import Committed, Fence, Removal, SinkContext
@@ -108,16 +106,3 @@ def test_compaction_between_staging_and_commit_is_harmless(
     assert sink.vacuum(24) == Removal(0, 0)
     assert sorted(by_spark(driver, sink.table)["number"].to_pylist()) == [1, 2, 3, 4]
     assert sink.committed([LINE]) == [Committed(LINE, 1, 4)]
-
-
-def test_a_reference_is_read_without_spark_as_spark_reads_it(
-    sink: IcebergSink[Any], driver: SparkDriver, config: Config
-) -> None:
-    write(sink, rows(1, 2, 3, place="é"))
-    wanted = by_spark(driver, sink.table, "DELETE FROM OURS WHERE number = 2")
-    storage = config.storage.storage()
-    properties = {"catalog": "lake"}
-    made = reference(sink.table, format="iceberg", key="number", properties=properties)
-    assert not needs_spark(made, storage)
-    found = read_reference(made, storage, None)
-    assert found.to_pylist() == wanted.to_pylist() == rows(1, 3, place="é")

@@ -1,7 +1,7 @@
 """A PostgreSQL table whose connection, server or client goes away under a commit."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -11,8 +11,10 @@ from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from sinks.postgres.database import Database
 from tests.acceptance import processes
+from tests.support.batches import LINE, group, rows, write
+from tests.support.delta_table import around
 from tests.support.patience import seconds
-from tests.support.postgres_table import LINE, PostgresTable, group, rows, write
+from tests.support.postgres_table import PostgresTable
 from topology.errors import SinkBusy, SinkFenced
 from topology.sink import Committed, Fence, Staged
 
@@ -44,29 +46,6 @@ def sink(table: PostgresTable) -> PostgresSink[Any]:
     return sink
 
 
-def around(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type[Any],
-    name: str,
-    *,
-    before: Callable[[Any], object] | None = None,
-    after: Callable[[Any], object] | None = None,
-) -> None:
-    """Do something before or right after the next such call, once."""
-    original = getattr(owner, name)
-
-    def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(owner, name, original)
-        if before is not None:
-            before(self)
-        result = original(self, *arguments, **options)
-        if after is not None:
-            after(self)
-        return result
-
-    monkeypatch.setattr(owner, name, call)
-
-
 TERMINATE = """
 SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 WHERE application_name = 'headrace pipeline/sink' AND pid <> pg_backend_pid()
@@ -83,7 +62,8 @@ def test_commit_outcome_is_readable_after_a_lost_connection(
         table.sql(TERMINATE)
         connection.execute("SELECT 1")  # what comes back is the end of the connection
 
-    around(monkeypatch, psycopg.Connection, "commit", **{"after" if after else "before": cut_off})
+    its = {"after" if after else "before": cut_off}
+    around(monkeypatch, psycopg.Connection, "commit", **its)
     with pytest.raises(psycopg.Error):
         sink.commit(staged)
     assert sink.committed([LINE]) == [Committed(LINE, 1, int(after))]
@@ -239,23 +219,3 @@ def test_zombie_that_stalls_with_locks_loses_them(
         sink.commit(sink.stage(group(1, 1)))
     with pytest.raises(SinkFenced):
         sink.fence([Fence(LINE, 1)])
-
-
-def test_rows_committed_without_txids_show_duplicates(
-    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    staged = sink.stage(group(1, 1, 2))
-    send = Database._send
-
-    def send_and_commit(self: Database, connection: Any, *arguments: Any, **options: Any) -> None:
-        send(self, connection, *arguments, **options)
-        connection.commit()
-        connection.close()  # as if the process ended here
-
-    monkeypatch.setattr(Database, "_send", send_and_commit)
-    with pytest.raises(psycopg.Error):
-        sink.commit(staged)
-    monkeypatch.undo()
-    assert sink.committed([LINE]) == [Committed(LINE, 1, 0)]
-    sink.commit(staged)
-    assert table.numbers() == [1, 1, 2, 2]

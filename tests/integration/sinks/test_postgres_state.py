@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from headrace.state import PostgresState, State, combiner, count, least, most, total
+from tests.support.batches import share
 from tests.support.patience import seconds
 from tests.support.postgres_table import PostgresTable
 from topology.errors import SinkFailed, SinkFenced
@@ -21,7 +21,7 @@ from topology.state import LINE, TXID, Shape
 
 pytestmark = pytest.mark.integration
 
-FIRST, SECOND = "words[0]", "words[1]"
+FIRST, SECOND = "orders[0]", "words[1]"
 
 
 class Words:
@@ -58,10 +58,6 @@ def words(postgres: EmbeddedPostgres) -> Iterator[Words]:
     yield made
     for store in made.stores:
         store.close()
-
-
-def share(line: str = FIRST, txid: int = 1, epoch: int = 1) -> Share:
-    return Share(line, epoch, txid, 1, 10 * txid, 10 * txid + 10, f"{txid:032x}", 1)
 
 
 def keys(*words: str, line: str = FIRST) -> pa.Table:
@@ -131,21 +127,21 @@ def test_what_another_owner_changes_meanwhile_is_not_lost(words: Words) -> None:
 
     def take_over() -> None:
         assert new.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
-        new.update((share(txid=2, epoch=2),), keys("a"), adding("a", 2))
+        new.update((share(2, epoch=2),), keys("a"), adding("a", 2))
 
     with pytest.raises(SinkFenced):
-        old.update((share(txid=2),), keys("a"), adding("a", 2, meanwhile=take_over))
+        old.update((share(2),), keys("a"), adding("a", 2, meanwhile=take_over))
     assert words.counts() == {"a": 2}
 
     def finish() -> None:
-        new.update((share(txid=3, epoch=2),), keys("a"), adding("a", 3))
+        new.update((share(3, epoch=2),), keys("a"), adding("a", 3))
 
     again = words.store()
-    again.update((share(txid=3, epoch=2),), keys("a"), adding("a", 3, meanwhile=finish))
+    again.update((share(3, epoch=2),), keys("a"), adding("a", 3, meanwhile=finish))
     assert words.counts() == {"a": 3}
 
 
-@pytest.mark.parametrize("shares", [(), (share(SECOND),)], ids=["no lines", "over all lines"])
+@pytest.mark.parametrize("shares", [(), (share(line=SECOND),)], ids=["no lines", "over all lines"])
 def test_where_lines_do_not_hold_others_away_the_table_is_locked(
     words: Words, shares: tuple[Share, ...]
 ) -> None:
@@ -169,29 +165,6 @@ def test_where_lines_do_not_hold_others_away_the_table_is_locked(
     assert {row[LINE]: row["n"] for row in found} == {FIRST: 1, SECOND: 2}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_reply_of_a_commit_that_is_lost_leaves_it_done_or_not(
-    words: Words, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    store = words.store()
-    store.fence([Fence(FIRST, 1)])
-    original = psycopg.Connection.commit
-
-    def commit(self: psycopg.Connection[Any]) -> None:
-        monkeypatch.setattr(psycopg.Connection, "commit", original)
-        if after:
-            original(self)
-        raise psycopg.OperationalError("the reply was lost")
-
-    store.update((share(),), keys("a"), adding("a", 1))
-    monkeypatch.setattr(psycopg.Connection, "commit", commit)
-    with pytest.raises(psycopg.Error):
-        store.update((share(txid=2),), keys("a"), adding("a", 2))
-    assert store.committed([FIRST]) == [Committed(FIRST, 1, 1 + after)]
-    store.update((share(txid=2),), keys("a"), adding("a", 2))
-    assert words.counts() == {"a": 2}
-
-
 def test_a_table_with_rules_of_its_own_is_refused(words: Words) -> None:
     lines = f'"{LINE}" text NOT NULL, "{TXID}" bigint NOT NULL, PRIMARY KEY (word, "{LINE}")'
     words.table.sql(f"CREATE TABLE %T (word text, n bigint CHECK (n < 9), {lines})")
@@ -201,9 +174,7 @@ def test_a_table_with_rules_of_its_own_is_refused(words: Words) -> None:
     words.store().close()
 
 
-def test_state_table_with_wider_types_is_accepted(
-    words: Words,
-) -> None:
+def test_state_table_with_wider_types_is_accepted(words: Words) -> None:
     lines = f'"{LINE}" text NOT NULL, "{TXID}" numeric NOT NULL, PRIMARY KEY (word, "{LINE}")'
     words.table.sql(f"CREATE TABLE %T (word text, n numeric(30, 2), at timestamp, {lines})")
     aggregates: dict[str, Any] = {"n": count(), "at": most("x", type=pa.timestamp("us"))}

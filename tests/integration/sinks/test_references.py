@@ -19,7 +19,7 @@ from sinks.references import Csv, needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
 from sinks.spark.frames import read_by_spark
 from sinks.storage import Storage
-from tests.support.delta_table import rows, write
+from tests.support.batches import rows, write
 from tests.support.iceberg_table import SparkTable
 from tests.support.seaweed import EmbeddedSeaweed
 from topology.errors import ReferenceLoadFailed

@@ -18,7 +18,8 @@ from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.writer import Done, SinkWriter, WriteRetries
-from tests.support.delta_table import SparkTable, rows, write
+from tests.support.batches import rows, write
+from tests.support.delta_table import SparkTable
 from tests.support.patience import seconds
 from tests.support.spark import PAGE, healing
 from topology.sink import Batch, SinkContext
@@ -122,8 +123,8 @@ def test_stopped_spark_context_costs_its_jvm(spark: SparkDriver, tmp_path: Path)
         spark.run(lambda session: session.sparkContext._jsc.stop(), group="stop")
         with pytest.raises(SparkDied, match="stopped SparkContext"):
             spark.run(count, group="count")
-        table.sql("INSERT INTO TABLE_PATH VALUES (3, 'x')")
-    table.sql("INSERT INTO TABLE_PATH VALUES (4, 'x')")
+        table.sql("INSERT INTO OURS VALUES (3, 'x')")
+    table.sql("INSERT INTO OURS VALUES (4, 'x')")
     assert table.numbers() == [1, 2, 3, 4]
     assert spark.restarts == before.restarts + 1
 

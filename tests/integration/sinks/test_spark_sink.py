@@ -15,6 +15,7 @@ from sinks import SparkSink
 from sinks.spark import spark_sink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
+from tests.support.batches import LINE, SCHEMA, group, rows, write
 from topology.errors import SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Share, SinkContext, Staged
 
@@ -23,18 +24,6 @@ pytestmark = [
     # PySpark leaves the socket open by which rows came.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
-
-SCHEMA = pa.schema([("number", pa.int64()), ("place", pa.string())])
-LINE = "orders[0]"
-
-
-def rows(*numbers: int) -> list[dict[str, Any]]:
-    return [{"number": number, "place": "x"} for number in numbers]
-
-
-def group(txid: int, *numbers: int, epoch: int = 1) -> Batch:
-    share = Share(LINE, epoch, txid, 1, txid, txid + 1, "0" * 32, len(numbers))
-    return Batch(10 * epoch + txid, [rows(*numbers)], len(numbers), (share,))
 
 
 class Place:
@@ -48,10 +37,14 @@ class Place:
         sink.open(self.context(exactly_once=bool(sink.kinds)))
         return sink
 
-    def context(self, *of: str, exactly_once: bool = False) -> SinkContext:
-        pipeline, sink = of or ("pipeline", "sink")
+    def fenced(self) -> SparkSink[Any]:
+        sink = self.opened(format="delta")
+        sink.fence([Fence(LINE, 1)])
+        return sink
+
+    def context(self, *, exactly_once: bool = False) -> SinkContext:
         storage = Storage(str(self.warehouse))
-        return SinkContext(pipeline, sink, {}, storage, self.spark, exactly_once=exactly_once)
+        return SinkContext("p", "s", {}, storage, self.spark, exactly_once=exactly_once)
 
     def sql(self, statement: str) -> list[Any]:
         def job(session: Any) -> list[Any]:
@@ -73,20 +66,19 @@ def test_a_function_gets_the_frame_and_the_number_of_each_batch(place: Place) ->
     """A batch that is tried again keeps its number, as with `foreachBatch`."""
     seen: list[tuple[int, list[int]]] = []
 
-    def write(frame: Any, batch: int) -> None:
+    def noted(frame: Any, batch: int) -> None:
         seen.append((batch, sorted(frame.toArrow()["number"].to_pylist())))
 
-    sink = place.opened(write=write)
+    sink = place.opened(write=noted)
     for sequence in (1, 1, 2):
-        sink.write(Batch(sequence, [rows(sequence, 7)], 2))
+        write(sink, rows(sequence, 7), sequence)
     assert seen == [(1, [1, 7]), (1, [1, 7]), (2, [2, 7])]
     sink.close()
 
 
 def test_local_tables_have_no_checksum_files(place: Place) -> None:
-    place.opened("lines", format="parquet").write(Batch(1, [rows(1)], 1))
-    sink = place.opened(format="delta")
-    sink.fence([Fence(LINE, 1)])
+    write(place.opened("lines", format="parquet"), rows(1))
+    sink = place.fenced()
     sink.commit(sink.stage(group(1, 1)))
     assert len(list(place.warehouse.rglob("*.parquet"))) >= 2
     assert list(place.warehouse.rglob(".*.crc")) == []
@@ -103,7 +95,7 @@ def test_rows_go_into_a_catalogue_table_by_name(place: Place) -> None:
     )
     try:
         sink = place.opened(table, format="table")
-        sink.write(Batch(1, [rows(1, 2)], 2))
+        write(sink, rows(1, 2))
         assert place.sql(f"SELECT * FROM {table} ORDER BY number") == [  # noqa: S608
             ("x", None, 1),
             ("x", None, 2),
@@ -117,7 +109,7 @@ def test_rows_go_into_a_catalogue_table_by_name(place: Place) -> None:
 
 def test_options_are_those_of_spark_s_writer(place: Place) -> None:
     sink = place.opened("lines", format="csv", options={"header": "true", "sep": ";"})
-    sink.write(Batch(1, [rows(1)], 1))
+    write(sink, rows(1))
     [file] = (place.warehouse / "lines").glob("*.csv")
     assert file.read_text().splitlines() == ["number;place", "1;x"]
 
@@ -125,7 +117,7 @@ def test_options_are_those_of_spark_s_writer(place: Place) -> None:
 def test_what_spark_refuses_ends_the_sink_with_its_reason(place: Place) -> None:
     sink = place.opened("anywhere", format="no-such-source")
     with pytest.raises(SinkFailed, match=r"'anywhere'.*no-such-source"):
-        sink.write(Batch(1, [rows(1)], 1))
+        write(sink, rows(1))
 
 
 @contextmanager
@@ -161,8 +153,7 @@ def without_lock(*sinks: Any) -> Iterator[None]:
 
 def test_fence_between_read_and_commit_is_a_conflict(place: Place) -> None:
     """Promise 9: no row of the zombie lands, though its job has run."""
-    zombie, successor = place.opened(format="delta"), place.opened(format="delta")
-    zombie.fence([Fence(LINE, 1)])
+    zombie, successor = place.fenced(), place.opened(format="delta")
     staged = zombie.stage(group(1, 1, 2))
     with (
         without_lock(zombie, successor),
@@ -178,8 +169,7 @@ def test_fence_between_read_and_commit_is_a_conflict(place: Place) -> None:
 
 def test_commit_that_lands_during_a_fence_is_counted(place: Place) -> None:
     """Promise 14: the fence would name the transaction before as the last."""
-    zombie, successor = place.opened(format="delta"), place.opened(format="delta")
-    zombie.fence([Fence(LINE, 1)])
+    zombie, successor = place.fenced(), place.opened(format="delta")
     staged = zombie.stage(group(1, 1, 2))
     with (
         without_lock(zombie, successor),
@@ -205,8 +195,7 @@ def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
 
 def test_transaction_below_the_fenced_epoch_is_lost_state(place: Place) -> None:
     """Promise 8: not a fresh partition."""
-    sink = place.opened(format="delta")
-    sink.fence([Fence(LINE, 1)])
+    sink = place.fenced()
     shutil.copytree(place.warehouse / "orders", place.warehouse / "older")
     sink.fence([Fence(LINE, 3)])
     shutil.rmtree(place.warehouse / "orders")
@@ -217,8 +206,7 @@ def test_transaction_below_the_fenced_epoch_is_lost_state(place: Place) -> None:
 
 def test_another_process_that_commits_is_waited_for(place: Place) -> None:
     """On a local disk; what was staged is committed later."""
-    sink = place.opened(format="delta")
-    sink.fence([Fence(LINE, 1)])
+    sink = place.fenced()
     staged = sink.stage(group(1, 1))
     lock = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print()"
     lock += "; sys.stdout.flush(); sys.stdin.read()"
@@ -240,8 +228,7 @@ def holding(program: str, file: Path) -> Iterator[None]:
 
 
 def test_transactions_survive_sparks_changes_to_the_table(place: Place) -> None:
-    sink = place.opened(format="delta")
-    sink.fence([Fence(LINE, 1)])
+    sink = place.fenced()
     committed: list[Staged] = []
     for txid in (1, 2):
         committed.append(sink.stage(group(txid, txid)))
@@ -255,8 +242,7 @@ def test_transactions_survive_sparks_changes_to_the_table(place: Place) -> None:
 
 
 def test_table_that_forgets_transactions_is_refused(place: Place) -> None:
-    sink = place.opened(format="delta")
-    sink.fence([Fence(LINE, 1)])
+    sink = place.fenced()
     staged = sink.stage(group(1, 1))
     name = "delta.setTransactionRetentionDuration"
     place.sql(
@@ -277,20 +263,7 @@ def test_spark_files_are_synced_before_the_sink_answers(
     sink = place.opened(format=source)
     monkeypatch.setattr(spark_sink, "sync", synced.add)
     for sequence in (1, 2):
-        sink.write(Batch(sequence, [rows(sequence)], 1))
+        write(sink, rows(sequence), sequence)
         there = [place.warehouse, *(place.warehouse / "orders").rglob("*")]
         assert {str(path) for path in there} <= synced
         assert str(place.warehouse / "orders") in synced
-
-
-def test_pipelines_and_sinks_whose_names_join_alike_are_apart(place: Place) -> None:
-    sinks = []
-    for pipeline, name in (("shop/eu", "rows"), ("shop", "eu/rows")):
-        sink = SparkSink[Any]("orders", format="delta", schema=SCHEMA)
-        sink.open(place.context(pipeline, name, exactly_once=True))
-        sink.fence([Fence(LINE, len(sinks) + 1)])
-        sinks.append(sink)
-    assert [sink.committed([LINE]) for sink in sinks] == [
-        [Committed(LINE, 1, 0)],
-        [Committed(LINE, 2, 0)],
-    ]

@@ -15,7 +15,7 @@ from sinks import DeltaSink, SparkSink
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import LOG_STORE
 from sinks.storage import Storage
-from tests.support.delta_table import LINE, SCHEMA, group, rows
+from tests.support.batches import LINE, SCHEMA, group, rows, write
 from tests.support.near_a_store import unconditional
 from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
 from topology.errors import SinkFailed, SinkFenced
@@ -94,7 +94,7 @@ def numbers(sink: SparkSink[Any], storage: Storage) -> list[int]:
 def test_rows_are_written_at_least_once(opened: Open, storage: Storage, source: str) -> None:
     sink = opened(by_spark(source))
     for sequence in (1, 2):
-        sink.write(Batch(sequence, [rows(sequence, 10 * sequence)], 2))
+        write(sink, rows(sequence, 10 * sequence), sequence)
     assert numbers(sink, storage) == [1, 2, 10, 20]
 
 

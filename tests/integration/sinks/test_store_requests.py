@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.support.delta_table import LINE
+from tests.support.batches import LINE
 from tests.support.lake import CATALOG, Lake, Owner, in_sqlite
 from tests.support.near_a_store import Answer, Ask, Asked, StoreProxy
 from tests.support.patience import seconds, until

@@ -9,14 +9,13 @@ from service.devservers.servers import EmbeddedKafka
 from sinks import KafkaTopicSink
 from sinks.kafka import client
 from sinks.storage import Storage
+from tests.support.batches import LINE, group_of
 from tests.support.committed_messages import committed_messages, committed_values
 from tests.support.patience import seconds
 from topology.errors import RowsRejected, SinkFailed
-from topology.sink import Batch, Committed, Fence, Share, SinkContext
+from topology.sink import Batch, Committed, Fence, SinkContext
 
 pytestmark = pytest.mark.integration
-
-LINE = "orders[0]"
 
 
 def context(kafka: EmbeddedKafka, *, exactly_once: bool = False) -> SinkContext:
@@ -26,11 +25,6 @@ def context(kafka: EmbeddedKafka, *, exactly_once: bool = False) -> SinkContext:
 
 def as_is(row: str) -> str:
     return row
-
-
-def group(*rows: str, txid: int = 1, epoch: int = 1) -> Batch:
-    share = Share(LINE, epoch, txid, 1, txid, txid + 1, "", len(rows))
-    return Batch(txid, [list(rows)], len(rows), (share,))
 
 
 @pytest.fixture
@@ -81,7 +75,7 @@ def test_many_messages_are_sent_in_one_batch(
     properties = {"queue.buffering.max.messages": 100}  # there is never room for all
     sink = opened(KafkaTopicSink(name, value=as_is, properties=properties))
     sink.write(Batch(1, [[str(n) for n in range(2_000)]], 2_000))
-    sink.commit(sink.stage(group(*(str(n) for n in range(2_000, 5_000)))))
+    sink.commit(sink.stage(group_of(1, [str(n) for n in range(2_000, 5_000)])))
     found = committed_values(context(kafka), name)
     assert found == [b"%d" % n for n in range(5_000)]
 
@@ -114,10 +108,7 @@ def test_transactions_topic_is_created_only_for_exactly_once(
 
 
 def test_successor_aborts_a_frozen_producers_transaction(
-    kafka: EmbeddedKafka,
-    topic: Callable[..., str],
-    opened: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 9."""
     name = topic(1)
@@ -134,14 +125,14 @@ def test_successor_aborts_a_frozen_producers_transaction(
         patched.setattr(client, "commit_with_retries", freeze)
         patched.setattr(client.TransactionalProducer, "_abort", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
-            frozen.commit(frozen.stage(group("zombie")))
+            frozen.commit(frozen.stage(group_of(1, ["zombie"])))
     start = time.monotonic()
     successor = opened(KafkaTopicSink(name, value=as_is))
     assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
     assert time.monotonic() - start < 50  # seconds: a transaction nobody ends stays open for 60
     with pytest.raises(KafkaException):
         began[0].commit_transaction(30)
-    successor.commit(successor.stage(group("heir", epoch=2)))
+    successor.commit(successor.stage(group_of(1, ["heir"], epoch=2)))
     assert committed_values(context(kafka), name) == [b"heir"]
 
 
@@ -170,7 +161,7 @@ def test_a_commit_whose_answer_is_lost_is_decided_at_once(
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     monkeypatch.setattr(client, "commit_with_retries", lose)
-    sink.commit(sink.stage(group("row")))
+    sink.commit(sink.stage(group_of(1, ["row"])))
     assert lost
     assert committed_values(context(kafka), name) == [b"row"]
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]

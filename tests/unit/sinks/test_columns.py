@@ -21,13 +21,7 @@ SCHEMA = pa.schema(
         ("counts", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
     ]
 )
-GOOD = {
-    "id": 1,
-    "name": "a",
-    "score": 0.5,
-    "nested": {"x": 1, "y": ["z"]},
-    "counts": {"k": 1},
-}
+GOOD = {"id": 1, "name": "a", "score": 0.5, "nested": {"x": 1, "y": ["z"]}, "counts": {"k": 1}}
 
 
 BAD = {
@@ -101,10 +95,7 @@ def test_a_piece_of_columns_is_taken_by_name_and_cast() -> None:
     assert fitted.table.column("id").to_pylist() == [1, 2]
     assert fitted.table.column("score").null_count == 2
     piece = pa.record_batch(
-        {
-            "id": pa.array([1, 2**63, 3, None], pa.uint64()),
-            "score": pa.array([1, 2, 2**53 + 1, 4]),
-        }
+        {"id": pa.array([1, 2**63, 3, None], pa.uint64()), "score": pa.array([1, 2, 2**53 + 1, 4])}
     )
     good = pa.RecordBatch.from_pylist([GOOD], schema=SCHEMA)
     fitted = fit([[GOOD], piece, good], SCHEMA)
@@ -112,38 +103,6 @@ def test_a_piece_of_columns_is_taken_by_name_and_cast() -> None:
     assert "'id'" in fitted.rejected[2]
     assert "not null" in fitted.rejected[4]
     assert fitted.table.column("score").to_pylist() == [0.5, 1.0, 2.0**53, 0.5]
-
-
-def test_a_column_of_another_kind_rejects_the_rows_that_have_a_value_in_it() -> None:
-    """Text is not read as numbers, in columns as little as in mappings."""
-    piece = pa.record_batch({"id": [1, 2, 3], "score": pa.array(["1", None, "x"])})
-    for rows in (piece, piece.to_pylist()):
-        fitted = fit([rows], SCHEMA)
-        assert set(fitted.rejected) == {0, 2}
-        assert fitted.table.column("id").to_pylist() == [2]
-    assert fit([piece.slice(0, 1)], SCHEMA).table.num_rows == 0
-
-
-TIMES = {
-    "days": (pa.date32(), pa.int32(), 20260101),
-    "milliseconds": (pa.timestamp("ms", "UTC"), pa.int64(), 1_767_322_800_000_000_000),
-    "microseconds": (pa.timestamp("us"), pa.int64(), 1_767_322_800_000_000_000),
-}
-
-
-@pytest.mark.parametrize("kind", TIMES)
-def test_a_time_outside_of_the_years_1_to_9999_is_set_apart_alone(kind: str) -> None:
-    """Neither Python nor Spark has it, and a file's writer breaks on some."""
-    column, plain, number = TIMES[kind]
-    schema = pa.schema([("n", pa.int64()), ("at", column)])
-    times = pa.array([0, number, None, 0], plain).view(column)
-    piece = pa.RecordBatch.from_arrays([pa.array(range(4)), times], schema=schema)
-    fitted = fit([piece], schema)
-    assert set(fitted.rejected) == {1}
-    assert str(number) in fitted.rejected[1]
-    assert "years 1 to 9999" in fitted.rejected[1]
-    assert fitted.table.column("n").to_pylist() == [0, 2, 3]
-    assert set(fit([[{"n": 1, "at": number}]], schema).rejected) == {0}
 
 
 def test_nested_nulls_in_a_slice_of_columns_are_found_at_their_row() -> None:

@@ -97,13 +97,7 @@ def test_keys_of_this_type_are_told_apart(kind: pa.DataType, values: list[Any]) 
     ],
 )
 def test_a_key_that_cannot_be_is_refused(key: list[str], deleted: str | None, reason: str) -> None:
-    schema = pa.schema(
-        [
-            ("id", pa.int64()),
-            ("x", pa.float64()),
-            ("gone", pa.bool_()),
-        ]
-    )
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("gone", pa.bool_())])
     with pytest.raises(InvalidSchema, match=f"table 't': .*{reason}"):
         KeyedRows("t", schema, key, deleted)
 

@@ -2,26 +2,20 @@
 
 import subprocess
 import sys
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sinks import DiscardSink, ForeachSink, MemoryDeadLetters
+from sinks import DiscardSink, ForeachSink
 from sinks.shares import check_fences, is_to_commit
+from tests.support.batches import LINE, share
 from tests.support.patience import seconds
-from topology.bolt import bolt
-from topology.errors import InvalidTopology, RowsRejected, SinkFailed, SinkFenced
-from topology.record import Record
-from topology.sink import Batch, Committed, DeadLetter, Delivered, Fence, Share
-from topology.topology import Topology
+from topology.errors import RowsRejected, SinkFailed, SinkFenced
+from topology.sink import Batch, Committed, Fence
 
 
-def share(txid: int, line: str = "orders[0]", epoch: int = 3) -> Share:
-    return Share(line, epoch, txid, 1, txid, txid + 1, "0" * 32, 1)
-
-
-def found(txid: int, line: str = "orders[0]", epoch: int = 3) -> Committed:
+def found(txid: int, line: str = LINE, epoch: int = 1) -> Committed:
     return Committed(line, epoch, txid)
 
 
@@ -45,10 +39,10 @@ def test_sink_that_lost_commits_gets_no_more(has: int) -> None:
 def test_lower_epoch_than_the_lines_is_fenced_first() -> None:
     """Promise 9."""
     with pytest.raises(SinkFenced):
-        is_to_commit([share(7)], [found(2, epoch=4)])
+        is_to_commit([share(7)], [found(2, epoch=2)])
     with pytest.raises(SinkFenced):
-        check_fences([Fence("orders[0]", 3)], [found(0, epoch=4)])
-    assert check_fences([Fence("orders[0]", 3)], [found(5, epoch=2)]) == [found(5)]
+        check_fences([Fence(LINE, 1)], [found(0, epoch=2)])
+    assert check_fences([Fence(LINE, 1)], [found(5, epoch=0)]) == [found(5)]
 
 
 def test_sinks_without_transactions_get_every_row() -> None:
@@ -62,31 +56,12 @@ def test_sinks_without_transactions_get_every_row() -> None:
     assert foreach.name == "mine"
 
 
-def test_function_may_reject_rows_and_is_refused_under_exactly_once() -> None:
+def test_function_may_reject_rows() -> None:
     def write(rows: list[Any]) -> None:
         raise RowsRejected({0: "no"})
 
-    @bolt
-    def number(record: Any) -> dict[str, int]:
-        return {"n": 1}
-
     with pytest.raises(RowsRejected):
         ForeachSink(write).write(Batch(1, [[1]], 1))
-    topology = Topology("t", reliability="exactly-once")
-    topology.source("orders").then(number).into(ForeachSink(write))
-    topology.dead_letters.into(MemoryDeadLetters())
-    with pytest.raises(InvalidTopology, match=r"write.*\(ForeachSink\) gives at-least-once"):
-        topology.validate()
-
-
-def test_dead_letters_in_memory_are_durable_at_once_and_reported_once() -> None:
-    sink = MemoryDeadLetters()
-    letter = DeadLetter(Record(b"x", cast("Any", None)), "bad", 1, "ValueError", "parse", 0)
-    sink.send(letter, 5)
-    sink.send(letter, 6)
-    assert sink.pending == 2
-    assert sink.poll() == [Delivered(5, None), Delivered(6, None)]
-    assert (sink.poll(), sink.pending, sink.letters) == ([], 0, [letter, letter])
 
 
 def test_importing_the_sinks_imports_no_library_of_a_store() -> None:

@@ -1,10 +1,12 @@
-"""Names of tables, above all hostile ones: the place never leaves its warehouse."""
+"""Names of tables, above all hostile ones, and links: no place leaves its warehouse."""
 
 import os
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -12,8 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sinks import DeltaSink, IcebergSink, SparkSink
-from sinks.names import checked_table, is_absolute, local_path, table_path
-from topology.errors import InvalidSchema
+from sinks.names import checked_table, is_absolute, local_path, table_folder, table_path
+from sinks.storage import Storage
+from tests.support.batches import SCHEMA
+from topology.errors import InvalidSchema, SinkFailed
+from topology.sink import Sink, SinkContext
 
 ROOT = Path("/data/ware house#1%2e")
 names = st.one_of(
@@ -118,3 +123,84 @@ def test_column_that_no_file_can_have_is_refused_when_it_is_named(
     for kind in (DeltaSink, IcebergSink, partial(SparkSink, format="parquet")):
         with pytest.raises(InvalidSchema, match=f"table 'orders'.*{re.escape(found)}.*allowed are"):
             kind("orders", schema=schema)
+
+
+# Where tables lie.
+
+KINDS = [DeltaSink, partial(SparkSink, format="parquet")]
+Make = Callable[..., Sink[Any]]
+
+
+def opened(make: Make, warehouse: Path, table: str = "orders") -> None:
+    """Open a sink with a Spark that nothing is asked of."""
+    context = SinkContext("p", "s", {}, Storage(str(warehouse)), Mock(spec=[]))
+    make(table, schema=SCHEMA).open(context)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A warehouse, beside which is a folder `elsewhere`."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lake").mkdir()
+    return tmp_path / "lake"
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("table", ["orders", "orders/new", "shop/orders"])
+def test_a_table_that_a_link_takes_out_of_the_warehouse_is_refused(
+    make: Make, table: str, lake: Path
+) -> None:
+    elsewhere = lake.parent / "elsewhere"
+    (lake / "shop").mkdir()
+    (lake / "orders").symlink_to(elsewhere)
+    (lake / "shop" / "orders").symlink_to("../../elsewhere")
+    with pytest.raises(SinkFailed) as caught:
+        opened(make, lake, table)
+    assert f"table '{table}': {lake / table} leads to {elsewhere}" in str(caught.value)
+    assert f"not below {lake}" in str(caught.value)
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("inner", ["_delta_log", "metadata", "data"])
+def test_a_table_whose_log_is_elsewhere_is_refused(make: Make, inner: str, lake: Path) -> None:
+    for table in (lake / "orders", lake.parent / "absolute"):
+        table.mkdir()
+        (table / inner).symlink_to(lake.parent / "elsewhere")
+        with pytest.raises(SinkFailed, match=f"/{inner} leads to .*/elsewhere, not below {table}"):
+            opened(make, lake, "orders" if table.parent == lake else str(table))
+
+
+def test_the_warehouse_itself_may_be_a_link(lake: Path) -> None:
+    (lake.parent / "link").symlink_to(lake)
+    (lake / "real").mkdir()
+    (lake / "orders").symlink_to("real")
+    for warehouse in (lake.parent / "link", lake):
+        for table in ("orders", "orders/new", "other"):
+            for place in (str(warehouse), f"file://{warehouse}/"):
+                assert table_folder(place, table) == warehouse / table
+    assert table_folder(str(lake), str(lake.parent / "link")) == lake.parent / "link"
+    assert table_folder("s3a://bucket/lake", "orders") is None
+
+
+def test_a_table_that_a_link_makes_the_warehouse_itself_is_refused(lake: Path) -> None:
+    (lake / "orders").symlink_to(".")
+    with pytest.raises(SinkFailed, match=f"leads to {lake}"):
+        table_folder(str(lake), "orders")
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("_delta_log", "Delta table; use DeltaSink"),
+        ("metadata/v1.metadata.json", "Iceberg table; use IcebergSink"),
+        ("metadata/version-hint.text", "Iceberg table; use IcebergSink"),
+    ],
+)
+@pytest.mark.parametrize("make", KINDS)
+def test_a_table_of_another_kind_is_refused(make: Make, log: str, kind: str, lake: Path) -> None:
+    (lake / "orders" / log).mkdir(parents=True)
+    if kind.endswith(getattr(make, "__name__", "SparkSink")):  # type: ignore[attr-defined]
+        return
+    with pytest.raises(SinkFailed, match=f"is an? {kind}"):
+        opened(make, lake)

@@ -14,6 +14,7 @@ from topology.masking import mask
 CANARY = "canary-8c1d"
 KEYS = {"access_key_id": "id-77", "secret_access_key": CANARY}
 S3 = Storage("s3://lake/tables", endpoint="http://store:9000", secrets=KEYS)
+GOOGLE = Storage("gs://lake", endpoint="http://127.0.0.1:4443")
 AZURE = Storage("abfss://lake@shop.dfs.core.windows.net/t", secrets={"account_key": CANARY})
 
 
@@ -40,11 +41,27 @@ def test_a_table_has_one_absolute_path_or_uri(warehouse: str, table: str, uri: s
     assert Storage(warehouse).uri(table) == uri
 
 
-def test_a_local_table_is_on_arrows_local_file_system() -> None:
+@pytest.mark.parametrize(
+    ("storage", "uri", "kind", "path"),
+    [
+        (Storage("/data"), "/data/a b", pafs.LocalFileSystem, "/data/a b"),
+        (S3, "s3://lake/a b/ü", pafs.S3FileSystem, "lake/a b/ü"),
+        (S3, "s3a://lake/a b/ü", pafs.S3FileSystem, "lake/a b/ü"),
+        (AZURE, AZURE.uri("orders"), pafs.AzureFileSystem, "lake/t/orders"),
+        (GOOGLE, "gs://lake/orders", pafs.GcsFileSystem, "lake/orders"),
+    ],
+)
+def test_a_table_is_on_arrows_own_file_system(
+    storage: Storage, uri: str, kind: type, path: str
+) -> None:
+    files, found = storage.filesystem(uri)
+    assert isinstance(files, kind)
+    assert found == path
+    assert storage.filesystem(uri)[0] == files
+
+
+def test_a_local_store_needs_no_options() -> None:
     storage = Storage("/data")
-    files, path = storage.filesystem(storage.uri("a b"))
-    assert isinstance(files, pafs.LocalFileSystem)
-    assert path == "/data/a b"
     assert storage.object_store_options(storage.uri("orders")) == {}
     assert storage.catalog_properties() == {}
     assert all(name.startswith("spark.hadoop.fs.s3") for name in storage.spark_conf())
@@ -55,14 +72,6 @@ def test_a_name_that_libraries_read_differently_is_refused_in_a_store(name: str)
     assert Storage("/data").uri(name) == f"/data/{name}"
     with pytest.raises(SinkFailed, match=r"names without '#', '[?]' and '%'"):
         S3.uri(name)
-
-
-@pytest.mark.parametrize("uri", ["s3://lake/a b/ü", "s3a://lake/a b/ü"])
-def test_a_path_of_s3_begins_with_its_bucket(uri: str) -> None:
-    files, path = S3.filesystem(uri)
-    assert isinstance(files, pafs.S3FileSystem)
-    assert path == "lake/a b/ü"
-    assert S3.filesystem(uri)[0] is files
 
 
 def test_each_library_gets_the_endpoint_and_the_key_under_its_own_names() -> None:
@@ -115,10 +124,7 @@ def test_a_bucket_that_is_not_in_the_path_is_in_the_hosts_name() -> None:
     assert storage.catalog_properties()["s3.endpoint"] == "https://store"
 
 
-def test_an_azure_container_and_its_account_are_in_the_uri() -> None:
-    files, path = AZURE.filesystem(AZURE.uri("orders"))
-    assert isinstance(files, pafs.AzureFileSystem)
-    assert path == "lake/t/orders"
+def test_azure_and_google_have_options_of_their_own() -> None:
     assert AZURE.object_store_options(AZURE.uri("orders")) == {"azure_storage_account_key": CANARY}
     assert AZURE.catalog_properties() == {"adls.account-key": CANARY, "adls.account-name": "shop"}
     assert AZURE.spark_conf() == {
@@ -126,18 +132,11 @@ def test_an_azure_container_and_its_account_are_in_the_uri() -> None:
     }
     with pytest.raises(SinkFailed, match="abfss://CONTAINER@ACCOUNT"):
         AZURE.filesystem("abfss://lake/orders")
-
-
-def test_a_bucket_of_google_has_its_endpoint() -> None:
-    storage = Storage("gs://lake", endpoint="http://127.0.0.1:4443")
-    files, path = storage.filesystem("gs://lake/orders")
-    assert isinstance(files, pafs.GcsFileSystem)
-    assert path == "lake/orders"
-    assert storage.object_store_options("gs://lake/orders") == {
+    assert GOOGLE.object_store_options("gs://lake/orders") == {
         "google_base_url": "http://127.0.0.1:4443",
         "allow_http": "true",
     }
-    assert storage.catalog_properties() == {"gcs.service.host": "http://127.0.0.1:4443"}
+    assert GOOGLE.catalog_properties() == {"gcs.service.host": "http://127.0.0.1:4443"}
 
 
 @pytest.mark.parametrize("uri", ["hdfs://name/orders", "wasbs://c@a.blob/orders"])

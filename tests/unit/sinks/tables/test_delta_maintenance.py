@@ -1,41 +1,26 @@
 """Maintenance of Delta tables: what goes, what never does, and a writer beside it."""
 
 import json
-import multiprocessing
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import deltalake
-import pyarrow.parquet as pq
 import pytest
 
 from sinks.tables import delta_entries
-from tests.support.delta_table import LINE, Table, group, put, racing, write
-from tests.support.patience import seconds
+from tests.support.batches import LINE, STRANGE, group, put, write
+from tests.support.delta_table import Table, age
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Removal
 
 DAY_SECONDS = 86_400
 TARGET_BYTES = 1024 * 1024
-STRANGE = [" a/b=c:%41 ..", "x", "é ü", "50%", "", None, "a%2Fb", "#q?", "a+b"]
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table(tmp_path)
-
-
-def age(path: Path, days: float) -> None:
-    then = time.time() - days * DAY_SECONDS
-    os.utime(path, (then, then))
-
-
-def numbers(table: Table) -> list[int]:
-    """Read by delta-rs's own log, which knows checkpoints, and the files by Arrow."""
-    files = [pq.ParquetFile(path) for path in table.theirs().file_uris()]
-    return sorted(each for file in files for each in file.read(["number"])["number"].to_pylist())
 
 
 def age_everything(table: Table, days: float) -> None:
@@ -69,7 +54,7 @@ def test_vacuum_removes_old_files_that_a_killed_process_left(
     assert table.sink().vacuum(168) == Removal(0, 1)
     assert table.files() == named | {young}
     assert table.sink().vacuum(168) == Removal(0, 0)
-    assert numbers(table) == [1, 2, *[3] * len(STRANGE)]
+    assert table.listed_numbers() == [1, 2, *[3] * len(STRANGE)]
 
 
 def test_vacuum_removes_files_that_were_replaced_long_ago(table: Table) -> None:
@@ -81,7 +66,7 @@ def test_vacuum_removes_files_that_were_replaced_long_ago(table: Table) -> None:
     age_everything(table, 2)
     assert table.sink().vacuum(168) == Removal(0, 0)
     assert table.sink().vacuum(24) == Removal(0, 4)
-    assert numbers(table) == [1, 2, 3, 4]
+    assert table.listed_numbers() == [1, 2, 3, 4]
 
 
 def test_vacuum_keeps_files_as_long_as_the_table_says(table: Table) -> None:
@@ -118,7 +103,7 @@ def test_vacuum_is_refused_by_a_clock_that_is_ahead_of_the_stores(
         sink.vacuum(24)
     monkeypatch.undo()
     sink.commit(staged)
-    assert numbers(table) == [1]
+    assert table.listed_numbers() == [1]
     assert not list(table.path.glob(".headrace*"))
 
 
@@ -131,9 +116,9 @@ def test_files_that_vacuum_may_have_removed_are_never_committed(table: Table) ->
     )
     with pytest.raises(SinkFailed, match="found files staged 13 hours ago, expected at most 12"):
         sink.commit(replace(staged, parts=parts))
-    assert numbers(table) == []
+    assert table.listed_numbers() == []
     put(sink, 1, 1)
-    assert numbers(table) == [1]
+    assert table.listed_numbers() == [1]
 
 
 @pytest.mark.parametrize("recent", [0, 3])
@@ -159,7 +144,7 @@ def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table: Table, r
     last = 5 + recent
     assert table.sink().committed([LINE]) == [Committed(LINE, 1, last)]
     put(sink, last + 1, last + 1)  # the writer that ran meanwhile
-    assert numbers(table) == list(range(1, last + 2))
+    assert table.listed_numbers() == list(range(1, last + 2))
     assert table.sink().committed([LINE]) == [Committed(LINE, 1, last + 1)]
 
 
@@ -183,34 +168,4 @@ def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(
     assert table.sink().expire().versions_removed == 2
     assert {"_last_checkpoint", f"{2:020d}.checkpoint.parquet", "_delta_log"} <= {*synced}
     monkeypatch.undo()
-    assert numbers(table) == [1]
-
-
-def test_a_writer_loses_nothing_while_its_table_is_maintained(table: Table) -> None:
-    """Promise 3: 0 lost, 0 twice."""
-    sink = table.fenced()
-    put(sink, 1, 1)
-    context = multiprocessing.get_context("spawn")
-    racer = context.Process(target=racing, args=(table.storage, "orders[1]", 1, 40))
-    racer.start()
-    compacted = removed = 0
-    deadline = time.monotonic() + seconds(120)
-    while racer.is_alive():
-        assert time.monotonic() < deadline
-        orphan = table.path / f"part-{removed}.parquet"
-        orphan.write_bytes(b"left by a process that was killed")
-        age(orphan, 8)
-        for path in sorted(table.log.glob("[0-9]*"))[:-5]:
-            age(path, 31)
-        compacted += table.sink().compact(TARGET_BYTES).files_replaced
-        removed += table.sink().vacuum(24).files_removed
-        table.sink().expire()
-    racer.join()
-    assert racer.exitcode == 0
-    assert min(compacted, removed) > 0
-    assert int(table.entries()[0].stem) > 0  # delta-rs removes old entries at commits, too
-    assert numbers(table) == [1, *range(1001, 1041)]
-    assert table.sink().committed([LINE, "orders[1]"]) == [
-        Committed(LINE, 1, 1),
-        Committed("orders[1]", 1, 40),
-    ]
+    assert table.listed_numbers() == [1]

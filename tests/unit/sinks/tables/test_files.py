@@ -1,6 +1,11 @@
 """Files of a table's rows, that no reader sees until a log names them."""
 
+import itertools
+import pickle
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -8,19 +13,35 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
+from sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables import files
 from sinks.tables.files import DataFile, FileStager
-from sinks.tables.partitioning import Layout
+from sinks.tables.partitioning import Layout, Part
+from tests.support.batches import group_of, share
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
+from topology.sink import Batch, Staged
 
-LOCAL = Storage("/")
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("c", pa.string())])
 
 
 def table(rows: int = 10) -> pa.Table:
     return pa.table({"n": range(rows), "c": [f"c{number % 2}" for number in range(rows)]})
+
+
+def stager(root: Path, *partition_by: str) -> FileStager:
+    return FileStager(Storage("/"), str(root), Layout(partition_by), SCHEMA)
+
+
+def group(*rows: object) -> Batch:
+    return group_of(7, [*rows])
+
+
+def row(number: int, place: str = "here") -> dict[str, object]:
+    return {"n": number, "c": place}
 
 
 def read(root: Path, file: DataFile) -> list[dict[str, Any]]:
@@ -31,8 +52,10 @@ def on_disk(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_all_rows_are_in_the_files_that_are_told(tmp_path: Path) -> None:
-    written = FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 7)
+def test_all_rows_are_in_the_files_that_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = stager(tmp_path, "c").write(table(), 7)
     assert {file.path for file in written} == on_disk(tmp_path)
     for file in written:
         rows = read(tmp_path, file)
@@ -41,24 +64,10 @@ def test_all_rows_are_in_the_files_that_are_told(tmp_path: Path) -> None:
         assert file.num_bytes == (tmp_path / file.path).stat().st_size
         assert Path(file.path).name.startswith("part-00007-")
         assert file.path.endswith(".snappy.parquet")
-
-
-def test_a_large_table_becomes_several_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(files, "_TARGET_BYTES", table().nbytes // 3)
-    written = FileStager(LOCAL, str(tmp_path)).write(table(), 1)
-    assert len(written) == 4
-    assert [row["n"] for file in written for row in read(tmp_path, file)] == list(range(10))
-
-
-def test_the_same_rows_written_again_are_in_files_of_their_own(tmp_path: Path) -> None:
-    writer = FileStager(LOCAL, str(tmp_path))
-    first, second = writer.write(table(), 1), writer.write(table(), 1)
-    assert {file.path for file in first + second} == on_disk(tmp_path)
-    writer.remove(first)
-    writer.remove(first)
-    assert {file.path for file in second} == on_disk(tmp_path)
+    several = stager(tmp_path).write(table(), 1)
+    assert len(several) == 4
+    assert [row["n"] for file in several for row in read(tmp_path, file)] == list(range(10))
 
 
 @pytest.mark.parametrize("folders", [["c"], ["c", "d"]])
@@ -70,19 +79,15 @@ def test_no_row_is_written_where_a_link_leads_out_of_the_table(
         folder.mkdir()
     (root / "c=c1").symlink_to(elsewhere)
     rows = table().append_column("d", pa.array(["x"] * 10))
-    writer = FileStager(LOCAL, str(root), Layout(folders))
     with pytest.raises(SinkFailed, match=f"{root}/c=c1.* leads to {elsewhere}.*not below {root}"):
-        writer.write(rows, 1)
+        stager(root, *folders).write(rows, 1)
     assert not on_disk(root)
     assert not list(elsewhere.iterdir())
-
-
-def test_a_table_may_be_behind_a_link_and_have_links_within(tmp_path: Path) -> None:
-    (tmp_path / "real" / "inner").mkdir(parents=True)
-    (tmp_path / "real" / "c=c1").symlink_to("inner")
-    (tmp_path / "table").symlink_to("real")
-    written = FileStager(LOCAL, str(tmp_path / "table"), Layout(["c"])).write(table(), 1)
-    assert sum(file.num_rows for file in written) == 10
+    (root / "c=c1").unlink()
+    (root / "inner").mkdir()
+    (root / "c=c1").symlink_to("inner")
+    (tmp_path / "link").symlink_to("table")
+    assert sum(file.num_rows for file in stager(tmp_path / "link", *folders).write(rows, 1)) == 10
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -105,18 +110,14 @@ def test_error_leaves_no_file_of_those_written_beside_it(
     monkeypatch.setattr(files.pq, "write_table", write)
     monkeypatch.setattr(files, "is_local", lambda _: is_local)
     with pytest.raises(OSError, match="No space left"):
-        FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
+        stager(tmp_path, "c").write(table(), 1)
     assert on_disk(tmp_path) == set()
 
 
 def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path: Path) -> None:
-    rows = pa.table(
-        {
-            "at": pa.array([1_001], pa.timestamp("ns")),
-            "price": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
-        }
-    )
-    (file,) = FileStager(LOCAL, str(tmp_path)).write(rows, 1)
+    at = pa.array([1_001], pa.timestamp("ns"))
+    price = pa.array([Decimal("1.50")], pa.decimal128(9, 2))
+    (file,) = stager(tmp_path).write(pa.table({"at": at, "price": price}), 1)
     schema = pq.ParquetFile(tmp_path / file.path).schema
     assert "microseconds" in str(schema.column(0).logical_type)
     assert schema.column(1).physical_type == "INT32"
@@ -125,10 +126,8 @@ def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path:
 def test_a_value_that_cannot_be_written_is_told_as_what_it_is(tmp_path: Path) -> None:
     """Closing the file raises something else, which says nothing of values."""
     times = pa.array([1_767_322_800_000_000_000], pa.timestamp("ms"))
-    poison = pa.table({"t": times, "n": [1]})
-    writer = FileStager(LOCAL, str(tmp_path))
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
-        writer.write(poison, 1)
+        stager(tmp_path).write(pa.table({"t": times, "n": [1]}), 1)
     assert on_disk(tmp_path) == set()
 
 
@@ -138,7 +137,111 @@ def test_files_and_their_folders_are_on_the_disk_when_they_are_told(
     """Promise 3: a power cut after the answer takes no row."""
     synced: list[str] = []
     monkeypatch.setattr(files, "sync", synced.append)
-    written = FileStager(LOCAL, str(tmp_path), Layout(["c"])).write(table(), 1)
-    folders = {"", "/c=c0", "/c=c1"}
-    wanted = {f"/{file.path}" for file in written} | folders
+    written = stager(tmp_path, "c").write(table(), 1)
+    wanted = {f"/{file.path}" for file in written} | {"", "/c=c0", "/c=c1"}
     assert set(synced) == {f"{tmp_path}{each}" for each in wanted}
+
+    def full(_: str) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(files, "sync", full)
+    with pytest.raises(OSError, match="no space left"):
+        stager(tmp_path).stage(group(row(1)))
+    assert on_disk(tmp_path) == {file.path for file in written}
+
+
+PROGRAM = """
+import pickle, sys
+stager, group = pickle.load(sys.stdin.buffer)
+staged = stager.stage(group)
+assert not {"pyspark", "deltalake"} & set(sys.modules), "an executor's process needs neither"
+pickle.dump(staged, sys.stdout.buffer)
+"""
+
+
+def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path: Path) -> None:
+    ours = stager(tmp_path, "c")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=pickle.dumps((ours, group(row(1), {}, row(2), row(3, "there")))),
+        capture_output=True,
+        check=True,
+        timeout=seconds(60),
+    )
+    staged: Staged = pickle.loads(done.stdout)  # noqa: S301 - our own
+    assert (staged.shares, staged.num_rows, set(staged.rejected)) == (
+        (share(7, num_rows=4),),
+        3,
+        {1},
+    )
+    assert [file.partition for file in staged.parts] == [{"c": "here"}, {"c": "there"}]
+    assert [file.path.split("/")[0] for file in staged.parts] == ["c=here", "c=there"]
+    found = [[row["n"] for row in read(tmp_path, file)] for file in staged.parts]
+    assert found == [[1, 2], [3]]
+    ours.discard(staged)
+    assert on_disk(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("becomes", "wrong"), [(None, "is not there"), (b"short", "has 5 bytes here, not ")]
+)
+def test_a_file_of_another_process_that_is_not_here_is_named(
+    tmp_path: Path, becomes: bytes | None, wrong: str
+) -> None:
+    """Promise 14: a log that named it would lack its rows."""
+    writer = stager(tmp_path, "c")
+    parts = writer.stage(group(row(1), row(2, "there"))).parts
+    writer.check(parts)
+    path = tmp_path / parts[1].path
+    path.unlink()
+    if becomes is not None:
+        path.write_bytes(becomes)
+    with pytest.raises(SinkFailed, match="must share the folder of the table") as raised:
+        writer.check(parts)
+    assert f"file {path}, which an executor wrote, {wrong}" in str(raised.value)
+
+
+class RemoteStorage(Storage):
+    """A local folder that has to be handled as a store's."""
+
+    def filesystem(self, uri: str) -> tuple[fs.FileSystem, str]:
+        return fs.SubTreeFileSystem(uri, fs.LocalFileSystem()), ""
+
+
+def test_few_parts_for_a_store_are_in_memory_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 10: a part is a copy of its rows."""
+    unwritten: list[int] = []
+    made, written = itertools.count(1), itertools.count(1)
+    last = 0
+    all_made = threading.Event()
+
+    class Counted(Layout):
+        def parts(self, table: pa.Table) -> Iterator[Part]:
+            for part in super().parts(table):
+                (tmp_path / part.folder).mkdir()
+                unwritten.append(next(made) - last)
+                yield part
+            all_made.set()
+
+    def write(*positional: Any, **options: Any) -> None:
+        nonlocal last
+        all_made.wait(0.2)  # the first ones do so in vain
+        all_made.set()
+        original(*positional, **options)
+        last = next(written)
+
+    original = pq.write_table
+    monkeypatch.setattr(files.pq, "write_table", write)
+    remote = FileStager(RemoteStorage("/"), str(tmp_path), Counted(["c"]), SCHEMA)
+    staged = remote.stage(group(*(row(number, f"place-{number}") for number in range(100))))
+    assert len(staged.parts) == 100
+    assert max(unwritten) <= files._AT_ONCE
+
+
+def test_a_table_has_a_stager_once_it_was_fenced_and_with_a_key_none() -> None:
+    """Of a key's rows the last one counts, and no process knows the others' rows."""
+    with pytest.raises(SinkFailed, match="'orders' takes no batch before a fence"):
+        DeltaSink("orders", schema=SCHEMA).stager()
+    assert DeltaSink("orders", schema=SCHEMA, key=["n"]).stager() is None

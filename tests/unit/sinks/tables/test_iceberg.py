@@ -15,10 +15,11 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from sinks import IcebergSink
 from sinks.storage import Storage
 from sinks.tables import iceberg_files
-from tests.support.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
+from tests.support.batches import LINE, SCHEMA, group, put, rows, write
+from tests.support.delta_table import around_commit
 from tests.support.iceberg_table import Table
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Batch, Committed, SinkContext
+from topology.sink import Batch, SinkContext
 
 PROPERTY = f"headrace/p/s/{LINE}"
 
@@ -47,32 +48,15 @@ def unknown() -> None:
     raise CommitStateUnknownException("502")
 
 
-def test_txids_outlive_the_snapshots_that_brought_them(table: Table) -> None:
-    """Promise 9."""
-    sink = table.fenced(LINE, "orders[1]", epoch=3)
-    for txid in range(1, 4):
-        put(sink, txid, txid, epoch=3)
-    table.theirs().maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
-    assert len(table.theirs().snapshots()) == 1
-    assert table.sink().committed([LINE, "orders[1]", "orders[2]"]) == [
-        Committed(LINE, 3, 3),
-        Committed("orders[1]", 3, 0),
-        Committed("orders[2]", 0, 0),
-    ]
-    put(sink, 4, 4, epoch=3)
-    assert table.numbers() == [1, 2, 3, 4]
-
-
 def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(table: Table) -> None:
     sink = table.fenced()
-    with table.theirs().transaction() as change:
-        change.set_properties(
-            {
-                "history.expire.max-snapshot-age-ms": "-60000",
-                "history.expire.min-snapshots-to-keep": "3",
-                "commit.manifest.min-count-to-merge": "4",
-            }
-        )
+    table.set_properties(
+        {
+            "history.expire.max-snapshot-age-ms": "-60000",
+            "history.expire.min-snapshots-to-keep": "3",
+            "commit.manifest.min-count-to-merge": "4",
+        }
+    )
     for txid in range(1, 12):
         put(sink, txid, txid)
     theirs = table.theirs()
@@ -93,13 +77,12 @@ def test_a_snapshot_that_others_followed_stays(table: Table) -> None:
     sink = table.fenced()
     put(sink, 1, 1)
     theirs = table.theirs()
-    with theirs.transaction() as change:
-        change.set_properties(
-            {
-                "history.expire.max-snapshot-age-ms": "-60000",
-                "history.expire.min-snapshots-to-keep": "1",
-            }
-        )
+    table.set_properties(
+        {
+            "history.expire.max-snapshot-age-ms": "-60000",
+            "history.expire.min-snapshots-to-keep": "1",
+        }
+    )
     theirs.delete("number = 1")
     kept = theirs.current_snapshot()
     assert kept is not None
@@ -112,16 +95,9 @@ def test_a_snapshot_that_others_followed_stays(table: Table) -> None:
 def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
     table: Table,
 ) -> None:
-    schema = pa.schema(
-        [
-            ("number", pa.int64()),
-            ("place", pa.dictionary(pa.int32(), pa.string())),
-            ("at", pa.timestamp("ns", tz="Europe/Berlin")),
-            ("local", pa.timestamp("us")),
-            ("day", pa.date32()),
-            ("price", pa.decimal128(10, 2)),
-        ]
-    )
+    zoned, coded = pa.timestamp("ns", tz="Europe/Berlin"), pa.dictionary(pa.int32(), pa.string())
+    kinds = {"number": pa.int64(), "place": coded, "at": zoned, "local": pa.timestamp("us")}
+    schema = pa.schema(kinds | {"day": pa.date32(), "price": pa.decimal128(10, 2)})
     by = [
         "place",
         "hour(at)",
@@ -131,43 +107,28 @@ def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
         "truncate(2, place)",
     ]
     sink = table.sink(schema, partition_by=by)
-    early = datetime(1969, 12, 31, 22, 30, tzinfo=UTC)
-    given = [
-        {
-            "number": 1,
-            "place": "abc",
-            "at": early,
-            "local": datetime(2026, 3, 1),  # noqa: DTZ001 - it has no zone
-            "day": date(1969, 1, 1),
-        },
-        {
-            "number": 1,
-            "place": "abd",
-            "at": None,
-            "local": None,
-            "day": None,
-            "price": Decimal("1.5"),
-        },
-        {"number": 2, "place": "", "at": early, "local": None, "day": None},
+    early, march = datetime(1969, 12, 31, 22, 30, tzinfo=UTC), datetime(2026, 3, 1)  # noqa: DTZ001
+    given: list[dict[str, Any]] = [
+        {"number": 1, "place": "abc", "at": early, "local": march, "day": date(1969, 1, 1)},
+        {"number": 1, "place": "abd", "price": Decimal("1.5")},
+        {"number": 2, "place": "", "at": early},
     ]
     write(sink, given)
-    parts = sorted(
-        table.theirs().inspect.files()["partition"].to_pylist(), key=lambda part: part["place"]
-    )
+    parts = table.theirs().inspect.files()["partition"].to_pylist()
+    parts.sort(key=lambda part: part["place"])
     assert parts[1] == {
-        "place": "abc",
-        "at_hour": -2,
-        "local_month": (2026 - 1970) * 12 + 2,
-        "day_year": -1,
-        "number_bucket_8": parts[2]["number_bucket_8"],
-        "place_trunc_2": "ab",
-    }
+        "place": "abc", "at_hour": -2, "local_month": (2026 - 1970) * 12 + 2, "day_year": -1,
+        "number_bucket_8": parts[2]["number_bucket_8"], "place_trunc_2": "ab",
+    }  # fmt: skip
     assert [part["place"] for part in parts] == ["", "abc", "abd"]
     assert parts[2]["at_hour"] is None
-    assert table.numbers("place == 'abc'") == [1]
-    assert table.numbers("at < '1970-01-01T00:00:00+00:00'") == [1, 2]
-    assert table.numbers("number == 1") == [1, 1]
-    assert table.numbers("day < '1970-01-01'") == [1]
+    for where, numbers in {
+        "place == 'abc'": [1],
+        "at < '1970-01-01T00:00:00+00:00'": [1, 2],
+        "number == 1": [1, 1],
+        "day < '1970-01-01'": [1],
+    }.items():
+        assert table.numbers(where) == numbers
     write(table.sink(schema, partition_by=["place", *by[1:4], "bucket(8, number)", by[5]]), given)
     with pytest.raises(SinkFailed, match=r"partition_by is \['place'\]; .* by place, hour\(at\)"):
         table.sink(schema, partition_by=["place"])
@@ -206,12 +167,10 @@ def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) ->
 
 def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table: Table) -> None:
     sink = table.fenced()
-    with table.theirs().transaction() as change:
-        change.set_properties({PROPERTY: "many"})
+    table.set_properties({PROPERTY: "many"})
     with pytest.raises(SinkFailed, match="found 'many', expected EPOCH:TXID"):
         sink.committed([LINE])
-    with table.theirs().transaction() as change:
-        change.set_properties({"write.data.path": "/elsewhere"})
+    table.set_properties({"write.data.path": "/elsewhere"})
     with pytest.raises(SinkFailed, match=r"write.data.path = /elsewhere; use SparkSink"):
         table.sink()
     table.catalog.drop_table(("default", "orders"))

@@ -1,7 +1,6 @@
 """Maintenance of Iceberg tables: what goes with old snapshots, and what never does."""
 
 import importlib.util
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,16 +16,12 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from sinks import IcebergSink
 from sinks.tables import iceberg_maintenance
 from sinks.tables.iceberg_maintenance import TAG
-from tests.support.delta_table import LINE, SCHEMA, around_commit, group, put
-from tests.support.iceberg_table import Table, racing
-from tests.support.patience import seconds
+from tests.support.batches import LINE, SCHEMA, group, put
+from tests.support.delta_table import around_commit
+from tests.support.iceberg_table import EXPIRE_AT_ONCE, Table
 from topology.errors import SinkFailed
 from topology.sink import Committed, Compaction, Removal, SinkContext
 
-AT_ONCE = {
-    "history.expire.max-snapshot-age-ms": "1",
-    "history.expire.min-snapshots-to-keep": "1",
-}
 AGE = "history.expire.max-snapshot-age-ms"
 
 
@@ -37,31 +32,6 @@ def table(tmp_path: Path) -> Iterator[Table]:
     made.close()
 
 
-def set_properties(table: Table, given: dict[str, str]) -> None:
-    with table.theirs().transaction() as change:
-        change.set_properties(given)
-    time.sleep(0.002)  # snapshots are older than a millisecond
-
-
-def on_disk(table: Table) -> set[str]:
-    """All files but the metadata files, of which the catalogue names some."""
-    found = (path for path in table.folder().rglob("*") if path.is_file())
-    return {f"file://{path}" for path in found if path.suffix != ".json"}
-
-
-def named(table: Table) -> set[str]:
-    """The files that some snapshot names. Raises FileNotFoundError for a dangling name."""
-    theirs = table.theirs()
-    found: set[str] = set()
-    for snapshot in theirs.metadata.snapshots:
-        found.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(theirs.io):
-            found.add(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(theirs.io)
-            found |= {entry.data_file.file_path for entry in entries}
-    return found
-
-
 def test_expire_removes_the_files_that_only_old_snapshots_name(table: Table) -> None:
     """Promise 9: epochs and txids stay."""
     sink = table.fenced()
@@ -69,14 +39,14 @@ def test_expire_removes_the_files_that_only_old_snapshots_name(table: Table) -> 
         put(sink, txid, txid)
     table.theirs().delete("number < 3")
     put(sink, 5, 5)
-    set_properties(table, AT_ONCE)
-    before, snapshots = on_disk(table), len(table.theirs().metadata.snapshots)
+    table.set_properties(EXPIRE_AT_ONCE)
+    before, snapshots = table.on_disk(), len(table.theirs().metadata.snapshots)
     foretold = table.sink().expire(dry_run=True)
-    assert on_disk(table) == before
+    assert table.on_disk() == before
     assert table.sink().expire() == foretold
-    assert foretold == Removal(snapshots - 1, len(before - on_disk(table)))
+    assert foretold == Removal(snapshots - 1, len(before - table.on_disk()))
     assert len(table.files()) == 3
-    assert on_disk(table) == named(table)
+    assert table.on_disk() == table.named()
     assert table.numbers() == [3, 4, 5]
     assert table.sink().committed([LINE]) == [Committed(LINE, 1, 5)]
     put(sink, 6, 6)  # the writer that ran meanwhile
@@ -95,9 +65,9 @@ def test_expire_keeps_what_branches_and_tags_name(table: Table) -> None:
         tagged[1].snapshot_id, "second", min_snapshots_to_keep=2
     ).commit()
     table.theirs().delete("number > 0")
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     assert table.sink().expire().versions_removed == 2  # the fence, and the third
-    assert on_disk(table) == named(table)
+    assert table.on_disk() == table.named()
     for name, numbers in (("first", [1]), ("second", [1, 2]), ("main", [])):
         ref = table.theirs().metadata.refs[name]
         scan = table.theirs().scan(snapshot_id=ref.snapshot_id)
@@ -108,12 +78,12 @@ def test_expire_keeps_what_the_table_says(table: Table) -> None:
     sink = table.fenced()
     put(sink, 1, 1)
     assert table.sink().expire() == Removal(0, 0)  # 100 snapshots, of 15 minutes
-    set_properties(table, AT_ONCE | {"history.expire.min-snapshots-to-keep": "2"})
+    table.set_properties(EXPIRE_AT_ONCE | {"history.expire.min-snapshots-to-keep": "2"})
     put(sink, 2, 2)
     assert table.sink().expire(dry_run=True).versions_removed == 1
-    set_properties(table, AT_ONCE | {AGE: "3600000"})
+    table.set_properties(EXPIRE_AT_ONCE | {AGE: "3600000"})
     assert table.sink().expire() == Removal(0, 0)
-    set_properties(table, AT_ONCE | {"gc.enabled": "false"})
+    table.set_properties(EXPIRE_AT_ONCE | {"gc.enabled": "false"})
     with pytest.raises(SinkFailed, match=r"gc.enabled = false"):
         table.sink().expire()
 
@@ -125,7 +95,7 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
     for txid in range(1, 4):
         put(sink, txid, txid)
     table.theirs().delete("number < 3")
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     deleted = 0
 
     class Killed(BaseException):
@@ -144,7 +114,7 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
         table.sink().expire()
     monkeypatch.undo()
     assert len(table.theirs().metadata.snapshots) == 1
-    assert named(table) < on_disk(table)
+    assert table.named() < table.on_disk()
     assert table.numbers() == [3]
     put(table.fenced(), 4, 4)
     assert table.numbers() == [3, 4]
@@ -153,12 +123,12 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
 def test_expire_beside_a_commit_decides_anew(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = table.fenced()
     put(sink, 1, 1)
-    set_properties(table, AT_ONCE | {AGE: "3600000"})
+    table.set_properties(EXPIRE_AT_ONCE | {AGE: "3600000"})
     put(sink, 2, 2)
-    set_properties(table, {AGE: "1"})
+    table.set_properties({AGE: "1"})
     around_commit(monkeypatch, table, lambda: put(table.sink(), 3, 3))
     assert table.sink().expire().versions_removed >= 1
-    assert on_disk(table) == named(table)
+    assert table.on_disk() == table.named()
     assert table.numbers() == [1, 2, 3]
 
 
@@ -168,52 +138,30 @@ def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(
     sink = table.fenced()
     for txid in range(1, 4):
         put(sink, txid, txid)
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     sink = table.fenced()  # it knows all snapshots
     around_commit(monkeypatch, table, lambda: table.sink().expire())
     put(sink, 4, 4)
     assert table.numbers() == [1, 2, 3, 4]
-    assert named(table) <= on_disk(table)
+    assert table.named() <= table.on_disk()
     assert sink.committed([LINE]) == [Committed(LINE, 1, 4)]
 
 
 def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table: Table) -> None:
     """Others' appends follow them, so they are not ours to remove."""
     put(table.fenced(), 1, 1)
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     assert table.sink().expire().versions_removed == 1  # the fence
     theirs = table.theirs()
     theirs.append(
         pa.table({"number": [50], "place": ["theirs"]}, schema=theirs.schema().as_arrow())
     )
-    set_properties(table, {"commit.manifest.min-count-to-merge": "2"})
+    table.set_properties({"commit.manifest.min-count-to-merge": "2"})
     sink = table.fenced()
     for txid in range(2, 6):  # the first merges all manifests into one
         put(sink, txid, txid)
-        assert named(table) <= on_disk(table)
+        assert table.named() <= table.on_disk()
     assert table.numbers() == [1, 2, 3, 4, 5, 50]
-
-
-def test_a_writer_loses_nothing_while_snapshots_expire(table: Table) -> None:
-    """Promise 3: 0 lost, 0 twice."""
-    sink = table.fenced()
-    put(sink, 1, 1)
-    set_properties(table, AT_ONCE)
-    context = multiprocessing.get_context("spawn")
-    racer = context.Process(target=racing, args=(table.storage, "orders[1]", 1, 25))
-    racer.start()
-    removed = 0
-    deadline = time.monotonic() + seconds(120)
-    while racer.is_alive():
-        assert time.monotonic() < deadline
-        removed += table.sink().expire().versions_removed
-    racer.join()
-    assert racer.exitcode == 0
-    assert removed > 0
-    assert table.numbers() == [1, *range(1001, 1026)]
-    assert named(table) <= on_disk(table)
-    lines = [LINE, "orders[1]"]
-    assert table.sink().committed(lines) == [Committed(LINE, 1, 1), Committed(lines[1], 1, 25)]
 
 
 # What is Spark's.
@@ -272,7 +220,7 @@ def test_no_commit_removes_a_snapshot_while_spark_works(table: Table) -> None:
     """Spark reads all of them, and follows the history since it began."""
     sink = table.fenced()
     put(sink, 1, 1)
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     put(sink, 2, 2)  # by which it knows the properties, and no tag
     before = len(table.theirs().metadata.snapshots)
     counts = list[int]()
@@ -299,7 +247,7 @@ def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
     tagged = table.theirs().current_snapshot()
     assert tagged is not None
     table.theirs().manage_snapshots().create_tag(tagged.snapshot_id, TAG).commit()
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     sink = table.fenced()
     for txid in (2, 3):
         put(sink, txid, txid)
@@ -308,7 +256,7 @@ def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
     put(sink, 4, 4)
     assert [*table.theirs().metadata.refs] == ["main"]
     assert len(table.theirs().metadata.snapshots) == 2
-    assert named(table) <= on_disk(table)
+    assert table.named() <= table.on_disk()
     assert table.numbers() == [1, 2, 3, 4]
 
 
@@ -333,17 +281,13 @@ def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(
     """The catalogue would date that by it."""
     sink = table.fenced()
     put(sink, 1, 1)
-    set_properties(table, AT_ONCE)
+    table.set_properties(EXPIRE_AT_ONCE)
     ahead = time.time() + 3600
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: ahead)
         put(sink, 2, 2)
     wider = SCHEMA.append(pa.field("new", pa.int64()))
-    for change in (
-        sink.expire,
-        sink.probe,
-        lambda: table.sink(wider, on_new_columns="add"),
-    ):
+    for change in (sink.expire, sink.probe, lambda: table.sink(wider, on_new_columns="add")):
         with pytest.raises(SinkFailed, match="yet to come by this host's clock"):
             change()
     put(sink, 3, 3)

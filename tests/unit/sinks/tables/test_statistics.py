@@ -19,10 +19,7 @@ from sinks.tables.files import FileStager
 
 
 def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
-    with (
-        TemporaryDirectory() as folder,
-        patch.object(files, "_ROW_GROUP_ROWS", row_group_rows),
-    ):
+    with TemporaryDirectory() as folder, patch.object(files, "_ROW_GROUP_ROWS", row_group_rows):
         writer = FileStager(Storage("/"), folder)
         (file,) = writer.write(pa.table({"c": column}), 1)
         found: dict[str, Any] = json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
@@ -49,12 +46,7 @@ def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
             Decimal("12345678901234567890.000000001"),
         ),
         ([date(1500, 1, 2)], pa.date32(), "1500-01-02", "1500-01-02"),
-        (
-            [-1],
-            pa.timestamp("us"),
-            "1969-12-31T23:59:59.999",
-            "1970-01-01T00:00:00.000",
-        ),
+        ([-1], pa.timestamp("us"), "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.000"),
         (
             [datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)],
             pa.timestamp("us", tz="Europe/Berlin"),

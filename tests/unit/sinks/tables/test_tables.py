@@ -1,6 +1,6 @@
 """Delta and Iceberg tables alike, whatever others do to them and whatever is lost."""
 
-import multiprocessing
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support import delta_table, iceberg_table
-from tests.support.delta_table import LINE, SCHEMA, around_commit, group, put, rows, write
-from tests.support.patience import seconds
+from tests.support.batches import LINE, SCHEMA, group, put, rows, write
+from tests.support.delta_table import age, around_commit, beside, race_together
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Compaction
 
@@ -29,17 +29,7 @@ def test_processes_that_race_lose_nothing_and_write_nothing_twice(table: Table) 
     """Promises 9 and 14: nobody's lock holds them apart."""
     lines = [f"orders[{number}]" for number in range(3)]
     table.fenced(*lines)
-    context = multiprocessing.get_context("spawn")  # delta-rs does not survive fork()
-    racers = [
-        context.Process(target=table.racing, args=(table.storage, line, number, 15))
-        for number, line in enumerate(lines)
-    ]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(seconds(120))
-    assert [racer.exitcode for racer in racers] == [0, 0, 0]
-    assert table.numbers() == [1000 * n + txid for n in range(3) for txid in range(1, 16)]
+    assert race_together(table, lines, 15) == table.numbers()
     assert len(table.files()) == 45
     assert table.sink().committed(lines) == [Committed(line, 1, 15) for line in lines]
 
@@ -158,3 +148,35 @@ def test_dry_run_of_a_compaction_counts_the_files_to_join(table: Table) -> None:
     write(sink, rows(9, place="alone"), 4)
     size = sum(path.stat().st_size for path in before)
     assert sink.compact(1024 * 1024, dry_run=True) == Compaction(6, 2, size)
+
+
+def test_a_writer_loses_nothing_while_its_table_is_maintained(table: Table) -> None:
+    """Promise 3: 0 lost, 0 twice."""
+    put(table.fenced(), 1, 1)
+    done = Counter[str]()
+    if isinstance(table, iceberg_table.Table):
+        table.set_properties(iceberg_table.EXPIRE_AT_ONCE)
+
+    def maintain() -> None:
+        if isinstance(table, delta_table.Table):
+            orphan = table.path / f"part-{done['removed']}.parquet"
+            orphan.write_bytes(b"left by a process that was killed")
+            age(orphan, 8)
+            for path in sorted(table.log.glob("[0-9]*"))[:-5]:
+                age(path, 31)
+            done["replaced"] += table.sink().compact(1024 * 1024).files_replaced
+            done["removed"] += table.sink().vacuum(24).files_removed
+        done["expired"] += table.sink().expire().versions_removed
+
+    beside(table, 30, maintain)
+    lines = [LINE, "orders[1]"]
+    assert table.sink().committed(lines) == [Committed(LINE, 1, 1), Committed(lines[1], 1, 30)]
+    wanted = [1, *range(1001, 1031)]
+    if isinstance(table, delta_table.Table):
+        assert table.listed_numbers() == wanted
+        assert min(done["replaced"], done["removed"]) > 0
+        assert int(table.entries()[0].stem) > 0  # delta-rs removes old entries at commits, too
+    else:
+        assert table.numbers() == wanted
+        assert done["expired"] > 0
+        assert table.named() <= table.on_disk()
