@@ -110,12 +110,7 @@ def _rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
 
 def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
     fields = [field.with_type(_in_microseconds(field.type)) for field in batch.schema]
-    if fields != list(batch.schema):
-        columns = [
-            column.cast(field.type, safe=False)
-            for column, field in zip(batch.columns, fields, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    batch = batch.cast(pa.schema(fields), safe=False)
     try:
         return batch.to_pylist(maps_as_pydicts="strict")
     except Exception as error:  # noqa: BLE001 - a key twice, a time past the year 9999

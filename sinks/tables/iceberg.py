@@ -33,6 +33,12 @@ class PartitionBy(NamedTuple):
     column: str
     transform: str  # in Iceberg's spelling: "bucket[16]"
 
+    @classmethod
+    def of(cls, column: str, transform: str) -> "PartitionBy":
+        word, _, size = transform.rstrip("]").partition("[")
+        spelled = f"{word}({size}, {column})" if size else f"{word}({column})"
+        return cls(column if transform == "identity" else spelled, column, transform)
+
     @property
     def field_name(self) -> str:
         """The field's name in a table that we make."""
@@ -44,22 +50,19 @@ class PartitionBy(NamedTuple):
 
 def partition_of(spelled: str, schema: pa.Schema) -> PartitionBy:
     """Parse an item of `partition_by`. Raises InvalidSchema."""
-    if spelled in schema.names:
-        return PartitionBy(spelled, spelled, "identity")
-    if found := _TIME.fullmatch(spelled):
-        part = PartitionBy(spelled, found[2], found[1])
-    elif found := _SIZED.fullmatch(spelled):
-        word, size, column = found.groups()
-        part = PartitionBy(f"{word}({size}, {column})", column, f"{word}[{size}]")
-    else:
-        part = None
-    if part is None or part.column not in schema.names:
+    column, transform = spelled, "identity"
+    if spelled not in schema.names:
+        if found := _TIME.fullmatch(spelled):
+            transform, column = found.groups()
+        elif found := _SIZED.fullmatch(spelled):
+            transform, column = f"{found[1]}[{found[2]}]", found[3]
+    if column not in schema.names:
         raise InvalidSchema(
             f"partition_by: found {spelled!r}, expected one of the columns "
             f"{', '.join(schema.names)}, or year(C), month(C), day(C), hour(C), bucket(N, C) or "
             "truncate(N, C) of one"
         )
-    return part
+    return PartitionBy.of(column, transform)
 
 
 class IcebergSink(TableSink[Row]):

@@ -1,16 +1,13 @@
 """What every place for state promises, asked of each of them."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from examples.support.postgres_server import EmbeddedPostgres
-from sinks.postgres.state import PostgresState
 from sinks.state.delta_state import DeltaState
 from sinks.state.store import Change, MemoryState, StateStore
 from sinks.storage import Storage
@@ -34,57 +31,24 @@ SHAPE = shape_of()
 WHOLE = shape_of("transactional", last=reducer("", lambda _, row: row["x"], type=str))
 
 
-class House(ABC):
-    """Where a store under test lives."""
+@dataclass(frozen=True)
+class House:
+    """Where a store lives. `store()` is a new one there: another process's, as it were."""
 
-    def __init__(self, warehouse: Path) -> None:
-        storage = Storage(str(warehouse))
-        self.context = SinkContext("pipeline", "words", {}, storage, None, exactly_once=True)
-
-    @abstractmethod
-    def store(self) -> StateStore:
-        """A new store on the same place: another process's, as it were."""
+    context: SinkContext
+    store: Callable[[], StateStore]
 
 
-class MemoryHouse(House):
-    def __init__(self, warehouse: Path) -> None:
-        super().__init__(warehouse)
-        self.memory = MemoryState()
-
-    def store(self) -> StateStore:
-        return MemoryState(beside=self.memory)
-
-
-class DeltaHouse(House):
-    """A table of files."""
-
-    def store(self) -> StateStore:
-        return DeltaState("state/words")
-
-
-class PostgresHouse(House):
-    """A table of PostgreSQL's, in a schema of its own."""
-
-    def __init__(self, server: EmbeddedPostgres) -> None:
-        self.table = PostgresTable(server, "words")
-        self.context = self.table.context(exactly_once=True)
-
-    def store(self) -> StateStore:
-        server = self.table.server
-        return PostgresState(
-            server.url, self.table.name, user=server.user, password=server.password
-        )
-
-
-HOUSES = [MemoryHouse, DeltaHouse, pytest.param(PostgresHouse, marks=pytest.mark.integration)]
-
-
-@pytest.fixture(params=HOUSES)
+@pytest.fixture(params=["memory", "delta", pytest.param("postgres", marks=pytest.mark.integration)])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
-    if request.param is PostgresHouse:
-        return PostgresHouse(request.getfixturevalue("postgres"))
-    house: House = request.param(tmp_path)
-    return house
+    context = SinkContext("pipeline", "words", {}, Storage(str(tmp_path)), None, exactly_once=True)
+    if request.param == "memory":
+        memory = MemoryState()
+        return House(context, lambda: MemoryState(beside=memory))
+    if request.param == "delta":
+        return House(context, lambda: DeltaState("state/words"))
+    table = PostgresTable(request.getfixturevalue("postgres"), "words")
+    return House(table.context(exactly_once=True), table.state)
 
 
 @pytest.fixture
@@ -353,8 +317,8 @@ def test_a_store_that_is_not_open_says_so(house: House) -> None:
     house.store().close()
 
 
-def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path) -> None:
-    house = DeltaHouse(tmp_path)
+@pytest.mark.parametrize("house", ["delta"], indirect=True)
+def test_small_files_are_joined_and_nothing_else_changes(house: House) -> None:
     sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
     sink.open(house.context)
     assert isinstance(sink, Sink)

@@ -1,8 +1,10 @@
 """A table of each kind on any storage, its sinks, and its rows, which nothing of ours reads."""
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from headrace.state import DeltaState, State, count
 from sinks.storage import Storage
 from tests.acceptance import evidence, table_files
 from tests.support.batches import LINE, SCHEMA, group
+from tests.support.near_a_store import StoreProxy
+from tests.support.seaweed import EmbeddedSeaweed
 from topology.sink import Committed, Fence, SinkContext, Staged
 
 NAME = "orders"
@@ -85,13 +89,25 @@ class Lake:
 def in_sqlite(storage: Storage, folder: Path) -> Storage:
     """The same, with an Iceberg catalogue in a file."""
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/iceberg.db"}
-    return Storage(
-        storage.warehouse,
-        endpoint=storage.endpoint,
-        secrets=storage.secrets,
-        secret_files=storage.secret_files,
-        catalogs={CATALOG: catalog},
-    )
+    return replace(storage, catalogs={CATALOG: catalog})
+
+
+def behind_proxies(
+    kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack
+) -> tuple[Lake, list[StoreProxy]]:
+    """A table whose sinks ask SeaweedFS by a proxy, and a REST catalogue by another one."""
+    store = stack.enter_context(StoreProxy(seaweed.address).running())
+    if kind != "iceberg-rest":
+        direct = in_sqlite(seaweed.storage(folder.name), folder)
+        return Lake(kind, replace(direct, endpoint=store.url), direct), [store]
+    bucket = f"t{uuid.uuid4().hex[:12]}"
+    given = seaweed.catalogue(bucket)
+    direct = replace(seaweed.storage(), warehouse=f"s3://{bucket}", catalogs={CATALOG: given})
+    address = seaweed.catalogue_url.removeprefix("http://")
+    catalogue = stack.enter_context(StoreProxy(address).running())
+    given = given | {"uri": catalogue.url, "s3.endpoint": store.url}
+    storage = replace(direct, endpoint=store.url, catalogs={CATALOG: given})
+    return Lake("iceberg", storage, direct), [store, catalogue]
 
 
 @dataclass

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
+from sinks.postgres.state import PostgresState
 from sinks.storage import Storage
 from tests.support.batches import SCHEMA
 from topology.sink import SinkContext
@@ -40,6 +41,11 @@ class PostgresTable:
         self.sinks.append(self.made(schema, **options))
         self.sinks[-1].open(self.context(exactly_once=exactly_once))
         return self.sinks[-1]
+
+    def state(self) -> PostgresState:
+        """A state in this table."""
+        server = self.server
+        return PostgresState(server.url, self.name, user=server.user, password=server.password)
 
     def context(self, *, exactly_once: bool = False) -> SinkContext:
         return SinkContext("pipeline", "sink", {}, Storage(""), None, exactly_once=exactly_once)

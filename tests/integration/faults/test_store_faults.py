@@ -23,8 +23,8 @@ import pytest
 from pyarrow.fs import copy_files
 
 from sinks.spark.driver import SparkDriver
-from tests.support.lake import CATALOG, NAME, SINKS, Lake, Owner, in_sqlite, rows_to
-from tests.support.near_a_store import Answer, Ask, Asked, Fault, StoreProxy, pass_on
+from tests.support.lake import NAME, SINKS, Owner, behind_proxies, rows_to
+from tests.support.near_a_store import Answer, Ask, Asked, Fault, pass_on
 from tests.support.patience import Limit, seconds, until
 from tests.support.seaweed import KEY_ID, NEW_KEY_ID, NEW_SECRET, SECRET, EmbeddedSeaweed
 from tests.support.store_faults import ONCE, error, weather
@@ -43,27 +43,13 @@ class Scene:
     def __init__(self, kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack) -> None:
         self._keys = folder / "key-id", folder / "secret"
         self.renew(KEY_ID, SECRET)
-        store = stack.enter_context(StoreProxy(seaweed.address).running())
-        self.proxies = [store]
-        if kind == "iceberg-rest":
-            bucket = f"t{random.SystemRandom().randrange(10**9)}"
-            given = seaweed.catalogue(bucket)
-            direct = replace(
-                seaweed.storage(), warehouse=f"s3://{bucket}", catalogs={CATALOG: given}
-            )
-            address = seaweed.catalogue_url.removeprefix("http://")
-            catalogue = stack.enter_context(StoreProxy(address).running())
-            self.proxies.append(catalogue)
-            given = given | {"uri": catalogue.url, "s3.endpoint": store.url}
-            storage = replace(direct, endpoint=store.url, catalogs={CATALOG: given})
-            kind = "iceberg"
-        else:
-            direct = in_sqlite(seaweed.storage(folder.name), folder)
+        self.lake, self.proxies = behind_proxies(kind, seaweed, folder, stack)
+        if kind != "iceberg-rest":
             names = ("access_key_id", "secret_access_key")
             files = dict(zip(names, map(str, self._keys), strict=True))
-            storage = replace(direct, endpoint=store.url, secrets={}, secret_files=files)
-        self.direct = Lake(kind, direct, direct)
-        self.lake = Lake(kind, storage, direct)
+            storage = replace(self.lake.storage, secrets={}, secret_files=files)
+            self.lake = replace(self.lake, storage=storage)
+        self.direct = replace(self.lake, storage=self.lake.direct)
         self.owner = Owner(self.lake)
         self.rival = Owner(self.direct, line=RIVAL, base=RIVAL_BASE)
         self.owner.fence()

@@ -32,23 +32,17 @@ class Words:
         self.context = table.context(exactly_once=True)
         self.stores: list[PostgresState] = []
 
-    def made(self) -> PostgresState:
-        server = self.table.server
-        return PostgresState(
-            server.url, self.table.name, user=server.user, password=server.password
-        )
-
     def shape(self, **aggregates: Any) -> Shape:
-        state = State("words", key={"word": str}, into=self.made())
+        state = State("words", key={"word": str}, into=self.table.state())
         return state.holds(**aggregates or {"n": count()}).shape
 
     def store(self, **aggregates: Any) -> PostgresState:
-        self.stores.append(self.made())
+        self.stores.append(self.table.state())
         self.stores[-1].open(self.context, self.shape(**aggregates))
         return self.stores[-1]
 
     def counts(self) -> dict[str, int]:
-        rows = self.made().load(self.context, self.shape()).to_pylist()
+        rows = self.table.state().load(self.context, self.shape()).to_pylist()
         return {row["word"]: row["n"] for row in rows}
 
 
@@ -114,7 +108,7 @@ def test_a_value_comes_back_as_it_was_whatever_its_type(words: Words) -> None:
         return stored
 
     store.update((), put.select(shape.row_key), change)
-    loaded = words.made().load(words.context, shape)
+    loaded = words.table.state().load(words.context, shape)
     for found in (read[-1], loaded):
         assert found.sort_by(TXID).equals(put)
 
@@ -161,7 +155,7 @@ def test_where_lines_do_not_hold_others_away_the_table_is_locked(
 
     one.update((share(),), of_all_lines, adding("a", 1, meanwhile=start_the_other))
     second.join(seconds(60))
-    found = words.made().load(words.context, words.shape()).to_pylist()
+    found = words.table.state().load(words.context, words.shape()).to_pylist()
     assert {row[LINE]: row["n"] for row in found} == {FIRST: 1, SECOND: 2}
 
 

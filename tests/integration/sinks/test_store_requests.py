@@ -6,22 +6,20 @@ A proxy before SeaweedFS counts them. What is written anew by key costs more wit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
 from tests.support.batches import LINE
-from tests.support.lake import CATALOG, Lake, Owner, in_sqlite
-from tests.support.near_a_store import Answer, Ask, Asked, StoreProxy
+from tests.support.lake import Owner, behind_proxies
+from tests.support.near_a_store import Answer, Ask, Asked
 from tests.support.patience import seconds, until
 from tests.support.seaweed import EmbeddedSeaweed
 from topology.sink import Batch, Share
 
 pytestmark = pytest.mark.integration
 
-BUCKET = "requests"
 KEPT = 20  # metadata files that an Iceberg table keeps
 Counted: TypeAlias = list[str]
 
@@ -32,31 +30,18 @@ class Counting:
     def __init__(self, kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack) -> None:
         self.asked: list[tuple[str, str]] = []
         self.meanwhile: Callable[[], object] = lambda: None  # while each is asked
-        store = self._before(seaweed.address, stack)
-        if kind == "iceberg-rest":
-            given = seaweed.catalogue(BUCKET)
-            uri = self._before(seaweed.catalogue_url.removeprefix("http://"), stack)
-            catalogue = given | {"uri": uri, "s3.endpoint": store}
-            storage = replace(
-                seaweed.storage(), warehouse=f"s3://{BUCKET}", catalogs={CATALOG: catalogue}
-            )
-        else:
-            storage = in_sqlite(replace(seaweed.storage(folder.name), endpoint=store), folder)
-        self.owner = Owner(Lake(kind.removesuffix("-rest"), storage, storage))
+        lake, proxies = behind_proxies(kind, seaweed, folder, stack)
+        for proxy in proxies:
+            proxy.fault = self._note
+        self.owner = Owner(lake)
         self.owner.fence()
         self.asked = []
 
-    def _before(self, address: str, stack: ExitStack) -> str:
-        proxy = stack.enter_context(StoreProxy(address).running())
-
-        def note(asked: Asked, ask: Ask) -> Answer:
-            client = asked.headers["user-agent"].partition("/")[0]
-            self.asked.append((f"{asked.method} {asked.path}", client))
-            self.meanwhile()
-            return ask()
-
-        proxy.fault = note
-        return proxy.url
+    def _note(self, asked: Asked, ask: Ask) -> Answer:
+        client = asked.headers["user-agent"].partition("/")[0]
+        self.asked.append((f"{asked.method} {asked.path}", client))
+        self.meanwhile()
+        return ask()
 
     def commit(self) -> tuple[Counted, Counted]:
         """Commit one transaction: what was asked until it was staged, and then until it was in."""
