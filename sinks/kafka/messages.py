@@ -109,8 +109,9 @@ def _rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
 
 
 def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
-    fields = [field.with_type(_in_microseconds(field.type)) for field in batch.schema]
-    batch = batch.cast(pa.schema(fields), safe=False)
+    schema = pa.schema([each.with_type(_in_microseconds(each.type)) for each in batch.schema])
+    if not schema.equals(batch.schema):
+        batch = batch.cast(schema, safe=False)
     try:
         return batch.to_pylist(maps_as_pydicts="strict")
     except Exception as error:  # noqa: BLE001 - a key twice, a time past the year 9999
