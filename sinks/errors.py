@@ -55,6 +55,12 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
+def described(error: BaseException) -> str:
+    """Return the error's class and text on one line; of a Java error, Java's class and text."""
+    kind, said = type(error).__name__, one_line(error)
+    return kind if said == kind else f"{kind}: {said}"[:LONGEST_LINE]
+
+
 def one_line(error: BaseException) -> str:
     """Return the first line that says something: py4j puts the Java exception on the second."""
     lines = [line.strip(" :") for line in text_of(error).splitlines() if line.strip(" :")]

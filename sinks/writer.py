@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from sinks.errors import WriterStopped, one_line
+from sinks.errors import WriterStopped, described
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Sink, Staged
 
@@ -20,7 +20,6 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 _FINAL = (SinkFailed, SinkFenced, WriterStopped)
-_LONGEST = 500  # characters of an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class RetryLoop:
                 )
                 self._stopping.wait(busy.after_seconds)
             except Exception as error:
-                self.last_error = _line(error)
+                self.last_error = described(error)
                 if self.failing_since is None:
                     self.failing_since = time.monotonic()
                 if once:
@@ -134,7 +133,7 @@ class RetryLoop:
             error = failure
         except BaseException as failure:  # noqa: BLE001 - a sink that exits is reported
             error = SinkFailed(f"sink '{self._sink}' raised {failure!r}")
-        self.last_error = _line(error)
+        self.last_error = described(error)
         if isinstance(error, SinkFenced):  # the sink is well, the work is another owner's
             self.failing_since = None
         return None, error
@@ -144,7 +143,7 @@ class RetryLoop:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - it is not visible, so it may stay
-            self.last_error = _line(error)
+            self.last_error = described(error)
             log.warning("sink_discard_failed", sink=self._sink, error=self.last_error)
 
     def _pause(self, attempt: int, facts: dict[str, str | int]) -> None:
@@ -397,9 +396,3 @@ def check_rejected(rejected: Iterable[int], num_rows: int, sink: str) -> None:
             f"sink '{sink}' rejected row {outside[0]} of a batch of "
             f"{num_rows}; allowed are rows 0 to {num_rows - 1}"
         )
-
-
-def _line(error: BaseException) -> str:
-    """Return the error's class and text on one line; of a Java error, Java's class and text."""
-    kind, said = type(error).__name__, one_line(error)
-    return kind if said == kind else f"{kind}: {said}"[:_LONGEST]

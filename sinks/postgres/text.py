@@ -149,9 +149,5 @@ def _document(value: Any) -> str | None:
 
 
 def _with(array: Lines, part: str) -> list[int]:
-    return _indexes(pc.match_substring(array, part))
-
-
-def _indexes(mask: Any) -> list[int]:
-    found: list[int] = pc.indices_nonzero(mask).to_pylist()
-    return found
+    mask: Any = pc.match_substring(array, part)
+    return [*pc.indices_nonzero(mask).to_numpy().tolist()]

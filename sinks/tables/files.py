@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sinks.columns import Fitted, failing, fit
+from sinks.errors import described
 from sinks.names import check_below
 from sinks.storage import Storage
 from sinks.tables.partitioning import Layout, can_partition
@@ -34,7 +35,6 @@ _ROW_GROUP_ROWS = 1_000_000
 _SAMPLE_ROWS = 1000
 # What writing raises of values; pyarrow's ArrowInvalid and Python's UnicodeErrors are among them.
 _OF_VALUES = (ValueError, OverflowError)
-_LONGEST = 200  # characters of an error in a reason
 _JSON = msgspec.json.Encoder(decimal_format="number")
 _LONGEST_TEXT = 32  # characters of a bound; Delta's readers need no more to skip
 _HIGHEST = "\U0010ffff"
@@ -195,7 +195,7 @@ def write_good_rows(
             discard(write(rows.slice(start, stop - start)))
 
         bad = failing(try_out, rows.num_rows, _is_of_values)
-        wrong = {row: f"no file can hold it: {_line(error)}" for row, error in bad}
+        wrong = {row: f"no file can hold it: {described(error)}" for row, error in bad}
         if not wrong:
             raise
     others = fitted.without(wrong)
@@ -333,11 +333,6 @@ def _has_nan(column: "pa.ChunkedArray[Any]") -> bool:
 
 def _is_of_values(error: Exception) -> bool:
     return isinstance(error, _OF_VALUES) and not isinstance(error, OSError)
-
-
-def _line(error: Exception) -> str:
-    said = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {said}"[:_LONGEST]
 
 
 def _statistics(footer: pq.FileMetaData, schema: pa.Schema) -> Statistics:

@@ -16,9 +16,9 @@ from pyiceberg.exceptions import (
     NotInstalledError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids as without_ids
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
@@ -140,7 +140,7 @@ class IcebergLog(TableLog):
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str]) -> TableState:
         catalog = self._opened()
-        columns = assign_fresh_schema_ids(_without_ids(schema))
+        columns = assign_fresh_schema_ids(without_ids(schema))
         spec = PartitionSpec(
             *(
                 PartitionField(
@@ -166,7 +166,7 @@ class IcebergLog(TableLog):
         check_in_order(state.native)
         try:
             with state.native.update_schema() as update:
-                update.union_by_name(_without_ids(pa.schema(fields)))
+                update.union_by_name(without_ids(pa.schema(fields)))
         except CommitFailedException as error:
             raise Conflict from error
         return self.read_again()
@@ -185,7 +185,7 @@ class IcebergLog(TableLog):
         table: Table = state.native
         whole, catalog = table.metadata, self._opened()
         expired = expirable(whole, int(time.time() * 1000))
-        versions = {app: _text(version) for app, version in transactions.items()}
+        versions = {app: "{}:{}".format(*unpack(version)) for app, version in transactions.items()}
         # A snapshot's summary says for people what its commit was, and that it is ours.
         mark = {MARK: " ".join(f"{app}={text}" for app, text in versions.items()) or "-"}
         append = _Change(table).update_snapshot(snapshot_properties=mark).merge_append()
@@ -378,12 +378,3 @@ def _obstacles(table: Table) -> Iterator[str]:
     for field in table.spec().fields:
         if field.source_id not in top:
             yield f"it is partitioned by {field.name}, a column within a column"
-
-
-def _without_ids(schema: pa.Schema) -> Schema:
-    return _pyarrow_to_schema_without_ids(schema)
-
-
-def _text(version: int) -> str:
-    epoch, txid = unpack(version)
-    return f"{epoch}:{txid}"
