@@ -112,6 +112,14 @@ def test_every_row_is_in_the_part_of_its_values(rows: list[tuple[Any, Any]]) -> 
     assert sorted(seen) == list(range(len(rows)))
 
 
+def test_an_empty_text_is_no_partition_that_must_not_be_null() -> None:
+    schema = pa.schema([pa.field("p", pa.string(), nullable=False), ("n", pa.int64())])
+    for column in (pa.array(["a", "", "b"]), pa.array(["a", "", "b"]).dictionary_encode()):
+        wrong = Layout(["p", "of the table alone"]).misfits(pa.table({"p": column}), schema)
+        assert [*wrong] == [1]
+        assert wrong[1].startswith("column 'p': found ''")
+
+
 SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
 
 
