@@ -9,26 +9,6 @@ from tests.support.kafka import KafkaWorld, numbers
 pytestmark = pytest.mark.integration
 
 
-def test_a_broker_that_is_away_gives_nothing_and_raises_nothing(own: KafkaWorld) -> None:
-    """Promise 15: with Kafka away the service waits, and goes on where it was.
-
-    Faults K01: a restart of the broker repeats nothing.
-    """
-    a = own.filled(3)
-    reading = own.reading({a: 0})
-    reading.until(lambda: a in reading.ends)
-    assert reading.fetcher.available
-    assert reading.fetcher.log_range(a) == (0, 3)
-    own.kafka.close()
-    reading.until(lambda: not reading.fetcher.available)
-    assert reading.fetcher.log_range(a) == (0, 3)
-    own.kafka.open()
-    reading.until(lambda: reading.fetcher.available)
-    own.append(a, numbers(3))
-    reading.until(lambda: reading.ends[a] == 6)
-    assert reading.offsets(a) == list(range(6))
-
-
 def test_a_frozen_broker_is_noticed_though_the_client_says_nothing(own: KafkaWorld) -> None:
     """Faults K02: a broker that holds its connections and answers nothing is an outage.
 

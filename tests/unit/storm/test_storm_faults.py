@@ -1,7 +1,8 @@
-"""Ways in which Storm stood still. The entries are numbered as in docs/storm.md."""
+"""Ways in which Storm lost or repeated records, or stood still; numbered as in docs/storm.md."""
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemorySink
+from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
+from partition.records import Partition
 from tests.support.consumer import ONE, RETRY_SECONDS, Bench
 from tests.support.pipeline import PLACE, HeldSink, Works
 
@@ -34,6 +37,126 @@ async def at_once(value: str) -> str:
 @bolt
 def letters_of(value: str) -> Iterator[str]:
     yield from value.replace("none", "")
+
+
+@pytest.mark.parametrize("payload", [b"bad", b"again"])
+def test_dead_letter_is_durable_before_its_offset_passes(payload):
+    """Storm 16: at the end of its retries a record is in the dead letters, not gone."""
+    with Works(text) as works:
+        works.letters_sink.holding = True
+        works.send(payload, b"good")
+        works.until(lambda: works.sink.rows == ["good"])
+        works.advance(5.0)
+        assert [letter.record.value for letter in works.letters_sink.letters] == [payload]
+        assert works.stored == 0
+        works.letters_sink.holding = False
+        works.finish()
+
+
+def offsets(bench: Bench, record_ids: list[int]) -> list[int]:
+    return [bench.message(record_id).offset() for record_id in record_ids]
+
+
+def test_a_new_leader_repeats_nothing_and_forgets_nothing():
+    """Storm 30: pending, waiting, failed and committed are the partition's, not the leader's."""
+    bench = Bench()
+    bench.fill(ONE, 4)
+    bench.start()
+    record_ids = bench.emit()
+    bench.ack(record_ids[:1])
+    bench.reader.fail(record_ids[1], 0.0)
+    bench.log.elect(ONE)
+    bench.fill(ONE, 2)
+    bench.poll(0.5)
+    assert offsets(bench, bench.emit(0.5)) == [4, 5]
+    assert bench.emit(RETRY_SECONDS) == [record_ids[1]]
+    bench.ack([*record_ids[1:], *[record_ids[0] + n for n in (4, 5)]])
+    bench.drain(2.0)
+    assert bench.stored() == 6
+
+
+def test_a_commit_that_is_not_answered_holds_no_record_up():
+    """Storm 33: records flow, and the offset of then is stored when the answer has come."""
+    bench = Bench()
+    bench.start()
+    bench.store.holding = True
+    for now in range(1, 5):
+        bench.fill(ONE, 2)
+        bench.ack(bench.emit())
+        bench.reader.commit(float(now), force=True)
+    assert bench.store.commits == [{ONE: 2}]
+    waiting: Future[dict[Partition, Exception]] = bench.store.open_commits[0]
+    bench.store.holding = False
+    waiting.set_result({})
+    bench.drain(6.0)
+    assert bench.stored() == 8
+
+
+def test_one_failure_repeats_one_record():
+    """Storm 35: what came after the failed record is not given again."""
+    bench = Bench()
+    bench.fill(ONE, 100)
+    bench.start()
+    record_ids = bench.emit()
+    bench.ack(record_ids[50:])
+    assert bench.reader.fail(record_ids[10], 0.0)
+    assert bench.emit(10.0) == [record_ids[10]]
+    bench.ack(record_ids[:50])
+    assert bench.emit(20.0) == []
+    assert bench.drain(30.0) == 0
+    assert bench.stored() == 100
+
+
+@pytest.mark.parametrize("tries", [6, 60])
+def test_poison_record_is_fetched_once(tries, monkeypatch):
+    """Storm 48: its payload stays here, what came after it is not fetched again, and it ends."""
+    bench = Bench(
+        assignment={"retries": RetryPolicy(limit=tries, jitter=0), "limits": InFlightLimits(1000)}
+    )
+    bench.fill(ONE, 3000)
+    bench.start()
+    fetched = []
+    take = bench.fetcher.fetch
+
+    def fetch(records, seconds):
+        found = take(records, seconds)
+        fetched.extend(offset for chunk in found.chunks for offset in chunk.offsets.tolist())
+        return found
+
+    monkeypatch.setattr(bench.fetcher, "fetch", fetch)
+    poison, *others = bench.emit()
+    assert len(others) == 999  # the window, and no more, is kept behind it
+    bench.ack(others)
+    now = 0.0
+    for _ in range(tries):
+        assert bench.reader.fail(poison, now)
+        now += 1000.0
+        assert bench.emit(now) == [poison]
+    assert not bench.reader.fail(poison, now)
+    bench.ack([poison])
+    bench.work(int(now), int(now) + 5)
+    assert fetched == list(range(3000))
+    assert bench.stored() == 3000
+
+
+def test_a_bolt_is_called_with_records_and_with_nothing_else():
+    """Storm 53: time passes without a tuple that tells of it."""
+    calls: list[bytes | None] = []
+
+    @bolt
+    def notes(record: Record) -> str:
+        calls.append(record.value)
+        if calls.count(b"again") == 1 and record.value == b"again":
+            raise Retry("once", after_seconds=10.0)
+        return "row"
+
+    with Works(notes) as works:
+        works.advance(600.0, 60.0)
+        assert calls == []
+        works.send(b"a", b"again")
+        works.advance(600.0, 60.0)
+        works.finish()
+        assert calls == [b"a", b"again", b"again"]
 
 
 @pytest.mark.parametrize("gone", [[0], [0, 1, 2], [2]])
