@@ -23,22 +23,17 @@ class Shared(Bench):
 
     def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
         self.reader.assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
-        for _ in range(5):
-            self.reader.poll(now)
+        self.poll(now)
 
     def restart_shared(self):
         """Let the process end and another begin, which has no plan yet."""
         self.reader.close()
         self.reader = self.another()
-        self.reader.open()
-        for _ in range(5):
-            self.reader.poll(0.0)
+        self.start()
 
     def epoch(self):
         """The epoch of the first partition that is stored."""
-        store = FaultyStore(self.nodes)
-        store.open()
-        return store.load(ONE).epoch
+        return self.store.load(ONE).epoch
 
     def take(self, now=0.0):
         """Fetch, and emit all that may be emitted."""
