@@ -17,7 +17,7 @@ class PartitionError(Exception):
 
 @dataclass_transform()
 class _Facts(PartitionError):
-    """An error with fields, which its `text` names."""
+    """An error with fields, which its `text` names; `{why}` is its reason, if it has one."""
 
     text = ""
 
@@ -25,7 +25,9 @@ class _Facts(PartitionError):
         dataclass(eq=False, repr=False)(cls)
 
     def __str__(self) -> str:
-        return self.text.format_map(vars(self))
+        facts = vars(self)
+        why = f": {facts['reason']}" if facts.get("reason") else ""
+        return self.text.format_map({**facts, "why": why})
 
 
 # Reading Kafka
@@ -77,10 +79,7 @@ class OffsetOutOfRange(_Facts, KafkaError):
     offset: int
     reason: str = ""
     diverged_at: int | None = None  # the log was cut off here and written anew
-
-    def __str__(self) -> str:
-        why = f": {self.reason}" if self.reason else ""
-        return f"{self.partition} does not hold offset {self.offset}, the next to read{why}"
+    text = "{partition} does not hold offset {offset}, the next to read{why}"
 
 
 class SourceLost(_Facts, KafkaError):
@@ -98,10 +97,7 @@ class CorruptRecord(_Facts, KafkaError):
     partition: object
     offset: int
     reason: str = ""
-
-    def __str__(self) -> str:
-        why = f": {self.reason}" if self.reason else ""
-        return f"{self.partition} has a corrupt record at or after offset {self.offset}{why}"
+    text = "{partition} has a corrupt record at or after offset {offset}{why}"
 
 
 # Transactions
