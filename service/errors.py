@@ -49,43 +49,6 @@ class AddressInUse(ServiceError):
         )
 
 
-class ServerEnded(ServiceError):
-    """An embedded server has ended unasked."""
-
-    def __init__(self, server: str, log: object) -> None:
-        super().__init__(f"{server} has ended; see {log}")
-
-
-class NotStarted(ServiceError):
-    """The process was stopped before the run began; nothing was read."""
-
-
-class StormStillRuns(ServiceError):
-    """Storm still moves its offsets; nothing was written."""
-
-    def __init__(self, partitions: Sequence[object]) -> None:
-        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
-        super().__init__(
-            f"Storm still runs: its nodes of {partitions[0]}{more} changed while they were "
-            "watched; nothing was written; deactivate the topology, wait until its tuples have "
-            "timed out, import again"
-        )
-        self.partitions = list(partitions)
-
-
-class NotImported(ServiceError):
-    """Some of Storm's offsets were rejected, or could not be stored."""
-
-    def __init__(self, refused: int, partitions: int, written: int) -> None:
-        done = "nothing was written"
-        if written:
-            done = (
-                f"{written} offsets were written; import the others before the pipeline runs, "
-                "since it would begin them at the log's start"
-            )
-        super().__init__(f"{refused} of {partitions} partitions refused or failed; {done}")
-
-
 class TaskError(ServiceError):
     """A range cannot be processed on an executor, and a retry cannot help."""
 
@@ -106,17 +69,3 @@ class TooManyDeadLetters(ServiceError):
         )
         self.letters = letters
         self.records = records
-
-
-class SinksFailed(ServiceError):
-    """A command failed for some sinks, and is done for the others."""
-
-    def __init__(self, what: str, sinks: Sequence[str]) -> None:
-        super().__init__(f"{what}: {', '.join(sinks)}; what is wrong stands beside each")
-
-
-class RunIncomplete(ServiceError):
-    """The run summary does not reconcile."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("the run summary does not reconcile: " + "; ".join(problems))

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -25,6 +24,8 @@ from partition.errors import KafkaUnavailable, OwnershipLost, StoreError, StoreU
 from partition.interfaces import Catalogue, Claimed, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
+from partition.replicas.plan import Note
+from service.errors import ServiceError
 from topology.masking import escaped
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ Why = Annotated[str, why_option]
 
 
 @contextmanager
-def opened_pipeline(topology: "Topology", settings: "Config") -> "Iterator[Parts]":
-    """Open a pipeline's catalogue and store. Raises KafkaError, StoreUnavailable."""
+def opened_pipeline(target: str, config: Path | None) -> "Iterator[Parts]":
+    """Load a pipeline; open its catalogue and store. Raises KafkaError, StoreUnavailable."""
     from service.wiring import wire
 
-    parts = wire(topology, settings)
+    parts = wire(load_topology(target), configured(config))
     with ExitStack() as closing:
         for each in (parts.catalogue, parts.store):
             closing.callback(each.close)
@@ -197,7 +198,8 @@ def table_of(
     return table
 
 
-def print_lines(console: Console, lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
+    console = console or answers()
     for line in lines:
         console.print(escape(line), soft_wrap=True, highlight=False)
 
@@ -212,23 +214,15 @@ def cell(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def whoami() -> str:
-    """Return who gives a command: user@host."""
+def signed(why: str) -> Note:
+    """Return who gives a command (user@host), when, and why."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return Note(f"{user}@{socket.gethostname()}", why, int(time.time() * 1000))
 
 
-def now_ms() -> int:
-    """Return milliseconds since 1970."""
-    return int(time.time() * 1000)
-
-
-def moment(at_ms: int) -> str:
-    """Return a moment for a person, in UTC; nodes may hold any number."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms"
+def sinks_failed(what: str, sinks: Iterable[str]) -> ServiceError:
+    """Return the error of a command that failed for some sinks, and is done for the others."""
+    return ServiceError(f"{what}: {', '.join(sinks)}; what is wrong stands beside each")

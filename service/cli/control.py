@@ -8,6 +8,7 @@ moved, and why: a JSON list, the oldest first.
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -32,21 +33,18 @@ from service.cli.common import (
     Json,
     Target,
     Why,
-    answers,
     configured,
     load_topology,
-    moment,
-    now_ms,
     print_json,
     print_lines,
-    whoami,
+    signed,
     why_option,
 )
+from service.dead_letters.format import utc_text
 
 if TYPE_CHECKING:
     from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
-    from topology.topology import Topology
 
 control_app = typer.Typer()
 
@@ -129,7 +127,7 @@ class ReplicaNodes:
 
 
 @contextmanager
-def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNodes]:
+def replica_nodes(config: "Config", pipeline: str) -> Iterator[ReplicaNodes]:
     """Open a pipeline's nodes, in their own session. Raises StoreUnavailable, StoreError."""
     from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
@@ -141,7 +139,7 @@ def replica_nodes(topology: "Topology", config: "Config") -> Iterator[ReplicaNod
     )
     editor.open()
     try:
-        yield ReplicaNodes(editor, settings.root, config.pipeline.name or topology.name)
+        yield ReplicaNodes(editor, settings.root, pipeline)
     finally:
         editor.close()
 
@@ -159,7 +157,7 @@ def pause(target: Target, why: Why, config: ConfigPath = None, *, as_json: Json 
 
     It stays so, also for replicas that are started later, until `headrace resume`.
     """
-    note = Note(whoami(), why, now_ms())  # who paused first, stays
+    note = signed(why)  # who paused first, stays
     with _opened(target, config) as nodes:
         _change(nodes, lambda now: replace(now, paused=now.paused or note), as_json=as_json)
 
@@ -196,7 +194,7 @@ def drain(
     if not undo and why is None:
         message = "it is needed, as others will read it; only --undo goes without"
         raise typer.BadParameter(message, param_hint="--why")
-    note = Note(whoami(), why or "", now_ms())
+    note = signed(why or "")
 
     def changed(now: Control) -> Control:
         others = {name: each for name, each in now.drained.items() if name != replica}
@@ -219,8 +217,9 @@ def rebalance(target: Target, config: ConfigPath = None, *, as_json: Json = Fals
         _change(nodes, lambda now: replace(now, rebalance=now.rebalance + 1), as_json=as_json)
 
 
-def _opened(target: str, config: ConfigPath) -> AbstractContextManager[ReplicaNodes]:
-    return replica_nodes(load_topology(target), configured(config))
+def _opened(target: str, config: Path | None) -> AbstractContextManager[ReplicaNodes]:
+    topology, settings = load_topology(target), configured(config)
+    return replica_nodes(settings, settings.pipeline.name or topology.name)
 
 
 def _change(nodes: ReplicaNodes, function: Callable[[Control], Control], *, as_json: bool) -> None:
@@ -236,7 +235,7 @@ def _change(nodes: ReplicaNodes, function: Callable[[Control], Control], *, as_j
         f"rebalances asked for: {control.rebalance}",
         f"registered replicas of {nodes.pipeline}: {', '.join(names) or 'none'}",
     ]
-    print_lines(answers(), lines)
+    print_lines(lines)
 
 
 def _check_is_among(names: Collection[str], name: str, what: str) -> None:
@@ -246,4 +245,4 @@ def _check_is_among(names: Collection[str], name: str, what: str) -> None:
 
 
 def _by(note: Note) -> str:
-    return f"by {note.by} since {moment(note.at_ms)}: {note.why}"
+    return f"by {note.by} since {utc_text(note.at_ms)} UTC: {note.why}"

@@ -6,11 +6,12 @@ nobody else can change it any longer. Nothing of a record steers a terminal.
 
 import heapq
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
@@ -28,12 +29,12 @@ from service.cli.common import (
     answers,
     configured,
     load_topology,
-    now_ms,
     print_json,
     print_lines,
+    signed,
     table_of,
-    whoami,
 )
+from service.dead_letters.format import cut, header_text, utc_text, value_lines
 from service.errors import ServiceError
 from topology.masking import escaped
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from service.dead_letters.commands import DeadLetterResult, Filters, Selection, Skipped
     from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
     from service.dead_letters.topic import DeadLetterTopic
-    from sinks.kafka.client import TransactionalProducer
-    from topology.sink import Scalar
 
 T = TypeVar("T")
 
@@ -52,8 +51,6 @@ dead_letters_app = typer.Typer(
 )
 
 _LETTER = "LETTER"
-_LARGEST_BYTES = 100_000_000  # the broker, which knows the topics' limits, judges
-_OPEN_SECONDS = 20  # consumers of the topics wait behind an open transaction
 _REASON = 60  # characters in a table
 _GROUPS = 10
 _WORDS = {"to_replay": "would be replayed", "to_drop": "would be dropped"}
@@ -103,7 +100,7 @@ def filters_of(
     """Read the filters. Raises typer.BadParameter."""
     from service.dead_letters.commands import Filters, parse_offsets, parse_time
 
-    now = now_ms()
+    now = int(time.time() * 1000)
     return Filters(
         topic=topic,
         partition=partition,
@@ -150,13 +147,13 @@ def dead_letters_list(
     """List the open letters, the newest first, and count all of them by step and error."""
     from service.dead_letters.commands import Selection
 
-    with _opened(target, config) as opened:
-        opened.topic.refresh()
-        listed = _listed(opened.topic, Selection(opened.pipeline, filters, all=every), limit)
+    with _opened(target, config) as topic:
+        topic.refresh()
+        listed = _listed(topic, Selection(filters, all=every), limit)
     if as_json:
-        print_json({"topic": opened.topic.name, "pipeline": opened.pipeline, **listed.as_json()})
+        print_json({"topic": topic.name, "pipeline": topic.pipeline, **listed.as_json()})
     else:
-        show_list(answers(), opened.topic.name, listed)
+        show_list(answers(), topic.name, listed)
 
 
 @dead_letters_app.command("show")
@@ -185,8 +182,7 @@ def dead_letters_show(
     if value_only and sys.stdout.isatty():
         message = "it writes bytes as they are, which a terminal may obey: > FILE or | COMMAND"
         raise typer.BadParameter(message, param_hint="--value-only")
-    with _opened(target, config) as opened:
-        topic = opened.topic
+    with _opened(target, config) as topic:
         topic.refresh(after=id_)
         found = next(topic.some([id_]), None)
         if found is None:
@@ -195,7 +191,7 @@ def dead_letters_show(
         marks = topic.marks.get(id_, ())
     if value_only:
         if isinstance(content, str):
-            raise DeadLettersNotDone("written", 1, 1, 0, content)
+            raise ServiceError(f"the value was not written: {content}")
         sys.stdout.buffer.write(content.value or b"")
         sys.stdout.buffer.flush()
     elif as_json:
@@ -237,19 +233,12 @@ def dead_letters_replay(
     Both happen in one transaction, so a crash leaves no letter sent and unmarked. A record's
     headers say where it came from first and how often it was sent again.
     """
-    from service.dead_letters.commands import Operator, ReplayRequest, Selection
-    from service.dead_letters.commands import replay as send_again
+    from service.dead_letters.commands import ReplayRequest, replay
 
-    ids = _ids(places, filters, every=every)
-    request = Request("replay", "replayed", why, dry_run, yes, as_json)
     options = ReplayRequest(max_replays, again, to, per_second)
-    operator = Operator(whoami(), now_ms(), why)
-    with _opened(target, config) as opened:
-        selection = Selection(opened.pipeline, filters, ids, again)
-        results = send_again(
-            opened.topic, selection, options, operator, request.confirm, opened.producer
-        )
-    _report(opened, request, results)
+    selection = _selection(places, filters, every=every, again=again)
+    request = Request("replay", "replayed", why, dry_run, yes, as_json)
+    request.carry_out(target, config, selection, partial(replay, options))
 
 
 @dead_letters_app.command("drop")
@@ -267,60 +256,15 @@ def dead_letters_drop(
     as_json: Json = False,
 ) -> None:
     """Mark letters as dropped: they are not listed any more, and stay in their topic."""
-    from service.dead_letters.commands import Operator, Selection
-    from service.dead_letters.commands import drop as mark_dropped
+    from service.dead_letters.commands import drop
 
-    ids = _ids(places, filters, every=every)
+    selection = _selection(places, filters, every=every)
     request = Request("drop", "dropped", why, dry_run, yes, as_json)
-    operator = Operator(whoami(), now_ms(), why)
-    with _opened(target, config) as opened:
-        selection = Selection(opened.pipeline, filters, ids)
-        results = mark_dropped(opened.topic, selection, operator, request.confirm, opened.producer)
-    _report(opened, request, results)
-
-
-class NoDeadLetterTopic(ServiceError):
-    """The topology's dead letters go to no Kafka topic."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(
-            f"the topology's dead letters go into a {kind}; these commands need a "
-            "KafkaDeadLetters, whose topic can be read from outside"
-        )
-
-
-class DeadLettersNotDone(ServiceError):
-    """Some dead letters were refused, or could not be replayed or marked."""
-
-    def __init__(self, what: str, not_done: int, letters: int, done: int, reason: str) -> None:
-        """`reason` is the first one's."""
-        super().__init__(
-            f"{not_done} of {letters} dead letters were not {what}, {done} were: {reason}"
-        )
-
-
-class OpenTopic(NamedTuple):
-    """The dead-letter topic of a topology."""
-
-    pipeline: str
-    topic: "DeadLetterTopic"
-    properties: "dict[str, Scalar]"  # librdkafka's
-
-    @contextmanager
-    def producer(self) -> "Iterator[TransactionalProducer]":
-        """Open a producer, which fences those of the same topic."""
-        from sinks.kafka.client import Cluster, TransactionalProducer
-
-        cluster = Cluster(self.properties, "topic_broker_error", self.topic.name)
-        name = f"headrace.dead-letters.{self.topic.name}"
-        producer = TransactionalProducer(cluster, name, _LARGEST_BYTES, _OPEN_SECONDS)
-        producer.open()
-        with closing(producer):
-            yield producer
+    request.carry_out(target, config, selection, drop)
 
 
 class Request(NamedTuple):
-    """An operator's request."""
+    """An operator's request to change letters."""
 
     verb: Literal["replay", "drop"]
     done: Literal["replayed", "dropped"]
@@ -328,6 +272,38 @@ class Request(NamedTuple):
     dry_run: bool
     yes: bool
     as_json: bool
+
+    def carry_out(
+        self,
+        target: str,
+        config: Path | None,
+        selection: "Selection",
+        change: "Callable[..., list[DeadLetterResult]]",
+    ) -> None:
+        """Change the letters, and print what became of each. Raises ServiceError if one is not."""
+        with _opened(target, config) as topic:
+            results = change(topic, selection, signed(self.why), self.confirm)
+        count = sum(each.outcome == self.done for each in results)
+        not_done = [each for each in results if each.outcome in ("refused", "failed")]
+        if self.as_json:
+            print_json(
+                {
+                    "topic": topic.name,
+                    "pipeline": topic.pipeline,
+                    "dry_run": self.dry_run,
+                    "why": self.why,
+                    self.done: count,
+                    "refused": len(not_done),
+                    "letters": {str(each.letter.id): each.as_json() for each in results},
+                }
+            )
+        else:
+            show_results(answers(), results)
+        if not_done:
+            raise ServiceError(
+                f"{len(not_done)} of {len(results)} dead letters were not {self.done}, {count} "
+                f"were: {not_done[0].note}"
+            )
 
     def confirm(self, results: "Sequence[DeadLetterResult]") -> bool:
         """Whether the operator wants it done."""
@@ -343,11 +319,11 @@ class Request(NamedTuple):
         return typer.confirm(f"{self.verb} {count} letters?", err=True)
 
 
-def _ids(
-    texts: Sequence[str] | None, filters: "Filters", *, every: bool
-) -> "tuple[DeadLetterId, ...]":
-    """Parse the named letters; none if filters or `every` choose. Raises BadParameter."""
-    from service.dead_letters.commands import Filters, parse_id
+def _selection(
+    texts: Sequence[str] | None, filters: "Filters", *, every: bool, again: bool = False
+) -> "Selection":
+    """Select letters by name, by filters, or `every` one. Raises typer.BadParameter."""
+    from service.dead_letters.commands import Filters, Selection, parse_id
 
     is_filtered = filters != Filters()
     ids = tuple(_read(_LETTER, parse_id, each) for each in texts or ())
@@ -359,50 +335,27 @@ def _ids(
     if not (ids or is_filtered or every):
         message = "which letters? PARTITION:OFFSET of some, a filter, or --every is needed"
         raise typer.BadParameter(message, param_hint=_LETTER)
-    return ids
-
-
-def _report(opened: OpenTopic, request: Request, results: "Sequence[DeadLetterResult]") -> None:
-    """Print what became of every letter. Raises DeadLettersNotDone if one is not done."""
-    count = sum(each.outcome == request.done for each in results)
-    not_done = [each for each in results if each.outcome in ("refused", "failed")]
-    if request.as_json:
-        print_json(
-            {
-                "topic": opened.topic.name,
-                "pipeline": opened.pipeline,
-                "dry_run": request.dry_run,
-                "why": request.why,
-                request.done: count,
-                "refused": len(not_done),
-                "letters": {str(each.letter.id): each.as_json() for each in results},
-            }
-        )
-    else:
-        show_results(answers(), results)
-    if not_done:
-        reason = not_done[0].note
-        raise DeadLettersNotDone(request.done, len(not_done), len(results), count, reason)
+    return Selection(filters, ids, all=again)
 
 
 @contextmanager
-def _opened(target: str, config: Path | None) -> Iterator[OpenTopic]:
-    """Open the topology's dead-letter topic. Raises NoDeadLetterTopic."""
+def _opened(target: str, config: Path | None) -> "Iterator[DeadLetterTopic]":
+    """Open the topology's dead-letter topic. Raises ServiceError if there is none."""
     from service.dead_letters.topic import DeadLetterTopic
     from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 
-    topology = load_topology(target)
-    topology.validate()
-    settings = configured(config)
+    topology, settings = load_topology(target), configured(config)
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):
-        raise NoDeadLetterTopic(type(sink).__name__)
+        raise ServiceError(
+            f"the topology's dead letters go into a {type(sink).__name__}; these commands need a "
+            "KafkaDeadLetters, whose topic can be read from outside"
+        )
     pipeline = settings.pipeline.name or topology.name
-    properties = sink.client_properties(settings.kafka)
-    topic = DeadLetterTopic(sink.topic, properties)
+    topic = DeadLetterTopic(sink.topic, pipeline, sink.client_properties(settings.kafka))
     topic.open()
     with closing(topic):
-        yield OpenTopic(pipeline, topic, properties)
+        yield topic
 
 
 def _read(hint: str, parse: Callable[..., T], *words: object) -> T:
@@ -450,9 +403,6 @@ def _listed(topic: "DeadLetterTopic", selection: "Selection", limit: int) -> Lis
 
 def show_list(console: Console, topic: str, listed: Listed) -> None:
     """Print a table of letters, and a line for each kind of error."""
-    from service.dead_letters.format import cut
-    from service.dead_letters.stored import utc_text
-
     rows = [
         (
             str(letter.id),
@@ -481,7 +431,7 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
     lines = [f"{n:>7,}  {escaped(step)}: {escaped(error)}" for (step, error), n in groups]
     lines.append(f"{total:,} letters in '{topic}'{newest}")
     lines += [f"{count:,} more {what}" for count, what in more if count]
-    print_lines(console, lines)
+    print_lines(lines, console)
 
 
 def show_one(
@@ -492,9 +442,6 @@ def show_one(
     most: int,
 ) -> None:
     """Print all that is known of one letter."""
-    from service.dead_letters.format import header_text, value_lines
-    from service.dead_letters.stored import utc_text
-
     facts = [
         ("letter", str(letter.id)),
         ("failed (UTC)", utc_text(letter.failed_at_ms)),
@@ -509,7 +456,7 @@ def show_one(
         facts.append(("came first from", escaped(str(letter.origin))))
         facts.append(("replays before", str(letter.replays)))
     facts += [("state", escaped(str(mark))) for mark in marks] or [("state", "open")]
-    print_lines(console, [f"{name + ':':<17}{fact}" for name, fact in facts])
+    print_lines([f"{name + ':':<17}{fact}" for name, fact in facts], console)
     parts = [("reason", [escaped(line) for line in letter.reason.split("\n")])]
     if isinstance(content, str):
         parts.append(("value", [escaped(content)]))
@@ -525,7 +472,7 @@ def show_one(
             (title, ["(null)"] if value is None else value_lines(value, most)),
         ]
     for title, lines in parts:
-        print_lines(console, [f"{title}:", *(f"  {line}" for line in lines)])
+        print_lines([f"{title}:", *(f"  {line}" for line in lines)], console)
 
 
 def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> None:
@@ -544,7 +491,7 @@ def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> Non
     said.append(", ".join(f"{count} {word}" for word, count in counts.items()) or "no open letter")
     if not any(each.outcome in ("replayed", "dropped") for each in results):
         said.append("nothing was sent or marked")
-    print_lines(console, said)
+    print_lines(said, console)
 
 
 def one_as_json(

@@ -5,18 +5,18 @@ Storm's nodes are only read. Everything is read and judged before anything is wr
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import structlog
 import typer
-from rich.console import Console
 
 from partition.errors import StoreConflict, StoreError, StormUnreadable, TopicMissing
-from partition.interfaces import Log, StoredOffset
+from partition.interfaces import Log, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position
-from partition.storm_offsets import Found, Layout, StormOffset, Tree, read_offsets
+from partition.storm_offsets import Found, StormOffset, read_offsets
 from service.cli.common import (
     ConfigPath,
     DryRun,
@@ -25,9 +25,7 @@ from service.cli.common import (
     answer,
     answers,
     claimed,
-    configured,
     done,
-    load_topology,
     opened_pipeline,
     partitions_of,
     print_json,
@@ -36,30 +34,15 @@ from service.cli.common import (
     table_of,
     topics_of,
 )
-from service.cli.offsets import OffsetRow, refused, write_in_turn
-from service.errors import NotImported, StormStillRuns
+from service.cli.offsets import OffsetRow, check_complete, refused, write_in_turn
+from service.errors import ServiceError
 
 if TYPE_CHECKING:
     from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
     from service.wiring import Parts
-    from topology.steps import Source
-    from topology.topology import Topology
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ImportRequest:
-    """An operator's request."""
-
-    layout: Layout
-    path: str
-    topic: str | None = None  # None: all topics of the topology
-    dry_run: bool = False
-    partial: bool = False
-    allow_loss: bool = False
-    watch_seconds: float = 3.0  # above a core spout's pause between commits, 2 seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +130,23 @@ def offsets_import_storm(
 
     Storm's nodes stay as they are. If one partition is refused nothing is written.
     """
-    request = ImportRequest(layout, path, topic, dry_run, partial, allow_loss, watch_seconds)
-    topology = load_topology(target)
-    sources = _chosen(topology, topic)
-    settings = configured(config)
-    tree = _reader(settings, storm_zookeeper)
-    try:
+    with (
+        opened_pipeline(target, config) as pipeline,
+        closing(_reader(pipeline.config, storm_zookeeper)) as tree,
+    ):
+        topics = _topics(pipeline, topic)
         tree.open()
-        with opened_pipeline(topology, settings) as pipeline:
-            rows = import_offsets(pipeline, tree, sources, request)
-    finally:
-        tree.close()
-    place = f"{settings.zookeeper.root}/{pipeline.name}"
-    bad, written = len(refused(rows)), sum(row.outcome == "imported" for row in rows)
+        rows = import_offsets(
+            pipeline,
+            lambda: read_offsets(tree, layout, path, sorted(topics)),
+            partitions_of(topics.values()),
+            dry_run=dry_run,
+            partial=partial,
+            allow_loss=allow_loss,
+            watch_seconds=watch_seconds,
+        )
+    place = f"{pipeline.config.zookeeper.root}/{pipeline.name}"
+    written = sum(row.outcome == "imported" for row in rows)
     if as_json:
         print_json(
             {
@@ -168,34 +155,37 @@ def offsets_import_storm(
                 "to": place,
                 "dry_run": dry_run,
                 "imported": written,
-                "refused": bad,
+                "refused": len(refused(rows)),
                 "partitions": {str(row.partition): row.as_json() for row in rows},
             }
         )
     else:
-        show_imports(answers(), rows, request, place)
-    if bad:
-        raise NotImported(bad, len(rows), written)
+        _show(rows, f"{written} offsets written", place, dry_run=dry_run)
+    left = (
+        "import the others before the pipeline runs, since it would begin them at the log's start"
+    )
+    check_complete(
+        rows, f"{written} offsets were written; {left}" if written else "nothing was written"
+    )
 
 
 def import_offsets(
     pipeline: "Parts",
-    tree: Tree,
-    sources: "Sequence[Source]",
-    request: ImportRequest,
-    pause: Callable[[float], None] = time.sleep,
+    read: Callable[[], Found],
+    partitions: Sequence[Partition],
+    *,
+    dry_run: bool,
+    partial: bool,
+    allow_loss: bool,
+    watch_seconds: float,
 ) -> list[ImportRow]:
     """Read all, judge all, then write: all or nothing, unless `partial`.
 
-    Raises StormStillRuns, StormUnreadable (nothing of these topics is there), and what the
-    catalogue and the store raise. What fails while it is written is in the rows.
+    Raises ServiceError if Storm still moves its offsets, StormUnreadable (nothing of these topics
+    is there), and what the catalogue and the store raise. What fails while it is written is in
+    the rows.
     """
-    topics = topics_of(sources, pipeline.catalogue)
-    names = sorted(name for name in topics if request.topic in (None, name))
-    if not names:  # patterns only
-        raise TopicMissing(request.topic or ", ".join(source.label for source in sources))
-    found = read_offsets(tree, request.layout, request.path, names)
-    partitions = partitions_of(topics[name] for name in names)
+    found = read()
     asked = {each: pipeline.catalogue.log(each) for each in partitions}
     logs: dict[Partition, Log] = {each: answer(future) for each, future in asked.items()}
     rows = [
@@ -205,13 +195,13 @@ def import_offsets(
             logs.get(each),
             stored_offset(pipeline.store, each),
             pipeline.name,
-            allow_loss=request.allow_loss,
+            allow_loss=allow_loss,
         )
         for each in sorted({*partitions, *found})
     ]
-    pause(request.watch_seconds)
-    moved = _moved(found, read_offsets(tree, request.layout, request.path, names))
-    if request.dry_run:
+    time.sleep(watch_seconds)
+    moved = _moved(found, read())
+    if dry_run:
         return [
             replace(row, note=f"{row.note}; Storm still runs: this has just changed")
             if row.partition in moved
@@ -219,8 +209,13 @@ def import_offsets(
             for row in rows
         ]
     if moved:
-        raise StormStillRuns(moved)
-    if refused(rows) and not request.partial:
+        more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+        raise ServiceError(
+            f"Storm still runs: its nodes of {moved[0]}{more} changed while they were watched; "
+            "nothing was written; deactivate the topology, wait until its tuples have timed out, "
+            "import again"
+        )
+    if refused(rows) and not partial:
         return rows
     return write_in_turn(rows, lambda row: _begin(pipeline.store, row))
 
@@ -288,16 +283,24 @@ def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[str
     return "refused", f"{gone}; --allow-loss imports it, and on_data_loss then decides"
 
 
-def _chosen(topology: "Topology", topic: str | None) -> "Sequence[Source]":
-    """Return the chosen sources; `topic` may be one's name, or match one that is a pattern."""
-    if topic is None:
-        return topology.sources
-    try:
-        return [topology.source_of(topic)]
-    except KeyError:
-        names = ", ".join(source.label for source in topology.sources)
-        message = f"the topology does not read '{topic}', but {names}"
-        raise typer.BadParameter(message, param_hint="--topic") from None
+def _topics(pipeline: "Parts", name: str | None) -> dict[str, Topic]:
+    """Return the topics to import; `name` may be a source's, or match one that is a pattern.
+
+    Raises typer.BadParameter, TopicMissing, and as the catalogue does.
+    """
+    sources = pipeline.topology.sources
+    labels = ", ".join(source.label for source in sources)
+    if name is not None:
+        try:
+            sources = [pipeline.topology.source_of(name)]
+        except KeyError:
+            message = f"the topology does not read '{name}', but {labels}"
+            raise typer.BadParameter(message, param_hint="--topic") from None
+    found = topics_of(sources, pipeline.catalogue)
+    topics = {each: topic for each, topic in found.items() if name in (None, each)}
+    if not topics:  # patterns only
+        raise TopicMissing(name or labels)
+    return topics
 
 
 def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperStore":
@@ -345,12 +348,10 @@ def _begin(store: OffsetStore, row: ImportRow) -> ImportRow:
     return replace(row, outcome="imported")
 
 
-def show_imports(
-    console: Console, rows: Sequence[ImportRow], request: ImportRequest, place: str
-) -> None:
+def _show(rows: Sequence[ImportRow], written: str, place: str, *, dry_run: bool) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
     words: Mapping[str, str] = {
-        "to_import": "would be imported" if request.dry_run else "not imported",
+        "to_import": "would be imported" if dry_run else "not imported",
         "stored_already": "stored already",
         "no_storm_node": "no Storm node",
     }
@@ -366,8 +367,7 @@ def show_imports(
         )
         for row in rows
     )
-    console.print(table_of(columns, cells))
-    written = sum(row.outcome == "imported" for row in rows)
-    said = "nothing was written (--dry-run)" if request.dry_run else f"{written} offsets written"
+    answers().print(table_of(columns, cells))
+    said = "nothing was written (--dry-run)" if dry_run else written
     notes = [f"{row.partition}: {row.note}" for row in rows]
-    print_lines(console, [*notes, f"{said}; they belong below {place}"])
+    print_lines([*notes, f"{said}; they belong below {place}"])

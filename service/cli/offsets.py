@@ -7,16 +7,16 @@ whoever has the partition is fenced: a replica releases it, and opens it anew wh
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import structlog
 import typer
-from rich.console import Console
 
 from partition.errors import PartitionError, StoreCorrupt, StoreError, StoreMissing, TopicMissing
 from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.replicas.plan import by_topic
+from partition.replicas.plan import Note, by_topic
 from service.cli.common import (
     ConfigPath,
     DryRun,
@@ -26,19 +26,16 @@ from service.cli.common import (
     answer,
     answers,
     claimed,
-    configured,
     describe,
     done,
-    load_topology,
-    now_ms,
     opened_pipeline,
     partitions_of,
     print_json,
     print_lines,
+    signed,
     stored_offset,
     table_of,
     topics_of,
-    whoami,
 )
 from service.cli.control import OffsetChange, ReplicaNodes, replica_nodes
 from service.errors import ServiceError
@@ -52,24 +49,10 @@ offsets_app = typer.Typer(
 )
 
 Goals: TypeAlias = Mapping[Partition, StartFrom]
+Choose: TypeAlias = Callable[[Mapping[str, Topic]], Goals]  # of the topics that are read
 
 _PLACE = "TOPIC:PARTITION=OFFSET"
 _PLACE_FORM = re.compile(r"(.+):(\d{1,9})=(\d{1,18})")
-
-
-class StillConsumed(ServiceError):
-    """Replicas read the partitions that were to be moved; nothing was moved."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}; nothing was moved")
-
-
-class NotMoved(ServiceError):
-    """Some of the offsets were refused, or could not be stored."""
-
-    def __init__(self, refused: int, partitions: int, moved: int) -> None:
-        done = f"{moved} were moved before" if moved else "nothing was moved"
-        super().__init__(f"{refused} of {partitions} partitions refused or failed; {done}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +72,12 @@ def refused(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.outcome in ("refused", "failed")]
 
 
+def check_complete(rows: Sequence[OffsetRow], done: str) -> None:
+    """Raise ServiceError if a row is refused or failed; `done` says what became of the others."""
+    if bad := refused(rows):
+        raise ServiceError(f"{len(bad)} of {len(rows)} partitions refused or failed; {done}")
+
+
 def write_in_turn(rows: Iterable[Row], write: Callable[[Row], Row]) -> list[Row]:
     """Write the rows that are to be written, one after the other; the first that fails ends it."""
     written: list[Row] = []
@@ -103,17 +92,6 @@ def write_in_turn(rows: Iterable[Row], write: Callable[[Row], Row]) -> list[Row]
             is_over = result.outcome == "failed"
         written.append(result)
     return written
-
-
-@dataclass(frozen=True, slots=True)
-class MoveRequest:
-    """An operator's request; `goals` chooses among the topics that the topology reads."""
-
-    goals: Callable[[Mapping[str, Topic]], Goals]  # raises typer.BadParameter
-    why: str
-    by: str
-    at_ms: int
-    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +132,7 @@ def offsets_set(
     """
     asked = parse_places(places)
 
-    def goals(topics: Mapping[str, Topic]) -> Goals:
+    def choose(topics: Mapping[str, Topic]) -> Goals:
         there = set(partitions_of(topics.values()))
         for partition in asked:
             if partition not in there:
@@ -162,8 +140,7 @@ def offsets_set(
                 raise typer.BadParameter(message, param_hint=_PLACE)
         return asked
 
-    request = MoveRequest(goals, why, whoami(), now_ms(), dry_run)
-    _move(target, config, request, as_json=as_json)
+    _move(target, config, choose, why, dry_run=dry_run, as_json=as_json)
 
 
 @offsets_app.command("reset")
@@ -197,48 +174,48 @@ def offsets_reset(
     """
     goal = parse_to(to)
 
-    def goals(topics: Mapping[str, Topic]) -> Goals:
+    def choose(topics: Mapping[str, Topic]) -> Goals:
         return dict.fromkeys(chosen(topics, topic, partition or []), goal)
 
-    request = MoveRequest(goals, why, whoami(), now_ms(), dry_run)
-    _move(target, config, request, as_json=as_json)
+    _move(target, config, choose, why, dry_run=dry_run, as_json=as_json)
 
 
-def _move(target: str, config: ConfigPath, request: MoveRequest, *, as_json: bool) -> None:
-    """Carry out a request and print it. Raises StillConsumed, NotMoved."""
-    topology, settings = load_topology(target), configured(config)
+def _move(
+    target: str, config: Path | None, choose: Choose, why: str, *, dry_run: bool, as_json: bool
+) -> None:
+    """Move offsets and print what became of them. Raises ServiceError if one is refused."""
+    note = signed(why)
     with (
-        replica_nodes(topology, settings) as nodes,
-        opened_pipeline(topology, settings) as pipeline,
+        opened_pipeline(target, config) as pipeline,
+        replica_nodes(pipeline.config, pipeline.name) as nodes,
     ):
-        rows, reason = move_offsets(pipeline, nodes, request)
-    moved, bad = sum(row.outcome == "moved" for row in rows), len(refused(rows))
+        rows, reason = move_offsets(pipeline, nodes, choose, note, dry_run=dry_run)
+    moved = sum(row.outcome == "moved" for row in rows)
     if as_json:
         print_json(
             {
                 "pipeline": nodes.pipeline,
-                "dry_run": request.dry_run,
-                "by": request.by,
-                "why": request.why,
+                "dry_run": dry_run,
+                "by": note.by,
+                "why": why,
                 "moved": moved,
-                "refused": bad,
+                "refused": len(refused(rows)),
                 "consumed": reason,
                 "partitions": {str(row.partition): row.as_json() for row in rows},
             }
         )
     else:
-        show_moves(answers(), rows, request, reason)
-    if bad:
-        raise NotMoved(bad, len(rows), moved)
+        _show(rows, reason, dry_run=dry_run)
+    check_complete(rows, f"{moved} were moved before" if moved else "nothing was moved")
 
 
 def move_offsets(
-    pipeline: "Parts", nodes: ReplicaNodes, request: MoveRequest
+    pipeline: "Parts", nodes: ReplicaNodes, choose: Choose, note: Note, *, dry_run: bool
 ) -> tuple[list[MoveRow], str | None]:
     """Read all, judge all, then move: all or nothing, but for what fails while it is written.
 
-    Returns the rows, and of a dry run why nothing could be moved now. Raises StillConsumed,
-    typer.BadParameter, and what the catalogue and the nodes raise.
+    Returns the rows, and of a dry run why nothing could be moved now. Raises ServiceError while
+    replicas read, typer.BadParameter, and what the catalogue and the nodes raise.
     """
     reason = None
     # Paused, a replica releases a partition that was moved, and opens it anew.
@@ -247,14 +224,14 @@ def move_offsets(
             f"the partitions are being consumed by {', '.join(each.name for each in members)}: "
             "pause the pipeline first (headrace pause), or stop them"
         )
-        if not request.dry_run:
-            raise StillConsumed(reason)
+        if not dry_run:
+            raise ServiceError(f"{reason}; nothing was moved")
     nodes.changes()  # what could not be recorded is not moved
     sources, catalogue, store = pipeline.topology.sources, pipeline.catalogue, pipeline.store
     topics = topics_of(sources, catalogue)
     if not topics:  # patterns only
         raise TopicMissing(", ".join(one.label for one in sources))
-    goals = request.goals(topics)
+    goals = choose(topics)
     # All at once: the catalogue asks for them together.
     asked = {
         each: catalogue.log(each, goal.timestamp_ms if isinstance(goal, AtTimestamp) else None)
@@ -272,15 +249,15 @@ def move_offsets(
         )
         for each, found in asked.items()
     ]
-    if request.dry_run or refused(rows):
+    if dry_run or refused(rows):
         return rows, reason
 
     def write(row: MoveRow) -> MoveRow:
-        before = _store(pipeline, request, row, len(topics[row.partition.topic].partitions))
+        before = _store(pipeline, note, row, len(topics[row.partition.topic].partitions))
         row = replace(row, outcome="moved", before=row.before if before is None else before)
-        by, at_ms, why = request.by, request.at_ms, request.why
+        moved = str(row.partition), row.before, row.to
         try:
-            nodes.record(OffsetChange(at_ms, by, why, str(row.partition), row.before, row.to))
+            nodes.record(OffsetChange(note.at_ms, note.by, note.why, *moved))
         except PartitionError as error:
             reason = f"moved, but who and why could not be kept: {describe(error)}"
             return replace(row, outcome="failed", note=reason)
@@ -328,9 +305,9 @@ def still_open(stored: StoredOffset) -> str:
     return f"transactions are open ({txids}): let a replica finish them, then move it"
 
 
-def _store(pipeline: "Parts", request: MoveRequest, row: MoveRow, partitions: int) -> int | None:
+def _store(pipeline: "Parts", note: Note, row: MoveRow, partitions: int) -> int | None:
     """Store a row's position; return what was stored until then. Raises what the store does."""
-    partition, reason = row.partition, f"{request.by}: {request.why}"
+    partition, reason = row.partition, f"{note.by}: {note.why}"
     # Of no record's epoch: the leader's shows a later cut of the log, too.
     position = Position(row.to, row.log.leader_epoch, row.log.topic_id)
     stored: StoredOffset | None = None
@@ -417,11 +394,9 @@ def _named(partitions: Collection[Partition]) -> str:
     return ", ".join(f"{topic} {numbers}" for topic, numbers in found) or "none"
 
 
-def show_moves(
-    console: Console, rows: Sequence[MoveRow], request: MoveRequest, reason: str | None
-) -> None:
+def _show(rows: Sequence[MoveRow], reason: str | None, *, dry_run: bool) -> None:
     """Print the rows as a table, and a line for each that needs more words."""
-    words = {"to_move": "would be moved" if request.dry_run else "not moved"}
+    words = {"to_move": "would be moved" if dry_run else "not moved"}
     columns = ("partition", ">from", ">to", ">log start", ">log end", "what happens")
     cells = (
         (
@@ -434,10 +409,10 @@ def show_moves(
         )
         for row in rows
     )
-    console.print(table_of(columns, cells))
+    answers().print(table_of(columns, cells))
     said = [f"{row.partition}: {row.note}" for row in rows if row.note]
     moved = f"{sum(row.outcome == 'moved' for row in rows)} of {len(rows)} partitions moved"
-    said.append("nothing was moved (--dry-run)" if request.dry_run else moved)
+    said.append("nothing was moved (--dry-run)" if dry_run else moved)
     if reason is not None:
         said.append(f"now it would be refused: {reason}")
-    print_lines(console, said)
+    print_lines(said)

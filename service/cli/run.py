@@ -26,7 +26,7 @@ from service.cli.common import (
     print_lines,
     table_of,
 )
-from service.errors import NotStarted, RunIncomplete, ServerEnded
+from service.errors import ServiceError
 
 if TYPE_CHECKING:
     from service.config.settings import Config
@@ -98,7 +98,7 @@ def run(
         show_summary(answers(), summary)
     gaps = summary.problems() if summary.caught_up else summary.losses()
     if gaps:
-        raise RunIncomplete(gaps)
+        raise ServiceError(f"the run summary does not reconcile: {'; '.join(gaps)}")
 
 
 def _run_embedded(
@@ -109,7 +109,7 @@ def _run_embedded(
     progress: "RunProgress",
     run_with: Callable[["Config"], "RunSummary"],
 ) -> "RunSummary":
-    """Run on servers of our own. Raises NotStarted if stopped before the run begins."""
+    """Run on servers of our own. Raises ServiceError if stopped before the run begins."""
     from service.config.settings import load
 
     # Read once before the servers start: a wrong key should not cost their start.
@@ -126,7 +126,7 @@ def _run_embedded(
     except KeyboardInterrupt:
         if started:
             raise
-        raise NotStarted("stopped before the run began; nothing was read") from None
+        raise ServiceError("stopped before the run began; nothing was read") from None
 
 
 @dev_app.command("up")
@@ -160,7 +160,7 @@ def dev_up(
             while True:
                 for server in (servers.kafka, servers.zookeeper):
                     if not server.running:
-                        raise ServerEnded(server.name, server.log_path)
+                        raise ServiceError(f"{server.name} has ended; see {server.log_path}")
                 time.sleep(_POLL_SECONDS)  # a signal ends it
     except KeyboardInterrupt:
         return
@@ -272,6 +272,6 @@ def show_summary(console: Console, summary: "RunSummary") -> None:
     lines = [f"dead letters: {summary.dead_letters}"]
     if summary.table is not None:
         lines.insert(0, f"table:        {summary.table}")
-    print_lines(console, lines)
+    print_lines(lines, console)
     for gap in summary.problems():
         console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

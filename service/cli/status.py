@@ -30,20 +30,18 @@ from service.cli.common import (
     answer,
     answers,
     cell,
-    configured,
     describe,
-    load_topology,
-    moment,
     opened_pipeline,
     partitions_of,
     print_json,
+    sinks_failed,
     stored_offset,
     table_of,
     topics_of,
 )
 from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks
-from service.errors import SinksFailed
+from service.dead_letters.format import utc_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,16 +87,15 @@ def status(
     offset is a running service's own; it is asked for it at the configured [http] port. With
     --sinks, sinks are opened as a run would open them, so empty tables and topics may be created.
     """
-    topology, settings = load_topology(target), configured(config)
     try:
         with (
-            opened_pipeline(topology, settings) as pipeline,
-            replica_nodes(topology, settings) as nodes,
+            opened_pipeline(target, config) as pipeline,
+            replica_nodes(pipeline.config, pipeline.name) as nodes,
             opened_sinks(pipeline) if sinks else nullcontext() as asked,
         ):
 
             def read() -> Status:
-                return read_status(pipeline, nodes, last_completed(settings.http), asked)
+                return read_status(pipeline, nodes, last_completed(pipeline.config.http), asked)
 
             if watch:
                 follow(read, interval, as_json=as_json)
@@ -114,7 +111,7 @@ def status(
     if found.trouble is not None:
         raise found.trouble  # after what is known
     if found.sinks is not None and found.sinks.failed:
-        raise SinksFailed("not asked", list(found.sinks.failed))
+        raise sinks_failed("not asked", found.sinks.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +406,7 @@ def _replicas(status: Status) -> "Table":
         (
             named(each),
             each.host,
-            moment(each.since_ms),
+            f"{utc_text(each.since_ms)} UTC",
             len(each.holds),
             total_lag(status.partitions, each),
             each.seen,
@@ -480,7 +477,7 @@ def _notes(status: Status) -> Iterator[str]:
         yield from _sink_notes(status.sinks, status.partitions)
     for each in list(status.changes)[-_CHANGES_SHOWN:]:
         moved = f"{each.partition} was moved from {cell(each.before)} to {cell(each.to)}"
-        yield f"{moved} by {each.by}, {moment(each.at_ms)}: {each.why}"
+        yield f"{moved} by {each.by}, {utc_text(each.at_ms)} UTC: {each.why}"
     if status.trouble is not None:
         yield describe(status.trouble)
 

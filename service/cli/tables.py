@@ -24,10 +24,10 @@ from service.cli.common import (
     load_topology,
     print_json,
     print_lines,
+    sinks_failed,
     table_of,
 )
 from service.cli.run import RunProgress
-from service.errors import SinksFailed
 
 if TYPE_CHECKING:
     from service.wiring import Parts
@@ -67,8 +67,13 @@ def tables_compact(
     """
     from topology.sink import Compaction
 
-    job = _Job("compacting", "compacted", Compaction(0, 0, 0), dry_run=dry_run, as_json=as_json)
-    job.run(target, config, sinks, lambda table: table.compact(target_mib * _MIB, dry_run=dry_run))
+    job = _Job(
+        "compacting",
+        "compacted",
+        Compaction(0, 0, 0),
+        lambda table: table.compact(target_mib * _MIB, dry_run=dry_run),
+    )
+    job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
 
 
 @tables_app.command("vacuum")
@@ -90,8 +95,13 @@ def tables_vacuum(
     """
     from topology.sink import Removal
 
-    job = _Job("vacuuming", "vacuumed", Removal(0, 0), dry_run=dry_run, as_json=as_json)
-    job.run(target, config, sinks, lambda table: table.vacuum(older_than_hours, dry_run=dry_run))
+    job = _Job(
+        "vacuuming",
+        "vacuumed",
+        Removal(0, 0),
+        lambda table: table.vacuum(older_than_hours, dry_run=dry_run),
+    )
+    job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
 
 
 @tables_app.command("expire")
@@ -109,8 +119,13 @@ def tables_expire(
     """
     from topology.sink import Removal
 
-    job = _Job("expiring versions of", "expired", Removal(0, 0), dry_run=dry_run, as_json=as_json)
-    job.run(target, config, sinks, lambda table: table.expire(dry_run=dry_run))
+    job = _Job(
+        "expiring versions of",
+        "expired",
+        Removal(0, 0),
+        lambda table: table.expire(dry_run=dry_run),
+    )
+    job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
 
 
 @tables_app.command("files")
@@ -155,17 +170,18 @@ class _Job:
     doing: str
     done: str
     nothing: "Compaction | Removal"
-    dry_run: bool
-    as_json: bool
+    work: "Callable[[Maintenance], Compaction | Removal]"
 
     def run(
         self,
         target: str,
         config: Path | None,
         sinks: Sequence[str] | None,
-        work: "Callable[[Maintenance], Compaction | Removal]",
+        *,
+        dry_run: bool,
+        as_json: bool,
     ) -> None:
-        """Do the work and print what became of each table. Raises SinksFailed if one fails.
+        """Do the work and print what became of each table. Raises ServiceError if one fails.
 
         One that fails keeps no other from its turn.
         """
@@ -175,31 +191,26 @@ class _Job:
         with _parts(topology, config) as parts, RunProgress(Console(stderr=True)) as progress:
             for number, step in enumerate(steps):
                 progress.step(f"{self.doing} {step.name}", number, len(steps))
-                rows.append(self._maintain(parts, step, work))
-        if self.as_json:
+                rows.append(self._maintain(parts, step, dry_run=dry_run))
+        if as_json:
             print_json({"sinks": {row.sink: row.as_json() for row in rows}})
         else:
             show_rows(answers(), rows)
         failed = [row.sink for row in rows if row.outcome == "failed"]
         if failed:
-            raise SinksFailed(f"not {self.done}", failed)
+            raise sinks_failed(f"not {self.done}", failed)
 
-    def _maintain(
-        self,
-        parts: "Parts",
-        step: "SinkStep",
-        work: "Callable[[Maintenance], Compaction | Removal]",
-    ) -> TableRow:
+    def _maintain(self, parts: "Parts", step: "SinkStep", *, dry_run: bool) -> TableRow:
         kind = _kind(step)
         if not _has_files(step):
             return TableRow(step.name, kind, "has_no_files", self.nothing)
         started = time.monotonic()
         try:
             with _opened(parts, step) as table:
-                result = work(table)
+                result = self.work(table)
         except Exception as error:  # noqa: BLE001 - the others have their turn
             return TableRow(step.name, kind, "failed", self.nothing, describe(error))
-        outcome = "dry_run" if self.dry_run else self.done
+        outcome = "dry_run" if dry_run else self.done
         outcome = "nothing_to_do" if result == self.nothing else outcome
         return TableRow(step.name, kind, outcome, result, "", time.monotonic() - started)
 
@@ -246,7 +257,7 @@ def show_rows(console: Console, rows: Sequence[TableRow]) -> None:
         for row in rows
     ]
     console.print(table_of(["sink", "what happened", *names], shown))
-    print_lines(console, [f"{row.sink}: {row.note}" for row in rows if row.note])
+    print_lines([f"{row.sink}: {row.note}" for row in rows if row.note], console)
 
 
 @contextmanager

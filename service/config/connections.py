@@ -36,12 +36,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        return hidden(super().__repr_args__())
-
-
-def hidden(fields: Iterable[tuple[str | None, Any]]) -> list[tuple[str | None, Any]]:
-    """Return the fields of a table, without secrets in their values."""
-    return [(name, redacted(value, name or "")) for name, value in fields]
+        return [(name, redacted(value, name or "")) for name, value in super().__repr_args__()]
 
 
 _LIBRARIES = "AWS_", "AZURE_", "GOOGLE_"  # how the variables begin that libraries read themselves

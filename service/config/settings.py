@@ -9,8 +9,7 @@ import json
 import os
 import re
 import socket
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -28,13 +27,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import SettingsError
 
 from partition.assignment import AssignmentPolicy
 from partition.delivery import AtLeastOnce, DeliveryFactory
@@ -44,14 +37,15 @@ from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, InFlightLimits
 from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.heartbeat import check_name
-from service.config.connections import Section, StorageConfig, ZooKeeperConfig, hidden
+from service.config.connections import Section, StorageConfig, ZooKeeperConfig
 from service.config.sources import (
     PREFIX,
     Variables,
     as_bad_config,
     check_names,
-    check_numbers,
     flat,
+    merged,
+    read_toml,
 )
 from service.errors import BadConfig
 from service.membership import MembershipPolicy
@@ -252,15 +246,8 @@ class TracingConfig(Section):
         return "" if self.headers is None else self.headers.get_secret_value()
 
 
-class Config(BaseSettings):
+class Config(Section):
     """The whole configuration of a run, frozen."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-    )
 
     pipeline: PipelineConfig = PipelineConfig()
     retries: RetriesConfig = RetriesConfig()
@@ -274,9 +261,6 @@ class Config(BaseSettings):
     http: HttpConfig = HttpConfig()
     logs: LogsConfig = LogsConfig()
     tracing: TracingConfig = TracingConfig()
-
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        return hidden(super().__repr_args__())
 
     def secrets(self) -> list[str]:
         """Values that must not be shown anywhere."""
@@ -363,44 +347,17 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     Tables are merged key by key. Raises BadConfig, which names the key, what was found
     and what is allowed.
     """
-    place = str(path) if path is not None else "environment"
-    if path is not None and not path.is_file():
-        raise BadConfig(place, "(file)", "no such file", "a readable TOML file")
+    place = "environment" if path is None else str(path)
     check_names(os.environ, Config.model_fields)
-
-    class _Loaded(Config):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            del env_settings, dotenv_settings, file_secret_settings
-            file = TomlConfigSettingsSource(settings_cls, toml_file=path)
-            check_numbers(place, file.toml_data)
-            return (init_settings, Variables(settings_cls), file)
-
+    table = {} if path is None else read_toml(path)
     try:
-        return _Loaded(**(overrides or {}))
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfig(place, "(file)", str(error), "TOML") from error
+        return Config(**merged(table, Variables(Config)(), overrides or {}))
     except RecursionError:
         found, allowed = "values nested too deep", "tables as deep as its keys"
         raise BadConfig(f"{place} or a variable", "(all)", found, allowed) from None
-    except UnicodeDecodeError as error:
-        raise BadConfig(place, "(file)", "bytes that are no UTF-8", "TOML") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadConfig(place, "(file)", reason, "a readable TOML file") from error
     except ValidationError as error:
         # Not from the error: its text shows the values, secret ones too.
         raise as_bad_config(error, Config, place, os.environ, PREFIX) from None
     except SettingsError as error:
-        raise BadConfig(
-            "environment", PREFIX + "…", str(error), "a value of the key's type"
-        ) from None
-    except ValueError as error:  # TOML's, of a whole number longer than Python reads
-        raise BadConfig(place, "(file)", str(error), "numbers of the keys' types") from None
+        key, allowed = PREFIX + "…", "a value of the key's type"
+        raise BadConfig("environment", key, str(error), allowed) from None

@@ -7,6 +7,7 @@ by whatever it starts.
 
 import os
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,41 @@ def flat(table: Any, prefix: str = "") -> Any:
     return found
 
 
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge tables key by key; a later one's value stands above those before."""
+    found: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            below = found.get(key)
+            if isinstance(below, Mapping) and isinstance(value, Mapping):
+                found[key] = merged(below, value)
+            else:
+                found[key] = value
+    return found
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a file. Raises BadConfig."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        # ValueError: of TOML, UTF-8, or a whole number longer than Python reads.
+        found = error.strerror if isinstance(error, OSError) else str(error)
+        allowed = "a readable TOML file, its numbers of 64 bits at most"
+        raise BadConfig(str(path), "(file)", found or repr(error), allowed) from None
+    _check_numbers(str(path), table)
+    return table
+
+
 class Variables(EnvSettingsSource):
     """The variables; in a property's name their underscores are dots.
 
     Those of Iceberg's catalogues are as pyiceberg has them: two underscores are a dot, one a dash.
     """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        settings: Any = model  # of which the source reads no more than the fields
+        super().__init__(settings, env_prefix=PREFIX, env_nested_delimiter="__")
 
     def __call__(self) -> dict[str, Any]:
         given = {name.lower(): value for name, value in from_files(os.environ).items()}
@@ -156,17 +187,17 @@ def as_bad_config(
     return BadConfig(place, key, _found(key, fault["input"]), allowed)
 
 
-def check_numbers(place: str, value: Any, key: str = "") -> None:
+def _check_numbers(place: str, value: Any, key: str = "") -> None:
     """Refuse a whole number of a file that has more than 64 bits: Python may not even print it.
 
     Raises BadConfig, which names the key.
     """
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            check_numbers(place, inner, f"{key}.{name}" if key else name)
+            _check_numbers(place, inner, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for inner in value:
-            check_numbers(place, inner, key)
+            _check_numbers(place, inner, key)
     elif isinstance(value, int) and value.bit_length() > _BITS:
         found = f"a whole number of {value.bit_length()} bits"
         raise BadConfig(place, key, found, "whole numbers of 64 bits, one of them the sign")

@@ -9,13 +9,13 @@ counts its replays, also as a dead letter of another pipeline, and `max_replays`
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from partition.flow_control import Throttle
+from partition.replicas.plan import Note
 from service.dead_letters.stored import (
     DeadLetterId,
     Mark,
@@ -100,10 +100,9 @@ class Filters:
 class Selection:
     """The dead letters at `ids`, or else those that match the filters.
 
-    Without a filter for the pipeline, a dead letter must be of this one, or name none.
+    Without a filter for the pipeline, a dead letter must be of the topic's own, or name none.
     """
 
-    pipeline: str
     filters: Filters = field(default_factory=Filters)
     ids: tuple[DeadLetterId, ...] = ()
     all: bool = False  # also those that were replayed or dropped
@@ -126,14 +125,6 @@ class ReplayRequest(NamedTuple):
     again: bool = False  # also dead letters that were replayed or dropped
     to: str | None = None  # another topic, whose partitions are chosen by key
     per_second: float | None = None
-
-
-class Operator(NamedTuple):
-    """The author of marks."""
-
-    by: str
-    at_ms: int
-    why: str = ""
 
 
 @dataclass(slots=True)
@@ -169,9 +160,6 @@ class DeadLetterResult:
 
 
 Confirm: TypeAlias = Callable[[Sequence[DeadLetterResult]], bool]
-OpenProducer: TypeAlias = Callable[
-    [], AbstractContextManager[TransactionalProducer]
-]  # fences the others
 
 
 def select(
@@ -192,7 +180,7 @@ def select(
             skipped.notices += 1
         elif not isinstance(found, StoredDeadLetter):
             skipped.unreadable += 1
-        elif filters.pipeline is None and found.pipeline not in (None, selection.pipeline):
+        elif filters.pipeline is None and found.pipeline not in (None, topic.pipeline):
             skipped.of_others += 1
         elif filters.match(found):
             if found.id in topic.marks and not selection.all:
@@ -202,12 +190,11 @@ def select(
 
 
 def replay(
+    request: ReplayRequest,
     topic: DeadLetterTopic,
     selection: Selection,
-    request: ReplayRequest,
-    operator: Operator,
+    operator: Note,
     confirm: Confirm,
-    open_producer: OpenProducer,
 ) -> list[DeadLetterResult]:
     """Send the records of the selected dead letters again. Raises ConcurrentOperator.
 
@@ -234,15 +221,14 @@ def replay(
         writer = _MarkedWriter(topic.name, producer, operator, "replayed", request.per_second)
         _send_records(topic, results, writer, operator.at_ms)
 
-    return _run(topic, selection, plan, run, confirm, open_producer)
+    return _run(topic, selection, plan, run, confirm)
 
 
 def drop(
     topic: DeadLetterTopic,
     selection: Selection,
-    operator: Operator,
+    operator: Note,
     confirm: Confirm,
-    open_producer: OpenProducer,
 ) -> list[DeadLetterResult]:
     """Mark the selected dead letters as dropped; see `replay`. Raises ConcurrentOperator."""
 
@@ -261,7 +247,7 @@ def drop(
         if all(writer.add(each, None) for each in wanted):
             writer.flush()
 
-    return _run(topic, selection, plan, run, confirm, open_producer)
+    return _run(topic, selection, plan, run, confirm)
 
 
 def parse_id(text: str) -> DeadLetterId:
@@ -310,7 +296,6 @@ def _run(
     plan: Callable[[Selection], list[DeadLetterResult]],
     run: Callable[[Sequence[DeadLetterResult], TransactionalProducer], None],
     confirm: Confirm,
-    open_producer: OpenProducer,
 ) -> list[DeadLetterResult]:
     topic.refresh()
     first = plan(selection)
@@ -318,7 +303,7 @@ def _run(
     if not ids or not confirm(first):
         return first
     refused = [each for each in first if each.outcome == "refused"]
-    with open_producer() as producer:
+    with topic.producer() as producer:
         topic.refresh()
         results = plan(replace(selection, ids=tuple(chain.from_iterable(ids))))
         run(results, producer)
@@ -404,7 +389,7 @@ class _MarkedWriter:
         self,
         topic: str,
         producer: TransactionalProducer,
-        operator: Operator,
+        operator: Note,
         kind: MarkKind,
         per_second: float | None = None,
     ) -> None:
@@ -458,7 +443,9 @@ class _MarkedWriter:
             if len(batch) > 1:
                 return all(self._commit([each]) for each in batch)
             result = batch[0][0]
-            result.outcome, result.note = "failed", f"Kafka rejects it: {error}"
+            # Where the records were stored, so that their marks were due, it is a mark.
+            what = f"its mark in '{self._topic}', so it was not sent" if sent else "it"
+            result.outcome, result.note = "failed", f"Kafka rejects {what}: {error}"
             return True
         except ProducerFenced as error:
             raise ConcurrentOperator(self._topic, self._done) from error
@@ -474,6 +461,7 @@ class _MarkedWriter:
         return True
 
     def _mark(self, each: DeadLetterId, to: str) -> OutgoingMessage:
-        by, at_ms, why = self._operator
-        value, headers = encode_mark(Mark(each.offset, self._kind, at_ms, by, why, to))
+        by = self._operator
+        mark = Mark(each.offset, self._kind, by.at_ms, by.by, by.why, to)
+        value, headers = encode_mark(mark)
         return OutgoingMessage(self._topic, value, None, headers, each.partition)

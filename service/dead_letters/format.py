@@ -1,5 +1,7 @@
 """Contents of messages as text that is safe to print on a terminal. Pure."""
 
+from datetime import UTC, datetime
+
 import msgspec
 
 from topology.masking import escaped
@@ -13,6 +15,14 @@ def cut(text: str, most: int) -> str:
     """Escape a text and cut it to at most `most` characters."""
     shown = escaped(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+def utc_text(at_ms: int) -> str:
+    """Return a time in UTC for a person; headers and nodes may hold any number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
 
 
 def header_text(value: bytes | None) -> str:

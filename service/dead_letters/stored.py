@@ -8,11 +8,11 @@ a dead letter's last header never is.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from service.dead_letters.format import utc_text
 from sinks.kafka.dead_letter_sink import (
     HEADERS_ERROR,
     KEY_SHA256,
@@ -201,14 +201,6 @@ def collect_marks(messages: Iterable[Message]) -> Marks:
         if mark is not None and mark.letter < message.offset():
             found.setdefault(DeadLetterId(message.partition(), mark.letter), []).append(mark)
     return found
-
-
-def utc_text(at_ms: int) -> str:
-    """Return a time in UTC for a person; headers may hold any number."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms"
 
 
 def _headers_in(message: Message) -> Sequence[Header]:

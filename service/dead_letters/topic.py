@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from typing import NoReturn, TypeVar, cast
 
 from partition.errors import KafkaUnavailable, OffsetOutOfRange, TopicMissing
@@ -26,11 +27,14 @@ from service.dead_letters.stored import (
     read_message,
 )
 from service.errors import ServiceError
+from sinks.kafka.client import Cluster, TransactionalProducer
 from topology.record import Message
 from topology.sink import Scalar
 
 T = TypeVar("T")
 
+_LARGEST_BYTES = 100_000_000  # the broker, which knows the topics' limits, judges
+_OPEN_SECONDS = 20  # consumers of the topics wait behind an open transaction
 _ASK_SECONDS = 20.0  # above the time-out of Kafka's client
 _FETCH_MESSAGES = 1_000
 _POLL_SECONDS = 0.2
@@ -48,12 +52,15 @@ class NoSuchDeadLetter(ServiceError):
 class DeadLetterTopic:
     """Reads the topic as it was at the last `refresh`, and the records behind its dead letters.
 
-    One thread. `properties` are librdkafka's. Every method raises as the catalogue does:
-    KafkaUnavailable, KafkaFailed, TopicMissing.
+    One thread. `pipeline` is the one whose letters are meant unless a filter names another,
+    `properties` are librdkafka's. Every method raises as the catalogue does: KafkaUnavailable,
+    KafkaFailed, TopicMissing.
     """
 
-    def __init__(self, name: str, properties: Mapping[str, Scalar]) -> None:
+    def __init__(self, name: str, pipeline: str, properties: Mapping[str, Scalar]) -> None:
         self.name = name
+        self.pipeline = pipeline
+        self._properties = properties
         self.marks: Marks = {}
         self._ends: dict[int, Log] = {}
         # The log's end must be the committed one, since only committed messages are read.
@@ -72,6 +79,16 @@ class DeadLetterTopic:
     def close(self) -> None:
         for client in self._clients:
             client.close()
+
+    @contextmanager
+    def producer(self) -> Iterator[TransactionalProducer]:
+        """Open a producer, which fences those of the same topic."""
+        cluster = Cluster(self._properties, "topic_broker_error", self.name)
+        name = f"headrace.dead-letters.{self.name}"
+        producer = TransactionalProducer(cluster, name, _LARGEST_BYTES, _OPEN_SECONDS)
+        producer.open()
+        with closing(producer):
+            yield producer
 
     def refresh(self, after: DeadLetterId | None = None) -> None:
         """Fix the topic's end as it is now, and read the marks; only those `after` one if given."""

@@ -134,9 +134,15 @@ class EmbeddedServer(ABC):
         if self.running:
             return
         started = time.monotonic()
-        (self.state_dir / "tmp").mkdir(parents=True, exist_ok=True)
-        (self.state_dir / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
-        self._take_over()
+        try:
+            (self.state_dir / "tmp").mkdir(parents=True, exist_ok=True)
+            (self.state_dir / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+            self._take_over()
+        except OSError as error:
+            raise DevServerError(
+                f"{self.name} cannot keep its data in {self.state_dir}: "
+                f"{error.strerror or error}. Choose a folder that can be written (--state-dir)."
+            ) from error
         try:
             if ports := self._stored_ports():
                 self._start_on(ports)

@@ -22,39 +22,6 @@ class JarError(Exception):
     """A Java archive cannot be provided."""
 
 
-class LockMalformed(JarError):
-    """The lock file of Java archives cannot be read."""
-
-    def __init__(self, place: str, found: str) -> None:
-        super().__init__(
-            f"{place}: found {found!r}, expected 'group:artifact:version sha256:<64 hex> <set>'"
-        )
-        self.found = found
-
-
-class UnknownSet(JarError):
-    """The lock file has no such set of Java archives."""
-
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(f"unknown set of jars: found {name!r}, expected {', '.join(known)}")
-
-
-class JarMismatch(JarError):
-    """A Java archive is not the one that was locked; it has been removed."""
-
-    def __init__(self, coordinate: str, expected: str, found: str, path: Path) -> None:
-        super().__init__(
-            f"{coordinate} has SHA-256 {found}, the lock file expects {expected}; removed {path}"
-        )
-
-
-class ResolutionFailed(JarError):
-    """Java archives could not be fetched."""
-
-    def __init__(self, wanted: int, said: str) -> None:
-        super().__init__(f"Ivy could not fetch {wanted} jar(s): {said}")
-
-
 class Coordinate(NamedTuple):
     """A Maven coordinate of a plain jar."""
 
@@ -93,26 +60,28 @@ class Lock:
         return "".join(f"{jar}\n" for jar in self.jars)
 
     def members(self, set_name: str) -> list[LockedJar]:
-        """Return the jars of one set. Raises UnknownSet."""
+        """Return the jars of one set. Raises JarError if there is none of this name."""
         if set_name not in self.set_names:
-            raise UnknownSet(set_name, self.set_names)
+            known = ", ".join(self.set_names)
+            raise JarError(f"unknown set of jars: found {set_name!r}, expected {known}")
         return [jar for jar in self.jars if jar.set_name == set_name]
 
 
 def parse_lock(text: str, *, place: str = "jars.lock") -> Lock:
-    """Read a lock file's text; blank lines and `#` comments are allowed. Raises LockMalformed."""
+    """Read a lock file's text; blank lines and `#` comments are allowed. Raises JarError."""
     jars = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise LockMalformed(f"{place}:{number}", line)
+            form = "group:artifact:version sha256:<64 hex> <set>"
+            raise JarError(f"{place}:{number}: found {line!r}, expected '{form}'")
         coordinate = Coordinate(match["group"], match["artifact"], match["version"])
         jars.append(LockedJar(match["set"], coordinate, match["sha256"]))
     return Lock(jars)
 
 
 def read_lock() -> Lock:
-    """Read the lock file that ships with Headrace. Raises LockMalformed."""
+    """Read the lock file that ships with Headrace. Raises JarError."""
     return parse_lock(LOCK_FILE.read_text(encoding="utf-8"))

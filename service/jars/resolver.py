@@ -23,14 +23,7 @@ from xml.sax.saxutils import quoteattr
 import structlog
 
 from service.devservers.java import find_java, java_command, pyspark_jars
-from service.jars.lock import (
-    Coordinate,
-    JarMismatch,
-    Lock,
-    LockedJar,
-    ResolutionFailed,
-    read_lock,
-)
+from service.jars.lock import Coordinate, JarError, Lock, LockedJar, read_lock
 
 CACHE_VARIABLE = "HEADRACE_JAR_CACHE"
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
@@ -68,8 +61,7 @@ def resolve(
     What the cache lacks is fetched; every file's SHA-256 is compared with the lock on
     every call. `progress` is called with a coordinate, the jars at hand and the jars of
     the set, as each one arrives. Several processes may call this at once on one cache.
-    Raises UnknownSet, JarMismatch, ResolutionFailed, and JavaMissing when Java is needed
-    to fetch something and is not there.
+    Raises JarError, and JavaMissing when Java is needed to fetch something and is not there.
     """
     members = (lock or read_lock()).members(set_name)
     folder = (default_cache() if cache is None else cache).absolute()
@@ -87,11 +79,14 @@ def resolve(
 
 
 def check(jar: LockedJar, path: Path) -> None:
-    """Compare a file with the lock; a file that differs is removed. Raises JarMismatch."""
+    """Compare a file with the lock; a file that differs is removed. Raises JarError."""
     found = sha256_of(path)
     if found != jar.sha256:
         path.unlink(missing_ok=True)
-        raise JarMismatch(str(jar.coordinate), jar.sha256, found, path)
+        raise JarError(
+            f"{jar.coordinate} has SHA-256 {found}, the lock file expects {jar.sha256}; "
+            f"removed {path}"
+        )
 
 
 def sha256_of(path: Path) -> str:
@@ -155,7 +150,7 @@ def fetch(
 
     `into` is on the file system the jars shall be renamed within. `fetched` is called on the
     calling thread as each jar arrives. With `transitive` the run-time dependencies come
-    along, one version of each. Raises ResolutionFailed.
+    along, one version of each. Raises JarError.
     """
     into.mkdir(parents=True, exist_ok=True)
     (into / "ivy.xml").write_text(_module(coordinates, transitive=transitive), encoding="utf-8")
@@ -191,14 +186,15 @@ def fetch(
             telling = [line for line in output if any(word in line.lower() for word in _TELLING)]
             lines = dict.fromkeys(telling or [line for line in output if line])
             said = "; ".join(list(lines)[-_SAID_LINES:]) or "it printed nothing"
-            raise ResolutionFailed(len(coordinates), f"exit status {status}: {said}")
+            said = f"exit status {status}: {said}"
+            raise JarError(f"Ivy could not fetch {len(coordinates)} jar(s): {said}")
     found = {
         Coordinate(path.parts[-3], path.parts[-2], path.stem): path
         for path in jars.glob("*/*/*.jar")
     }
     missing = [str(each) for each in coordinates if each not in found]
     if missing:
-        raise ResolutionFailed(len(coordinates), f"it did not bring {', '.join(missing)}")
+        raise JarError(f"Ivy did not bring {', '.join(missing)}")
     return found
 
 

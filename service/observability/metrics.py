@@ -81,23 +81,19 @@ def _lost(snapshot: Snapshot) -> Samples:
 
 
 def _per_sink(read: Callable[[SinkStatistics], float]) -> Callable[[Snapshot], Samples]:
-    return lambda snapshot: [((sink.sink,), float(read(sink))) for sink in snapshot.sinks]
+    return lambda s: [((sink.sink,), float(read(sink))) for sink in s.sinks]
 
 
 def _failing_seconds(since: float | None, snapshot: Snapshot) -> float:
     return 0.0 if since is None else max(0.0, snapshot.taken_at - since)
 
 
-def _per_reference(
-    read: Callable[[ReferenceStatistics], float],
-) -> Callable[[Snapshot], Samples]:
-    return lambda snapshot: [((each.reference,), float(read(each))) for each in snapshot.references]
+def _per_reference(read: Callable[[ReferenceStatistics], float]) -> Callable[[Snapshot], Samples]:
+    return lambda s: [((each.reference,), float(read(each))) for each in s.references]
 
 
 def _per_runner(read: Callable[[RunnerStatistics], float]) -> Callable[[Snapshot], Samples]:
-    return lambda snapshot: [
-        ((step,), float(read(runner))) for step, runner in sorted(snapshot.runners.items())
-    ]
+    return lambda s: [((step,), float(read(each))) for step, each in sorted(s.runners.items())]
 
 
 def _per_step(snapshot: Snapshot) -> Samples:

@@ -19,6 +19,14 @@ from topology.topology import Topology
 
 MOST_PARTITIONS = 200  # that are shown: those that are worst off
 _TOTALS = ("read", "written", "filtered", "dead_lettered", "unresolved", "retried", "rows")
+_OF_A_PARTITION = (
+    "committed", "log_start", "log_end", "lag", "oldest_pending_seconds", "commit_age_seconds",
+    "transaction_wait_seconds", "epoch", "committed_txid", "open_transactions",
+)  # fmt: skip
+_OF_ITS_LEDGER = (
+    "last_completed_offset", "emitted_to", "fetched_to", "pending", "waiting", "failed",
+)  # fmt: skip
+_OF_A_FAILURE = ("event", "step", "error_class", "error", "count")
 _FRESH_SECONDS = 0.25  # snapshots are no younger; who asks more often is told the same again
 
 
@@ -109,11 +117,7 @@ class StatusPage:
             "failures": [
                 {
                     "seconds_ago": max(0.0, now - each.at),
-                    "event": each.event,
-                    "step": each.step,
-                    "error_class": each.error_class,
-                    "error": each.error,
-                    "count": each.count,
+                    **{name: getattr(each, name) for name in _OF_A_FAILURE},
                 }
                 for each in reversed(snapshot.recent_failures)
             ],
@@ -149,13 +153,9 @@ class StatusPage:
         return figures
 
     def _read(self, node: Node, snapshot: Snapshot) -> int:
-        topology = self._topology
+        source_of = self._topology.source_of
         parts = snapshot.partitions
-        return sum(
-            part.read
-            for part in parts
-            if topology.source_of(part.partition.topic).label == node.name
-        )
+        return sum(p.read for p in parts if source_of(p.partition.topic).label == node.name)
 
 
 def _need(part: PartitionStatistics, snapshot: Snapshot) -> tuple[object, ...]:
@@ -169,25 +169,10 @@ def _need(part: PartitionStatistics, snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def _partition(part: PartitionStatistics, snapshot: Snapshot) -> dict[str, Any]:
-    ledger = part.ledger
     return {
         "partition": str(part.partition),
-        "committed": part.committed,
-        "last_completed_offset": ledger.last_completed_offset,
-        "emitted_to": ledger.emitted_to,
-        "fetched_to": ledger.fetched_to,
-        "log_start": part.log_start,
-        "log_end": part.log_end,
-        "lag": part.lag,
-        "pending": ledger.pending,
-        "waiting": ledger.waiting,
-        "failed": ledger.failed,
-        "oldest_pending_seconds": part.oldest_pending_seconds,
-        "commit_age_seconds": part.commit_age_seconds,
-        "transaction_wait_seconds": part.transaction_wait_seconds,
-        "epoch": part.epoch,
-        "committed_txid": part.committed_txid,
-        "open_transactions": part.open_transactions,
+        **{name: getattr(part, name) for name in _OF_A_PARTITION},
+        **{name: getattr(part.ledger, name) for name in _OF_ITS_LEDGER},
         "lost": sum(part.lost.values()),
         "halted": snapshot.halted.get(part.partition),
     }

@@ -52,9 +52,12 @@ NO_CONTEXT = Context()
 _W3C = TraceContextTextMapPropagator()
 
 
-def parents_in(headers: Sequence[Any]) -> dict[int, Context]:
-    """The contexts that records came with, by place; what is malformed is none."""
-    found: dict[int, Context] = {}
+def parents_in(headers: Sequence[Any]) -> dict[int, tuple[Context, bool]]:
+    """Return the contexts that records came with, by place, and whether their senders sample them.
+
+    What is malformed is none.
+    """
+    found = {}
     for place, pairs in enumerate(headers):
         if not pairs:
             continue
@@ -65,14 +68,10 @@ def parents_in(headers: Sequence[Any]) -> dict[int, Context]:
         }
         if "traceparent" in carrier:
             context = _W3C.extract(carrier, NO_CONTEXT)
-            if get_current_span(context).get_span_context().is_valid:
-                found[place] = context
+            sender = get_current_span(context).get_span_context()
+            if sender.is_valid:
+                found[place] = context, sender.trace_flags.sampled
     return found
-
-
-def is_sampled(context: Context) -> bool:
-    """Whether the sender has its own span recorded."""
-    return get_current_span(context).get_span_context().trace_flags.sampled
 
 
 def carried(context: Context) -> TraceHeaders:
@@ -215,13 +214,13 @@ class Traces(Observer):
         parents = parents_in(headers) if any(headers) else {}
         for place in sorted({*chosen, *parents}):
             record_id = int(record_ids[place])
-            context = parents.get(place)
-            if record_id in self._live or (context is not None and not is_sampled(context)):
+            context, is_sampled = parents.get(place, (NO_CONTEXT, True))
+            if record_id in self._live or not is_sampled:
                 continue
             if len(self._live) >= MAX_RECORDS:
                 self.skipped += 1
                 continue
-            self._begin(partition, messages[place], record_id, context or NO_CONTEXT)
+            self._begin(partition, messages[place], record_id, context)
 
     def _begin(
         self, partition: Partition, message: Message, record_id: int, context: Context

@@ -3,14 +3,11 @@
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, Sink, SinkContext
 from partition.errors import StoreUnavailable
-from partition.interfaces import StartFrom
 from partition.memory.ports import MemoryCatalogue
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
@@ -23,11 +20,8 @@ from partition.replicas.heartbeat import (
     replica_path,
     replicas_path,
 )
-from partition.replicas.plan import Control, Member, Note, Plan
+from partition.replicas.plan import Control, Leaving, Member, Note, Plan
 from service.cli.control import ReplicaNodes
-from service.cli.offsets import MoveRequest, MoveRow, move_offsets
-from service.dead_letters.stored import StoredDeadLetter, read_message
-from sinks.kafka.dead_letter_sink import Header
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from topology.sink import Compaction, Maintenance, Removal, Staged
@@ -89,9 +83,9 @@ def passes(record: Record) -> int:
     return record.offset
 
 
-def topology_of(sinks: Sequence[Sink[Any]]) -> Topology:
+def topology_of(sinks: Sequence[Sink[Any]], **more: Any) -> Topology:
     """A topology that writes everything into each of these."""
-    made = Topology("tables")
+    made = Topology("tables", **more)
     rows = made.source("numbers").then(passes)
     for sink in sinks:
         rows.into(sink)
@@ -171,6 +165,12 @@ class NodesInMemory:
         self.put(path, b"?")
         return path
 
+    def open(self) -> None:
+        self._check("/")
+
+    def close(self) -> None:
+        """Keep the nodes."""
+
     @contextmanager
     def opened(self, *_arguments):
         """Stand in for `replica_nodes`."""
@@ -181,16 +181,15 @@ class NodesInMemory:
             raise StoreUnavailable(f"for {path}", "it is away")
 
 
-P = [Partition("numbers", number) for number in range(3)]
-AT, ME, WHY = 1_800_000_000_000, "op@shell", "replay a day"
+P = [Partition("numbers", number) for number in range(4)]
 
 
 class World:
-    """Three partitions whose logs hold 5 to 20; 0 and 1 are stored at 10 under epoch 1."""
+    """Four partitions whose logs hold 5 to 20; 0 and 1 are stored at 10 under epoch 1."""
 
     def __init__(self, topology: Topology | None = None) -> None:
         self.nodes = NodesInMemory()
-        self.log = FaultyLog({"numbers": 3})
+        self.log = FaultyLog({"numbers": len(P)})
         for partition in P:
             for number in range(20):
                 self.log.append(partition, b"x", timestamp_ms=1000 + number)
@@ -203,82 +202,24 @@ class World:
         self.topology = topology or topology_of([FileSink("a")])
         for partition in P[:2]:
             self.owner.claim(partition).result(0)
-            self.owner.begin(partition, Position(10), 3).result(0)
+            self.owner.begin(partition, Position(10), len(P)).result(0)
 
     def opened(self) -> Any:
-        made = FaultyStore(self.stored, pipeline="tables", topology_id="tables")
+        made = FaultyStore(self.stored, pipeline=PIPELINE, topology_id=PIPELINE)
         made.open()
         return made
 
-    def carry_out(self, request: MoveRequest) -> tuple[list[MoveRow], str | None]:
-        pipeline: Any = SimpleNamespace(
-            topology=self.topology, name="tables", catalogue=self.catalogue, store=self.store
-        )
-        return move_offsets(pipeline, self.nodes.pipeline, request)
-
-    def move(
-        self, goals: dict[Partition, StartFrom], *, dry_run: bool = False
-    ) -> dict[Partition, MoveRow]:
-        request = MoveRequest(lambda _: goals, WHY, ME, AT, dry_run)
-        return {row.partition: row for row in self.carry_out(request)[0]}
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {"catalogue": self.catalogue, "store": self.store}
 
     def offsets(self) -> list[int | None]:
         found = [self.store.load(partition) for partition in P]
         return [None if each is None else each.offset for each in found]
 
-
-@dataclass(frozen=True)
-class StoredMessage:
-    """A message as it is read from a topic."""
-
-    own: Sequence[Header] | None
-    content: bytes | None = b"{broken"
-    at: int = 17
-    number: int = 2
-
-    def value(self) -> bytes | None:
-        return self.content
-
-    def key(self) -> bytes | None:
-        return b"AA"
-
-    def topic(self) -> str:
-        return "orders.dead"
-
-    def partition(self) -> int:
-        return self.number
-
-    def offset(self) -> int:
-        return self.at
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_700_000_000_123
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return None if self.own is None else list(self.own)
-
-
-def facts(**more: object) -> list[Header]:
-    """Return the headers that the sink appends to the record's own."""
-    said: dict[str, object] = {
-        "topic": "orders",
-        "partition": 3,
-        "offset": 42,
-        "timestamp_ms": 1_700_000_000_000,
-        "reason": "not JSON",
-        "step": "parse",
-        "attempts": 3,
-        "error_class": "ValueError",
-        "failed_at_ms": 1_700_000_009_999,
-        "pipeline": "orders",
-    }
-    return [(f"headrace.{name}", str(each).encode()) for name, each in (said | more).items()]
-
-
-def dead_letter(
-    own: Sequence[Header] = (), at: int = 17, number: int = 2, **more: object
-) -> StoredDeadLetter:
-    """Return a dead letter as it is read."""
-    found = read_message(StoredMessage([*own, *facts(**more)], at=at, number=number))
-    assert isinstance(found, StoredDeadLetter), found
-    return found
+    def share(self) -> None:
+        """Replica a, who leads, has 0, gives 1 to b, and is given 2; c is gone and had 3."""
+        self.nodes.register("a", P[0], P[1], seen=6)
+        self.nodes.register("b", seen=7)
+        owners = {P[0]: "a", P[2]: "a", P[3]: "c"}
+        self.nodes.put_plan(Plan(7, "a", owners, {P[1]: Leaving("a", 7)}))

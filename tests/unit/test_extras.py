@@ -17,7 +17,7 @@ from headrace.payloads import Registry
 from headrace.sinks import (
     DeltaSink, DiscardSink, IcebergSink, KafkaDeadLetters, PostgresSink, SinkContext, SparkSink,
 )
-from service.jars.relock import relock
+from deploy.relock import relock
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 

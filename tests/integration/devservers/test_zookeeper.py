@@ -14,6 +14,7 @@ from service.devservers.process import (
     ServerFailed,
     StateDirInUse,
     connects,
+    free_ports,
 )
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import processes
@@ -42,6 +43,7 @@ def with_client(server, work):
 
 def test_data_and_port_survive_close_and_kill(server):
     address = server.address
+    assert os.getsid(server.pid) == server.pid, "not in the terminal's session"
     with_client(server, lambda client: client.create("/kept", b"1"))
     server.close()
     server.close()
@@ -73,10 +75,6 @@ def test_frozen_server_can_be_closed(server):
     assert not processes.lives(pid)
 
 
-def test_server_is_not_in_the_terminals_session(server):
-    assert os.getsid(server.pid) == server.pid
-
-
 def test_server_that_ends_at_start_shows_the_end_of_its_log(tmp_path):
     server = EmbeddedZooKeeper(tmp_path, properties={"tickTime": "soon"})
     with pytest.raises(ServerFailed) as caught:
@@ -86,34 +84,21 @@ def test_server_that_ends_at_start_shows_the_end_of_its_log(tmp_path):
     assert not server.running
 
 
-def test_used_port_is_named(tmp_path, monkeypatch):
+def test_used_port_is_named_and_a_free_one_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setattr("service.devservers.process._PORT_PATIENCE_SECONDS", 0.1)
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(PortInUse, match=str(port)):
-            EmbeddedZooKeeper(tmp_path, port).open()
-
-
-def test_port_lost_before_its_use_is_chosen_again(tmp_path, monkeypatch):
-    with socket.socket() as other:
-        other.bind((HOST, 0))
-        other.listen()
-        taken = other.getsockname()[1]
-        real = iter([(taken,), (free := _free_port(),)])
-        monkeypatch.setattr("service.devservers.process.free_ports", lambda count: next(real))
-        monkeypatch.setattr("service.devservers.process.is_free", lambda port: True)
-        server = EmbeddedZooKeeper(tmp_path)
-        server.open()
+        taken, (free,) = other.getsockname()[1], free_ports(1)
+        with pytest.raises(PortInUse, match=str(taken)):
+            EmbeddedZooKeeper(tmp_path, taken).open()
+        drawn = iter([(taken,), (free,)])
+        monkeypatch.setattr("service.devservers.process.free_ports", lambda _: next(drawn))
+        monkeypatch.setattr("service.devservers.process.is_free", lambda _: True)
+        server = EmbeddedZooKeeper(tmp_path / "other")
+        server.open()  # the first port was lost before its use
         server.close()
         assert server.port == free
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 LEAVES_ONE_BEHIND = """

@@ -5,10 +5,7 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from tests.support.patience import seconds
 from tests.support.places import Done, Folder, nodes_of, publish
 
 pytestmark = pytest.mark.integration
@@ -122,51 +119,6 @@ def test_a_pipeline_goes_on_where_storm_stopped(place, layout):
 
     done = place.take_over(layout)  # the pipeline has run since
     assert (done.code, outcomes(done)) == (1, ["refused", "refused", "stored_already"])
-
-
-def test_what_is_refused_keeps_everything_from_being_written(place):
-    """Storm 6, Storm 8: out of range, or not to be read: told, and nothing is guessed."""
-    place.store("core", 4, RECORDS + 1, None)
-    done = place.take_over("core")
-    assert (done.code, outcomes(done)) == (1, ["to_import", "refused", "no_storm_node"])
-    assert done.err.splitlines()[-1] == (
-        "headrace: 1 of 3 partitions refused or failed; nothing was written"
-    )
-    assert place.stored == {}
-    table = place.headrace(
-        "offsets",
-        "import-storm",
-        "flow:topology",
-        "--from=core",
-        "--watch-seconds=0",
-        "--path",
-        place.path,
-    )
-    assert table.code == 1
-    assert f"{place.name}[1]: offset 11 of {place.path}/partition_1 is 1 above" in table.out
-
-    place.put("partition_1", b"{offset=3}")
-    done = place.take_over("core", "--partial")
-    assert (done.code, outcomes(done)) == (1, ["imported", "refused", "no_storm_node"])
-    assert (
-        f"{place.path}/partition_1: found " in done.facts["partitions"][f"{place.name}[1]"]["note"]
-    )
-    names = [path.rpartition("/")[2] for path in place.stored]
-    assert [name for name in names if name.startswith("partition_")] == ["partition_0"]
-
-
-def test_deleted_records_are_refused_or_left_to_the_run_s_policy(place, kafka):
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.delete_records([TopicPartition(place.name, 0, 6)])[
-        TopicPartition(place.name, 0)
-    ].result(seconds(30))  # fmt: skip
-    place.store("core", 4, 4, 4)
-    done = place.take_over("core")
-    assert (done.code, outcomes(done)) == (1, ["refused", "to_import", "to_import"])
-    assert "2 offsets are deleted" in done.facts["partitions"][f"{place.name}[0]"]["note"]
-    done = place.take_over("core", "--allow-loss")
-    assert (done.code, outcomes(done)) == (0, ["imported"] * 3)
-    assert done.facts["partitions"][f"{place.name}[0]"]["storm_offset"] == 4
 
 
 def test_a_path_or_a_server_that_is_wrong_is_one_line_and_1(place):

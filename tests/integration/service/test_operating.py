@@ -99,17 +99,6 @@ def test_next_run_reads_from_offsets_that_were_set(place):
     assert (status["lag"], status["replicas"]) == (0, {})
 
 
-def test_an_offset_beyond_the_log_is_one_line_and_1(place):
-    command = ("offsets", "set", "flow:topology", f"{place.name}:0=6", "--why", WHY)
-    done = place.headrace(*command)
-    assert done.code == 1
-    assert f"{place.name}[0]: the log holds 0 to 5, not offset 6" in done.out
-    assert done.err.splitlines()[-1] == (
-        "headrace: 1 of 1 partitions refused or failed; nothing was moved"
-    )
-    assert place.facts("status", "flow:topology")["partitions"][f"{place.name}[0]"]["epoch"] is None
-
-
 def test_a_pause_is_seen_by_everybody_and_lets_offsets_be_moved(place):
     place.register("a", Partition(place.name, 0))
     command = ("offsets", "reset", "flow:topology", "--to", "earliest", "--why", WHY)
@@ -125,25 +114,6 @@ def test_a_pause_is_seen_by_everybody_and_lets_offsets_be_moved(place):
     assert place.facts(*command)["moved"] == 2
     assert place.facts("resume", "flow:topology")["paused"] is None
     assert place.headrace(*command).code == 1
-
-
-def test_a_drain_and_a_rebalance_are_kept(place):
-    place.register("a")
-    assert place.headrace("drain", "flow:topology", "b", "--why", WHY).code == 2
-    assert list(place.facts("drain", "flow:topology", "a", "--why", WHY)["drained"]) == ["a"]
-    assert place.facts("rebalance", "flow:topology")["rebalance"] == 1
-    status = place.facts("status", "flow:topology")
-    assert (list(status["drained"]), status["rebalance"]) == (["a"], 1)
-    done = place.headrace("status", "flow:topology")
-    assert (done.code, "a (leader, drained)" in done.out) == (0, True), done.out
-    assert place.facts("drain", "flow:topology", "a", "--undo")["drained"] == {}
-
-
-def test_a_watch_shows_it_again_and_again_until_ctrl_c(place):
-    with place.watched() as until:
-        assert until(lambda _: True)["replicas"] == {}
-        place.register("a")
-        assert until(lambda facts: facts["replicas"])["leader"] == "a"
 
 
 def test_resumed_replica_reads_from_the_moved_offsets(place):
@@ -171,12 +141,3 @@ def test_resumed_replica_reads_from_the_moved_offsets(place):
             process.kill()
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["read"] == 4 * RECORDS
-
-
-def test_servers_that_are_down_are_one_line_and_1(place):
-    place.kafka = place.zookeeper = "127.0.0.1:1"
-    place.configure()
-    done = place.headrace("pause", "flow:topology", "--why", WHY)
-    assert (done.code, done.out) == (1, "")
-    assert done.err.splitlines()[-1].startswith("headrace: the offset store does not answer")
-    assert "Traceback" not in done.err

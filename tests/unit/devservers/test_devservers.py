@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from service.devservers.java import (
+    DevServerError,
     JavaMissing,
     SparkJarsMissing,
     find_java,
@@ -12,6 +13,7 @@ from service.devservers.java import (
     pyspark_jars,
 )
 from service.devservers.process import HOST, connects, free_ports, is_free
+from service.devservers.servers import EmbeddedZooKeeper
 
 
 def fake_java(home, version):
@@ -32,23 +34,35 @@ def test_java_home_precedes_the_path(monkeypatch, tmp_path):
     assert find_java() == other
 
 
-@pytest.mark.parametrize(("version", "said"), [("11.0.2", "11"), ("1.8.0_402", "8")])
-def test_old_java_is_rejected_with_its_version(monkeypatch, tmp_path, version, said):
-    java = fake_java(tmp_path, version)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match="expected Java 17 or newer") as caught:
+@pytest.mark.parametrize(
+    ("version", "home", "path", "said"),
+    [
+        ("11.0.2", "", "/none", "(from JAVA_HOME) is version 11, expected Java 17 or newer"),
+        ("1.8.0_402", "", "/none", "(from JAVA_HOME) is version 8, expected Java 17 or newer"),
+        ("none", "", "/none", "(from JAVA_HOME) is without a version"),
+        ("21", "/none", "/none", "has no bin/java"),
+        ("21", None, "/none", "PATH has no java"),
+    ],
+)
+def test_unusable_java_is_reported(monkeypatch, tmp_path, version, home, path, said):
+    fake_java(tmp_path, version)
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("JAVA_HOME", f"{tmp_path}{home}")
+    with pytest.raises(JavaMissing) as caught:
         find_java()
-    assert f"{java} (from JAVA_HOME) is version {said}" in str(caught.value)
+    assert said in str(caught.value)
 
 
-def test_missing_java_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match="has no bin/java"):
-        find_java()
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JavaMissing, match="PATH has no java"):
-        find_java()
+def test_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    server = EmbeddedZooKeeper(tmp_path / "file" / "zookeeper")
+    with pytest.raises(
+        DevServerError, match=r"keep its data in .*/file/zookeeper: Not a dir"
+    ) as it:
+        server.open()
+    assert str(it.value).endswith("Choose a folder that can be written (--state-dir).")
 
 
 def test_pyspark_jars_are_found_by_artifact():

@@ -25,7 +25,7 @@ from service.observability.health import Health
 from service.observability.http_server import HttpServer
 from service.observability.tracing import parents_in
 from sinks.kafka.dead_letter_sink import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
-from tests.support.commands import StoredMessage
+from tests.support.dead_letters import StoredMessage
 from tests.support.patience import seconds
 
 NAMES = [

@@ -15,43 +15,27 @@ _LOADERS = {"load", "loads", "Unpickler"}
 _MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve", "yaml"}
 
 
-def calls(room: str) -> Iterator[tuple[str, ast.Call]]:
-    """Every call in a room, and the file that it stands in."""
-    for path in sorted((ROOT / room).rglob("*.py")):
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    """Every node of the product, and the file that it stands in."""
+    for path in (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call):
-                yield path.relative_to(ROOT).as_posix(), node
-
-
-def unpickles(call: ast.Call) -> bool:
-    """Whether it makes objects of a pickle, or of another format that can run code."""
-    name = call.func
-    return (
-        isinstance(name, ast.Attribute)
-        and name.attr in _LOADERS
-        and isinstance(name.value, ast.Name)
-        and name.value.id in _MODULES
-    )
+            yield path.relative_to(ROOT).as_posix(), node
 
 
 def test_objects_are_unpickled_only_where_their_writer_is_of_the_same_run() -> None:
-    found = {path for room in ROOMS for path, call in calls(room) if unpickles(call)}
+    found = set()
+    for path, node in nodes():
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)):
+                found |= {path} if module in _MODULES and name in _LOADERS else set()
+            case ast.ImportFrom(module=module) if module in _MODULES:
+                assert not {each.name for each in node.names} & _LOADERS, f"hidden in {path}"
     assert found == set(UNPICKLED)
 
 
 def test_no_text_is_evaluated_and_no_shell_is_asked() -> None:
-    for room in ROOMS:
-        for path, call in calls(room):
-            name = call.func
-            assert not (isinstance(name, ast.Name) and name.id in {"eval", "exec", "compile"}), path
-            for keyword in call.keywords:
-                assert not (keyword.arg == "shell" and ast.unparse(keyword.value) == "True"), path
-
-
-def test_loaders_are_not_hidden_by_an_import_of_their_own() -> None:
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module in _MODULES:
-                    names = {each.name for each in node.names}
-                    assert not names & _LOADERS, path
+    for path, node in nodes():
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in {"eval", "exec", "compile"}, path
+            shells = [each for each in node.keywords if each.arg == "shell"]
+            assert all(ast.unparse(each.value) != "True" for each in shells), path

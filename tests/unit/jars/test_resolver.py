@@ -4,27 +4,16 @@ import threading
 import pytest
 
 from service.jars import resolver
-from service.jars.lock import (
-    Coordinate,
-    JarMismatch,
-    Lock,
-    LockedJar,
-    ResolutionFailed,
-    UnknownSet,
-)
+from service.jars.lock import Coordinate, JarError, Lock, LockedJar
 from service.jars.resolver import default_cache, resolve
 
 CONTENT = {Coordinate("g", name, "1"): name.encode() for name in ("a", "b", "c")}
 
 
-def lock_of(content):
-    return Lock(
-        LockedJar("some", coordinate, hashlib.sha256(data).hexdigest())
-        for coordinate, data in content.items()
-    )
-
-
-LOCK = lock_of(CONTENT)
+LOCK = Lock(
+    LockedJar("some", coordinate, hashlib.sha256(data).hexdigest())
+    for coordinate, data in CONTENT.items()
+)
 
 
 class FakeIvy:
@@ -60,20 +49,16 @@ def test_missing_jars_are_fetched_once_and_reported_as_they_arrive(ivy, tmp_path
     assert resolve("some", cache=tmp_path, lock=LOCK) == paths
     assert len(ivy.calls) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "g"]
-
-
-def test_only_what_the_cache_lacks_is_fetched(ivy, tmp_path):
-    resolve("some", cache=tmp_path, lock=LOCK)[1].unlink()
-    seen = []
+    paths[1].unlink()
     resolve("some", cache=tmp_path, lock=LOCK, progress=lambda *told: seen.append(told))
     assert ivy.calls[1] == [Coordinate("g", "b", "1")]
-    assert seen == [("g:b:1", 3, 3)]
+    assert seen[3:] == [("g:b:1", 3, 3)]
 
 
 def test_a_changed_file_in_the_cache_is_refused_and_removed(ivy, tmp_path):
     changed = resolve("some", cache=tmp_path, lock=LOCK)[0]
     changed.write_bytes(b"evil")
-    with pytest.raises(JarMismatch) as caught:
+    with pytest.raises(JarError) as caught:
         resolve("some", cache=tmp_path, lock=LOCK)
     hashes = (hashlib.sha256(content).hexdigest() for content in (b"a", b"evil"))
     assert all(part in str(caught.value) for part in ("g:a:1", *hashes))
@@ -83,7 +68,7 @@ def test_a_changed_file_in_the_cache_is_refused_and_removed(ivy, tmp_path):
 
 def test_a_fetched_jar_that_differs_never_enters_the_cache(ivy, tmp_path):
     ivy.content = {**CONTENT, Coordinate("g", "b", "1"): b"evil"}
-    with pytest.raises(JarMismatch, match="g:b:1"):
+    with pytest.raises(JarError, match="g:b:1"):
         resolve("some", cache=tmp_path, lock=LOCK)
     assert not (tmp_path / "g" / "b-1.jar").exists()
     assert not list(tmp_path.glob(".fetch-*"))
@@ -92,10 +77,10 @@ def test_a_fetched_jar_that_differs_never_enters_the_cache(ivy, tmp_path):
 def test_a_failed_fetch_leaves_nothing_behind(monkeypatch, tmp_path):
     def fail(coordinates, into, *, fetched):
         (into / "half").write_bytes(b"")
-        raise ResolutionFailed(len(coordinates), "no route")
+        raise JarError("no route")
 
     monkeypatch.setattr(resolver, "fetch", fail)
-    with pytest.raises(ResolutionFailed, match="no route"):
+    with pytest.raises(JarError, match="no route"):
         resolve("some", cache=tmp_path, lock=LOCK)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
@@ -118,7 +103,7 @@ def test_two_at_once_fetch_once(ivy, tmp_path):
 
 
 def test_an_unknown_set_is_refused_before_anything_is_made(ivy, tmp_path):
-    with pytest.raises(UnknownSet):
+    with pytest.raises(JarError, match="unknown set of jars: found 'other', expected some"):
         resolve("other", cache=tmp_path / "cache", lock=LOCK)
     assert not (tmp_path / "cache").exists()
 

@@ -1,14 +1,17 @@
 """The `headrace` command, run in this process."""
 
+import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from partition.replicas.plan import Note
 from service.cli import main as main_module
 from tests.support import commands
 
-ME, AT = "op@shell", 1_800_000_000_000
+NOTE = Note("op@shell", "replay a day", 1_800_000_000_000)
 
 
 @pytest.fixture
@@ -36,17 +39,21 @@ def service_toml(tmp_path):
 
 @pytest.fixture
 def operated(headrace, service_toml, monkeypatch):
-    """`operated(world)` returns `headrace` for a pipeline in memory, with TARGET and --config."""
+    """`operated(nodes, topology, **parts)` returns `headrace` for a pipeline in memory."""
 
     def operated(nodes, topology, **parts):
         monkeypatch.setattr(commands, "topology", topology)
         for module in ("control", "status", "offsets"):
             monkeypatch.setattr(f"service.cli.{module}.replica_nodes", nodes.opened)
         for module in ("control", "offsets"):
-            monkeypatch.setattr(f"service.cli.{module}.whoami", lambda: ME)
-            monkeypatch.setattr(f"service.cli.{module}.now_ms", lambda: AT)
-        wired = SimpleNamespace(name="tables", topology=topology, spark=None, **parts)
-        monkeypatch.setattr("service.wiring.wire", lambda *_: wired)
+            monkeypatch.setattr(f"service.cli.{module}.signed", lambda why: replace(NOTE, why=why))
+
+        def wire(_topology, config):
+            return SimpleNamespace(
+                name="tables", topology=topology, config=config, spark=None, **parts
+            )
+
+        monkeypatch.setattr("service.wiring.wire", wire)
 
         def given(*words):
             return headrace(*words, "--config", str(service_toml))
@@ -54,6 +61,15 @@ def operated(headrace, service_toml, monkeypatch):
         return given
 
     return operated
+
+
+def facts_of(out):
+    return json.loads(out.splitlines()[-1])
+
+
+def words_of(text):
+    """Return a text without frames and line breaks."""
+    return " ".join(text.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
 
 
 def cells_of(text):

@@ -13,11 +13,11 @@ import pytest
 
 from partition.errors import KafkaUnavailable, StoreUnavailable
 from service.cli import common
-from service.cli.common import describe, load_topology
+from service.cli.common import describe
 from service.cli.main import app
-from service.errors import BadConfig, NoTopology
+from service.errors import BadConfig
 from tests.support.patience import seconds
-from topology.errors import InvalidTopology
+from tests.unit.service.conftest import words_of
 from topology.masking import mask
 
 CANARY = "canary-4f1e9b"
@@ -71,45 +71,29 @@ def own_modules(folder):
             del sys.modules[name]
 
 
+COMMANDS = (
+    "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance", "offsets set",
+    "offsets reset", "offsets import-storm", "tables compact", "tables vacuum", "tables expire",
+    "tables files", "dead-letters list", "dead-letters show", "dead-letters replay",
+    "dead-letters drop", "dev up",
+)  # fmt: skip
+
+
 def test_help_says_what_there_is_and_what_the_exit_codes_mean(headrace):
     code, out, _ = headrace("--help")
     assert code == 0
-    names = (
-        "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance",
-        "offsets", "tables", "dead-letters", "dev",
-    )  # fmt: skip
-    for word in (*names, "Exit codes", "78", "--version"):
+    for word in (*(each.split()[0] for each in COMMANDS), "Exit codes", "78", "--version"):
         assert word in out
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["run"],
-        ["check"],
-        ["graph"],
-        ["status"],
-        ["pause"],
-        ["resume"],
-        ["drain"],
-        ["rebalance"],
-        ["offsets", "set"],
-        ["offsets", "reset"],
-        ["offsets", "import-storm"],
-        ["tables", "compact"],
-        ["tables", "files"],
-        ["dead-letters", "list"],
-        ["dead-letters", "show"],
-        ["dead-letters", "replay"],
-        ["dead-letters", "drop"],
-        ["dev", "up"],
-    ],
-)
-def test_every_command_that_prints_facts_has_json_and_help(command, headrace):
-    code, out, _ = headrace(*command, "--help")
-    assert code == 0
-    assert "--json" in out
-    assert "--no-" not in out
+def test_every_command_has_json_help_and_sentences(headrace):
+    for command in COMMANDS:
+        code, out, _ = headrace(*command.split(), "--help")
+        assert (code, "--json" in out, "--no-" in out) == (0, True, False), command
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    commands = [each for group in groups for each in group.registered_commands]
+    assert len(commands) == len(COMMANDS)
+    assert all(each.callback.__doc__.rstrip().endswith(".") for each in commands)
 
 
 def test_the_version_is_the_package_s(headrace):
@@ -118,61 +102,50 @@ def test_the_version_is_the_package_s(headrace):
     assert re.fullmatch(r"headrace \d+\.\d+\.\d+\n", out)
 
 
+STORM = "offsets import-storm flow:topology --from core --path"
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("words", "said"),
     [
-        [],
-        ["runn"],
-        ["run"],
-        ["run", "flow:topology", "--fast"],
-        ["run", "flow:topology", "--engine", "storm"],
-        ["offsets"],
-        ["run", "flow"],
-        ["run", ":topology"],
-        ["run", ".flow:topology"],
-        ["run", "nowhere:topology"],
-        ["run", "flow.inner:topology"],
-        ["run", "flow:nothing"],
-        ["run", "flow:number"],
-        ["run", "flow:empty"],
-        ["check", "flow:empty"],
-        ["graph", "flow:empty"],
-        ["status", "flow:empty"],
-        ["status", "flow:topology", "--interval", "0"],
-        ["pause", "flow:topology"],
-        ["pause", "flow:empty", "--why", "x"],
-        ["resume", "flow:empty"],
-        ["drain", "flow:topology"],
-        ["drain", "flow:topology", "a"],
-        ["rebalance", "flow:empty"],
-        ["offsets", "set", "flow:topology", "--why", "x"],
-        ["offsets", "set", "flow:topology", "flow:0", "--why", "x"],
-        ["offsets", "reset", "flow:topology", "--why", "x"],
-        ["offsets", "reset", "flow:topology", "--to", "now", "--why", "x"],
-        ["offsets", "import-storm", "flow:topology", "--from", "core"],
-        ["offsets", "import-storm", "flow:topology", "--path", "/s"],
-        ["offsets", "import-storm", "flow:topology", "--from", "kafka", "--path", "/s"],
-        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "s"],
-        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/"],
-        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/s//t"],
-        ["offsets", "import-storm", "flow:topology", "--from", "core", "--path", "/s", "--topic=x"],
-        ["offsets", "import-storm", "flow:empty", "--from", "core", "--path", "/s"],
-        ["run", "unfit:topology"],
-        ["tables"],
-        ["tables", "compact", "flow:empty"],
-        ["tables", "compact", "flow:topology"],
+        ("", ""),
+        ("runn", ""),
+        ("run", ""),
+        ("offsets", ""),
+        ("tables", ""),
+        ("run flow:topology --fast", "--fast"),
+        ("run flow:topology --engine storm", "--engine"),
+        ("run flow", "MODULE:TOPOLOGY is needed"),
+        ("run :topology", "MODULE:TOPOLOGY is needed"),
+        ("run .flow:topology", "MODULE:TOPOLOGY is needed"),
+        ("graph nowhere.flow:topology", "there is no module 'nowhere'"),
+        ("graph flow.inner:topology", "there is no module 'flow.inner'"),
+        ("graph flow:nothing", "'nothing' in flow is missing; topologies there: topology, empty"),
+        ("graph flow:number", "'number' in flow is no topology but of type int"),
+        ("graph unfit:topology", "schema: found"),
+        *((f"{each} flow:empty", "empty") for each in (
+            "run", "check", "graph", "status", "resume", "rebalance", "pause --why x",
+            "dead-letters list", "tables compact",
+        )),
+        ("status flow:topology --interval 0", "--interval"),
+        ("pause flow:topology", "--why"),
+        ("offsets import-storm flow:topology --from core", "--path"),
+        ("offsets import-storm flow:topology --path /s", "--from"),
+        ("offsets import-storm flow:topology --from kafka --path /s", "--from"),
+        *((f"{STORM} {path}", "a ZooKeeper path such as") for path in ("s", "/", "/s//t", "/a/..")),
     ],
-)
-def test_wrong_usage_ends_with_2(arguments, headrace):
-    code, _, err = headrace(*arguments)
+)  # fmt: skip
+def test_wrong_usage_ends_with_2(words, said, headrace):
+    code, out, err = headrace(*words.split())
     assert code == 2
+    assert said in words_of(out + err)
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", [["run"], ["check"], ["status"], ["dead-letters", "list"]])
+@pytest.mark.parametrize("command", ["run", "check", "status", "dead-letters list"])
 def test_a_bad_configuration_ends_with_78_and_one_line(command, headrace, folder):
     (folder / "service.toml").write_text("[pipeline]\nspeed = 'high'\n")
-    code, _, err = headrace(*command, "flow:topology", "--config", "service.toml")
+    code, _, err = headrace(*command.split(), "flow:topology", "--config", "service.toml")
     assert code == 78
     (line,) = err.splitlines()
     assert line.startswith("headrace: service.toml: ")
@@ -260,28 +233,6 @@ def test_users_module_is_found_without_shadowing_packages(headrace, folder):
     assert headrace("graph", "flow:topology")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("flow:nothing", "'nothing' in flow is missing; topologies there: topology, empty"),
-        ("flow:number", "'number' in flow is no topology but of type int"),
-        ("flow", "MODULE:TOPOLOGY is needed"),
-        ("nowhere.flow:topology", "there is no module 'nowhere'"),
-    ],
-)
-def test_a_topology_that_is_not_there_is_told_with_those_that_are(target, said, headrace):
-    code, _, err = headrace("graph", target)
-    assert code == 2
-    assert said in err
-    with pytest.raises(NoTopology):
-        load_topology(target)
-
-
-def test_a_sink_with_a_wrong_schema_is_an_invalid_topology(headrace):
-    with pytest.raises(InvalidTopology):
-        load_topology("unfit:topology")
-
-
 def test_an_error_is_one_line_and_hides_secrets():
     class KafkaError:
         def str(self) -> str:
@@ -336,13 +287,6 @@ def test_help_imports_no_heavy_client_and_comes_quickly():
     assert done.stdout.splitlines()[-1] == "[]"
     cpu = sum(after[2:4]) - sum(before[2:4])
     assert cpu < 1.5  # about 0.3; a busy machine must not fail it
-
-
-def test_the_words_of_every_command_are_sentences():
-    groups = [app, *(group.typer_instance for group in app.registered_groups)]
-    for group in groups:
-        for command in group.registered_commands:
-            assert command.callback.__doc__.rstrip().endswith(".")
 
 
 @pytest.mark.parametrize(

@@ -17,35 +17,30 @@ from tests.support.patience import Limit, seconds, slack
 _SECONDS = seconds(10)
 
 
-class FakeMetrics:
+class Facts:
+    """Metrics, health and page."""
+
     def exposition(self) -> bytes:
         return b"headrace_x_total 1.0\n"
-
-
-class FakeHealth:
-    def __init__(self) -> None:
-        self.verdict = Health(ok=True)
 
     def live(self) -> Health:
         return Health(ok=True)
 
     def ready(self) -> Health:
-        return self.verdict
+        return Health(ok=False, problems=("Kafka is away",))
 
-
-class FakePage:
     def json(self) -> bytes:
         return b"{}"
 
 
-@pytest.fixture
-def health() -> FakeHealth:
-    return FakeHealth()
+def server_on(host: str, port: int = 0) -> HttpServer:
+    facts = Facts()
+    return HttpServer(host, port, facts, facts, facts)
 
 
 @pytest.fixture
-def server(health):
-    server = HttpServer("127.0.0.1", 0, FakeMetrics(), health, FakePage())
+def server():
+    server = server_on("127.0.0.1")
     server.open()
     yield server
     server.close()
@@ -70,15 +65,10 @@ def test_each_path_answers_in_its_form(server):
     status, kind, body = ask(server, "/health/live")
     assert (status, kind) == (200, "application/json")
     assert json.loads(body) == {"ok": True, "problems": []}
-    assert ask(server, "/health/ready", "HEAD")[::2] == (200, "")
-
-
-def test_not_ready_is_503_and_says_why(server, health):
-    health.verdict = Health(ok=False, problems=("Kafka is away",))
     status, _, body = ask(server, "/health/ready")
-    assert status == 503
-    assert json.loads(body) == {"ok": False, "problems": ["Kafka is away"]}
-    assert ask(server, "/health/live")[0] == 200
+    assert (status, json.loads(body)) == (503, {"ok": False, "problems": ["Kafka is away"]})
+    assert ask(server, "/status.json", "HEAD")[::2] == (200, "")
+    assert ask(server, "/metrics", "POST")[0] == 501
 
 
 @pytest.mark.parametrize("path", ["/metrics/", "/health", "/favicon.ico", "//["])
@@ -89,22 +79,14 @@ def test_an_unknown_path_is_404_and_lists_what_is_allowed(path, server):
     assert "/metrics, /health/live, /health/startup, /health/ready" in body
 
 
-def test_another_method_is_refused(server):
-    assert ask(server, "/metrics", "POST")[0] == 501
-
-
-def test_a_port_in_use_is_a_clear_error(server):
-    second = HttpServer("127.0.0.1", server.port, FakeMetrics(), FakeHealth(), FakePage())
-    with pytest.raises(AddressInUse, match=f"cannot listen on 127.0.0.1:{server.port}: ") as caught:
-        second.open()
-    assert "[http]" in str(caught.value)
-    assert caught.value.exit_code == EXIT_FAILED
-    second.close()
-
-
-def test_a_host_that_is_not_ours_is_a_clear_error():
-    with pytest.raises(AddressInUse, match=r"192\.0\.2\.1"):
-        HttpServer("192.0.2.1", 0, FakeMetrics(), FakeHealth(), FakePage()).open()
+def test_an_address_that_cannot_be_had_is_a_clear_error(server):
+    for host, port in (("127.0.0.1", server.port), ("192.0.2.1", 0)):
+        second = server_on(host, port)
+        with pytest.raises(AddressInUse, match=f"cannot listen on {host}:{port}: ") as caught:
+            second.open()
+        assert "[http]" in str(caught.value)
+        assert caught.value.exit_code == EXIT_FAILED
+        second.close()
 
 
 def connect(server) -> socket.socket:

@@ -3,8 +3,8 @@
 import json
 import multiprocessing
 import os
-import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -24,18 +24,19 @@ from headrace import (
 from headrace.sinks import MemorySink, Sink, Staged
 from partition.errors import Fenced
 from partition.interfaces import Progress
-from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue
-from partition.records import Partition, Position
+from partition.records import Position
 from service.app import Service
 from service.config.settings import load
+from service.observability.snapshot import Snapshot
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
 from service.wiring import Parts
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
-from tests.support.patience import seconds, until
+from tests.support.patience import seconds
 from tests.support.pipeline import PLACE, HeldSink, Works
+from tests.support.service import Running
 from tests.support.spark_engine import alone
 
 CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
@@ -49,19 +50,6 @@ def parse(record: Record) -> dict[str, Any]:
     if value["n"] == 13:
         raise Retry("thirteen", after_seconds=3600)
     return value
-
-
-class GatedSink(HeldSink):
-    """Fails as told once its gate is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors: list[Exception] = []
-
-    def commit(self, staged: Staged) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-        super().commit(staged)
 
 
 class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
@@ -79,19 +67,18 @@ class World:
     """A service and what it stands on."""
 
     def __init__(
-        self, sink: Sink[Any] | None = None, *, partitions: int = 1, drain_seconds: float = 5,
-        **options: Any,
-    ) -> None:  # fmt: skip
+        self, sink: Sink[Any] | None = None, *, drain_seconds: float = 5, **options: Any
+    ) -> None:
         self.sink = sink or MemorySink()
-        self.log = FaultyLog({"t": partitions})
+        self.log = FaultyLog({"t": 1})
         self.nodes = FaultyNodes()
         self.bolts: list[Any] = []
         self.drain_seconds = drain_seconds
         self.options = {"batch_rows": 10, "batch_seconds": 0.01, **options}
 
-    def send(self, *numbers: int, partition: int = 0) -> None:
+    def send(self, *numbers: int) -> None:
         for n in numbers:
-            self.log.append(Partition("t", partition), json.dumps({"n": n}).encode())
+            self.log.append(PLACE, json.dumps({"n": n}).encode())
 
     def service(self) -> Service:
         works = Works(
@@ -110,41 +97,18 @@ class World:
         )
         return Service(parts, drain_seconds=self.drain_seconds)
 
-    def committed(self, partition: int = 0) -> int | None:
+    def committed(self) -> int | None:
         store = FaultyStore(self.nodes)
         store.open()
-        stored = store.load(Partition("t", partition))
+        stored = store.load(PLACE)
         return None if stored is None else stored.offset
 
 
-class InBackground:
-    """A service that runs on a thread of its own until it is stopped."""
+def wait_for(running: Running, condition: Callable[[Snapshot], object]) -> None:
+    def holds() -> object:
+        return running.snapshot is not None and condition(running.snapshot)
 
-    def __init__(self, service: Service, **options) -> None:
-        self.service = service
-        self.account = None
-        self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._run, kwargs=options)
-        self.thread.start()
-
-    def _run(self, **options) -> None:
-        try:
-            self.account = self.service.run(**options)
-        except Exception as error:  # noqa: BLE001
-            self.error = error
-
-    def wait_for(self, condition) -> None:
-        def holds() -> bool:
-            snapshot = self.service.snapshot
-            return snapshot is not None and condition(snapshot)
-
-        until("the condition", holds, 10, lambda: self.service.snapshot)
-
-    def end(self):
-        self.service.stop()
-        self.thread.join(seconds(20))
-        assert not self.thread.is_alive()
-        return self.account
+    running.until("the condition", holds)
 
 
 def test_finite_run_reconciles():
@@ -163,8 +127,8 @@ def test_resolved_offsets_are_stored_after_an_unfinished_drain():
     world = World(commit_interval_seconds=3600.0, drain_seconds=3)
     world.bolts = [KeepFromTwo]
     world.send(0, 1, 2, 3)
-    running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.written == 2)
+    running = Running(world.service())
+    wait_for(running, lambda snapshot: snapshot.written == 2)
     running.end()
     assert world.committed() == 2
 
@@ -180,24 +144,18 @@ def test_run_resumes_at_the_committed_offset():
     assert [row["n"] for row in world.sink.rows] == [1, 2, 3]
 
 
-def test_passing_sink_failure_is_retried():
-    """Promise 15: with the sink away the micro-batch is tried again."""
-    sink = GatedSink()
-    sink.errors = [OSError("away"), OSError("still away")]
-    world = World(sink)
-    world.send(*range(5))
-    account = world.service().run(until_caught_up=True)
-    assert account.problems() == []
-    assert [row["n"] for row in sink.rows] == list(range(5))
-
-
 def test_permanent_sink_failure_ends_the_run():
     """Promise 15: what cannot heal ends the process with a clear error."""
-    sink = GatedSink()
-    world = World(sink)
+
+    class Failing(MemorySink[Any]):
+        def commit(self, staged: Staged) -> None:
+            if len(self.rows) == 5:
+                raise SinkFailed("table gone")
+            super().commit(staged)
+
+    world = World(Failing())
     world.send(*range(5))
     world.service().run(until_caught_up=True)
-    sink.errors = [SinkFailed("table gone")]
     world.send(*range(3))
     with pytest.raises(SinkFailed, match="table gone"):
         world.service().run(until_caught_up=True)
@@ -206,13 +164,13 @@ def test_permanent_sink_failure_ends_the_run():
 
 def test_stop_drains_and_commits():
     """Promise 16."""
-    sink = GatedSink()
+    sink = HeldSink()
     sink.gate.clear()
     world = World(sink)
     world.send(*range(100, 150))
-    running = InBackground(world.service())
+    running = Running(world.service())
     assert sink.asked.wait(seconds(10))
-    running.service.stop()
+    running._service.stop()
     sink.gate.set()
     account = running.end()
     assert account.unresolved == 0
@@ -248,60 +206,26 @@ def test_record_due_for_retry_stays_uncommitted_at_stop():
     """Promise 1: committed <= last completed offset <= every failed offset."""
     world = World()
     world.send(1, 13, 2)
-    running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.written == 2)
+    running = Running(world.service())
+    wait_for(running, lambda snapshot: snapshot.written == 2)
     account = running.end()
     assert account.unresolved == 1
     assert world.committed() == 1
-
-
-def test_slow_sink_bounds_records_in_flight():
-    """Promise 10: memory is bounded."""
-    sink = GatedSink()
-    sink.gate.clear()
-    world = World(sink, window=InFlightLimits(max_pending=40), fetch_records=25, chunk_records=10)
-    world.send(*range(1000, 2000))
-    running = InBackground(world.service())
-    assert sink.asked.wait(seconds(10))
-    running.wait_for(lambda snapshot: snapshot.held_back)
-    snapshot = running.service.snapshot
-    assert snapshot.unresolved <= 40
-    sink.gate.set()
-    running.wait_for(lambda snapshot: snapshot.written == 1000)
-    running.end()
-
-
-def test_stuck_record_stops_only_its_partition():
-    """Promise 10: a stuck record never stops the other partitions."""
-    world = World(partitions=2, window=InFlightLimits(max_pending=20), fetch_records=10)
-    world.send(13, *range(100, 200), partition=0)
-    world.send(*range(100, 400), partition=1)
-    running = InBackground(world.service())
-    running.wait_for(
-        lambda snapshot: (
-            snapshot.partitions[1].ledger.last_completed_offset == 300 and snapshot.written >= 319
-        )
-    )
-    stuck = running.service.snapshot.partitions[0]
-    assert stuck.ledger.last_completed_offset == 0
-    assert stuck.ledger.emitted_count == 20
-    running.end()
-    assert (world.committed(0), world.committed(1)) == (0, 300)
 
 
 def test_run_goes_on_without_the_offset_store():
     """Promise 15."""
     world = World()
     world.send(1)
-    running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
+    running = Running(world.service())
+    wait_for(running, lambda snapshot: snapshot.partitions[0].committed == 1)
     world.nodes.away = True
     world.send(*range(100, 150))
-    running.wait_for(lambda snapshot: snapshot.written == 51)
-    assert running.service.snapshot.partitions[0].committed < 51
-    assert not running.service.snapshot.store_available
+    wait_for(running, lambda snapshot: snapshot.written == 51)
+    assert running.snapshot.partitions[0].committed < 51
+    assert not running.snapshot.store_available
     world.nodes.away = False
-    running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 51)
+    wait_for(running, lambda snapshot: snapshot.partitions[0].committed == 51)
     assert running.end().problems() == []
 
 
@@ -309,38 +233,14 @@ def test_second_owner_ends_the_first_run():
     """Promise 9: a compare-and-set on the node's version."""
     world = World()
     world.send(1)
-    running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.partitions[0].committed == 1)
+    running = Running(world.service())
+    wait_for(running, lambda snapshot: snapshot.partitions[0].committed == 1)
     second = FaultyStore(world.nodes)
     second.open()
     second.claim(PLACE).result(seconds(10))
     second.commit({PLACE: Progress(Position(2))}).result(seconds(10))
     world.send(2, 3)
-    running.thread.join(seconds(20))
-    assert isinstance(running.error, Fenced)
-
-
-def test_run_waits_for_kafka():
-    """Promise 15."""
-    world = World()
-    running = InBackground(world.service())
-    running.wait_for(lambda snapshot: snapshot.kafka_available)
-    world.log.away = True
-    world.send(1)
-    running.wait_for(lambda snapshot: not snapshot.kafka_available)
-    world.log.away = False
-    running.wait_for(lambda snapshot: snapshot.written == 1)
-    assert running.end().problems() == []
-
-
-def test_log_gaps_leave_no_lag():
-    """Promise 11."""
-    world = World()
-    world.send(1, 2)
-    world.log.append_gap(PLACE, 3)
-    account = world.service().run(until_caught_up=True)
-    assert account.problems() == []
-    assert world.committed() == 5
+    assert isinstance(running.failed(), Fenced)
 
 
 def test_bolt_that_fails_to_close_keeps_nothing_open():

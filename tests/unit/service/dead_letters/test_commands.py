@@ -1,15 +1,14 @@
 """Selection, replay and drop over a topic in memory; a real broker is used in integration/."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
+from partition.replicas.plan import Note
 from service.dead_letters.commands import (
     ConcurrentOperator,
     Filters,
-    Operator,
     ReplayRequest,
     Selection,
     Skipped,
@@ -23,71 +22,16 @@ from service.dead_letters.commands import (
 from service.dead_letters.stored import (
     Mark,
     RecordContent,
-    collect_marks,
     encode_mark,
     headers_to_send,
-    is_mark,
-    read_message,
 )
-from service.dead_letters.topic import DeadLetterTopic
-from sinks.kafka.client import CommitUnknown, NotAccepted, ProducerFenced, RecordMetadata
-from tests.support.commands import StoredMessage, dead_letter, facts
+from sinks.kafka.client import CommitUnknown, NotAccepted, ProducerFenced
+from tests.support.dead_letters import StoredMessage, dead_letter, facts, stored, topic_of
 
 NOW = 1_700_000_100_000
-OPERATOR = Operator("me@host", 1_700_000_000_000, "rubbish")
+OPERATOR = Note("me@host", "rubbish", 1_700_000_000_000)
 DROPPED = Mark(1, "dropped", 1_700_000_000_000, "me@host", "rubbish")
 REPLAYED = Mark(1, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
-
-
-class MemoryTopic(DeadLetterTopic):
-    """Messages in one partition, and a producer that appends to them or fails as told."""
-
-    def __init__(self, *messages: StoredMessage, sources: dict[str, tuple[int, ...]]) -> None:
-        self.name = "orders.dead"
-        self.messages = list(messages)
-        self.sources = sources
-        self.records: dict[int, RecordContent] = {}
-        self.errors: list[Exception | None] = []
-        self.sent: list[list[str]] = []
-        self.opened: Callable[[], object] = lambda: None
-        self.refresh()
-
-    def refresh(self, after=None):
-        self.marks = collect_marks(self.messages)
-
-    def partitions(self, name):
-        return self.sources.get(name, ())
-
-    def _record(self, origin):
-        return self.records.get(origin.offset, "it has expired")
-
-    def read(self):
-        return (read_message(each) for each in self.messages if not is_mark(each))
-
-    def some(self, ids):
-        wanted = set(ids)
-        return (each for each in self.read() if each.id in wanted)
-
-    @contextmanager
-    def producer(self) -> Iterator["MemoryTopic"]:
-        self.opened()
-        yield self
-
-    def commit(self, messages, then) -> None:
-        stored = [RecordMetadata(each.partition or 0, 100 + i) for i, each in enumerate(messages)]
-        marks = then(stored)
-        self.sent.append([f"{each.topic}:{each.partition}" for each in messages])
-        if self.errors and (error := self.errors.pop(0)):
-            raise error
-        self.messages += [StoredMessage(each.headers, each.value, 1000) for each in marks]
-
-
-def topic_of(*letters: StoredMessage) -> MemoryTopic:
-    return MemoryTopic(*letters, sources={"orders": (0, 1, 2, 3), "small": (0, 1), "new": (0,)})
-
-
-def stored(at: int = 1, offset: int = 42, own=(), **more) -> StoredMessage:
-    return StoredMessage([*own, *facts(offset=offset, **more)], at=at)
 
 
 def mark(of: Mark, at: int = 900) -> StoredMessage:
@@ -95,19 +39,13 @@ def mark(of: Mark, at: int = 900) -> StoredMessage:
     return StoredMessage(headers, value, at)
 
 
-def replayed(topic: MemoryTopic, **request):
-    return replay(
-        topic,
-        Selection("orders", all=request.get("again", False)),
-        ReplayRequest(**request),
-        OPERATOR,
-        lambda _: True,
-        topic.producer,
-    )
+def replayed(topic, **request):
+    selection = Selection(all=request.get("again", False))
+    return replay(ReplayRequest(**request), topic, selection, OPERATOR, lambda _: True)
 
 
-def dropped(topic: MemoryTopic):
-    return drop(topic, Selection("orders"), OPERATOR, lambda _: True, topic.producer)
+def dropped(topic):
+    return drop(topic, Selection(), OPERATOR, lambda _: True)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +94,7 @@ def test_selection_counts_what_it_skips():
     foreign, others = StoredMessage(None, at=5), stored(3, pipeline="others")
     topic = topic_of(stored(1), stored(2, 43), others, notice, foreign, mark(DROPPED))
     skipped = Skipped()
-    assert [each.id.offset for each in select(topic, Selection("orders"), skipped)] == [2]
+    assert [each.id.offset for each in select(topic, Selection(), skipped)] == [2]
     assert skipped == Skipped(dealt_with=1, of_others=1, notices=1, unreadable=1)
 
 
@@ -178,11 +116,9 @@ def test_other_topic_is_partitioned_by_key():
 @pytest.mark.parametrize("of", [DROPPED, REPLAYED])
 def test_marked_dead_letter_is_refused(of):
     topic = topic_of(stored(), mark(of))
-    chosen = Selection("orders", ids=(dead_letter(at=1).id,))
-    for results in (
-        replay(topic, chosen, ReplayRequest(), OPERATOR, lambda _: True, topic.producer),
-        drop(topic, chosen, OPERATOR, lambda _: True, topic.producer),
-    ):
+    chosen = Selection(ids=(dead_letter(at=1).id,))
+    for change in (partial(replay, ReplayRequest()), drop):
+        results = change(topic, chosen, OPERATOR, lambda _: True)
         assert results[0].outcome == "refused"
         assert results[0].note.startswith(str(of))
     assert topic.sent == []
@@ -260,10 +196,19 @@ def test_rejected_batch_is_retried_one_by_one():
     topic.errors = [NotAccepted("too large"), None, NotAccepted("too large"), None]
     results = dropped(topic)
     assert [each.outcome for each in results] == ["dropped", "failed", "dropped"]
-    assert results[1].note == "Kafka rejects it: too large"
+    assert results[1].note == (
+        "Kafka rejects its mark in 'orders.dead', so it was not sent: too large"
+    )
     assert topic.messages[-1].content == (
         b'{"letter":3,"kind":"dropped","at_ms":1700000000000,"by":"me@host","why":"rubbish"}'
     )
+
+
+def test_rejected_record_is_told_from_a_rejected_mark():
+    topic = topic_of(stored())
+    topic.rejects = "too large"
+    (result,) = replayed(topic)
+    assert (result.outcome, result.note) == ("failed", "Kafka rejects it: too large")
 
 
 def test_unknown_outcome_or_a_fence_ends_the_command():

@@ -15,7 +15,7 @@ from service.dead_letters.stored import (
     is_mark,
     read_message,
 )
-from tests.support.commands import StoredMessage, dead_letter, facts
+from tests.support.dead_letters import StoredMessage, dead_letter, facts
 
 SENT = Mark(17, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
 

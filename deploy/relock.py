@@ -1,4 +1,4 @@
-"""Write the lock file anew: `python -m service.jars.relock`.
+"""Write the lock file anew: `python -m deploy.relock`.
 
 Run after changing ROOTS. It fetches every set once, dependencies included, and writes
 down what came, so read the difference before committing it.
