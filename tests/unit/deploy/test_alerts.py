@@ -40,14 +40,9 @@ def test_every_rule_is_written_in_full():
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_every_series_of_a_rule_is_in_the_catalogue(name):
+def test_a_rule_of_known_series_has_a_runbook_that_names_it(name):
     named = named_series(ALERTS[name]["expr"])
     assert named or name == "HeadraceReplicaDown"
-    assert named - known_series() == set()
-
-
-@pytest.mark.parametrize("name", ALERTS)
-def test_a_rule_has_a_runbook_that_names_it(name):
     page = ROOT / ALERTS[name]["runbook"]
     assert page.parent == RUNBOOKS
     text = page.read_text(encoding="utf-8")
@@ -55,7 +50,7 @@ def test_a_rule_has_a_runbook_that_names_it(name):
     for part in ("What it means", "What you see", "What to do", "When to escalate"):
         assert f"\n## {part}\n" in text
     assert re.search(r"^\$ headrace ", text, re.MULTILINE), "no command to give"
-    assert named_series(text) - known_series() == set()
+    assert (named | named_series(text)) - known_series() == set()
 
 
 def test_every_runbook_is_some_rule_s_and_is_in_the_index():
@@ -65,12 +60,6 @@ def test_every_runbook_is_some_rule_s_and_is_in_the_index():
     for name, each in ALERTS.items():
         assert f"| `{name}` | [" in index
         assert f"]({Path(each['runbook']).name}) |" in index
-
-
-def test_every_link_of_a_runbook_leads_somewhere():
-    for page in RUNBOOKS.glob("*.md"):
-        for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 @pytest.mark.parametrize("name", ALERTS)

@@ -84,10 +84,6 @@ def leaves(schema: dict, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 DEFAULTS = {value.path for value in values(VALUES)}
 
 
-def test_the_schema_knows_the_values_and_no_others():
-    assert set(leaves(SCHEMA)) == DEFAULTS | {("global",)}
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -110,17 +106,15 @@ def test_the_schema_refuses(wrong: dict):
         jsonschema.validate({"topology": "orders:topology", **wrong}, SCHEMA)
 
 
-def test_the_configuration_has_the_services_sections_but_http():
+def test_the_schema_has_the_values_and_the_services_sections_but_http():
+    assert set(leaves(SCHEMA)) == DEFAULTS | {("global",)}
     assert set(SCHEMA["properties"]["config"]["properties"]) == set(Config.model_fields) - {"http"}
 
 
-def test_chart_and_service_have_one_default_drain():
+def test_chart_and_service_have_one_version_and_default_drain():
     drain = PipelineConfig().drain_seconds
     assert f'dig "pipeline" "drain_seconds" {drain:.0f} .Values.config' in HELPERS
     assert defaults(VALUES)["existingConfig"]["drainSeconds"] == drain
-
-
-def test_the_chart_is_of_this_version():
     chart = (FOLDER / "Chart.yaml").read_text(encoding="utf-8")
     assert f"\nappVersion: {PROJECT['project']['version']}\n" in chart
 

@@ -18,25 +18,15 @@ from tests.support.prometheus import (
     read,
 )
 
-WANTED = ("headrace-overview", "headrace-topology", "headrace-partitions", "headrace-sinks")
+CHOSEN = 'job=~"$job", instance=~"$instance"'
 each = pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-
-
-def test_there_is_one_for_each_question():
-    assert {path.stem for path in DASHBOARDS} == set(WANTED)
-
-
-@each
-def test_dashboard_has_a_stable_address(path):
-    dashboard = read(path)
-    assert dashboard["uid"] == path.stem
-    assert "id" not in dashboard
-    assert "__inputs" not in dashboard
 
 
 @each
 def test_whoever_looks_chooses_prometheus_job_and_instance(path):
     dashboard = read(path)
+    assert dashboard["uid"] == path.stem, "its address"
+    assert not {"id", "__inputs"} & dashboard.keys()
     variables = {each["name"]: each for each in dashboard["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["datasource"]["query"] == "prometheus"
@@ -51,38 +41,30 @@ def test_whoever_looks_chooses_prometheus_job_and_instance(path):
 
 
 @each
-def test_expressions_name_known_series_of_chosen_replicas(path):
-    for title, expr in expressions(read(path)):
+def test_expressions_and_variables_name_known_series_of_chosen_replicas(path):
+    dashboard = read(path)
+    asked = [
+        (each["name"], each["query"]["query"])
+        for each in dashboard["templating"]["list"]
+        if each["type"] == "query"
+    ]
+    for title, expr in (*asked, *expressions(dashboard)):
         named = named_series(expr)
         assert named, title
         assert named - known_series() == set(), title
-        chosen = expr.count('job=~"$job", instance=~"$instance"')
-        assert chosen == len(re.findall(r"\bheadrace_\w+\{", expr)), title
+    for title, expr in expressions(dashboard):
+        assert expr.count(CHOSEN) == len(re.findall(r"\bheadrace_\w+\{", expr)), title
         assert "$" not in filled_in(expr), title
 
 
 @each
-def test_every_variable_is_filled_from_known_series(path):
-    for variable in read(path)["templating"]["list"]:
-        if variable["type"] == "query":
-            named = named_series(variable["query"]["query"])
-            assert named, variable["name"]
-            assert named - known_series() == set()
-
-
-@each
-def test_every_panel_says_what_it_shows_and_in_which_unit(path):
-    shown = panels(read(path))
+def test_every_panel_has_a_place_and_says_what_it_shows_and_in_which_unit(path):
+    shown, placed = panels(read(path)), read(path)["panels"]
     assert len({panel["title"] for panel in shown}) == len(shown)
     for panel in shown:
         assert panel["description"].endswith("."), panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
-
-
-@each
-def test_no_panel_covers_another(path):
-    placed = read(path)["panels"]
     assert len({panel["id"] for panel in placed}) == len(placed)
     for one, other in combinations([panel["gridPos"] for panel in placed], 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
@@ -91,7 +73,9 @@ def test_no_panel_covers_another(path):
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in placed)
 
 
-def test_what_the_overview_must_answer_is_on_it():
+def test_there_is_one_for_each_question():
+    names = {f"headrace-{name}" for name in ("overview", "topology", "partitions", "sinks")}
+    assert {path.stem for path in DASHBOARDS} == names
     asked = {
         name for path in DASHBOARDS for _, e in expressions(read(path)) for name in named_series(e)
     }
