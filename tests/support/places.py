@@ -1,6 +1,10 @@
 """A topic and a pipeline on it: run in this process, or by commands in processes of their own."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import textwrap
 import time
 import uuid
@@ -125,6 +129,26 @@ class Runs:
                 time.sleep(0.1)  # the deletion is carried out in the background
             else:
                 return
+
+
+@contextmanager
+def started(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment},
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str], number: signal.Signals | None = None) -> list[str]:
+    """Wait for the end, after a signal if one is given; return standard output and error."""
+    if number is not None:
+        process.send_signal(number)
+    return list(process.communicate(timeout=seconds(120)))
 
 
 def publish(kafka: EmbeddedKafka, topic: str, values: Sequence[str], **more: Any) -> None:

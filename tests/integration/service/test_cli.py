@@ -4,13 +4,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from confluent_kafka import Producer
 
 from tests.support import fork_server
 from tests.support.patience import Limit, seconds, slack
+from tests.support.places import ended, started
 
 pytestmark = pytest.mark.integration
 
@@ -61,26 +60,6 @@ def configure(folder, kafka, zookeeper):
         )
 
     return configure
-
-
-@contextmanager
-def started(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "headrace", *arguments],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **environment},
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ended(process: subprocess.Popen[str], number: signal.Signals | None = None) -> list[str]:
-    """Wait for the end, after a signal if one is given; return standard output and error."""
-    if number is not None:
-        process.send_signal(number)
-    return list(process.communicate(timeout=seconds(60)))
 
 
 def headrace(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:

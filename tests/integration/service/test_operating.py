@@ -1,12 +1,10 @@
 """Operators' commands with real servers, each in a process of its own: what one asks, all see."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -14,8 +12,8 @@ import pytest
 from partition.records import Partition
 from partition.replicas.heartbeat import encode_member, replica_path
 from partition.replicas.plan import Member
-from tests.support.patience import Limit, seconds
-from tests.support.places import Folder, nodes_of, publish
+from tests.support.patience import Limit
+from tests.support.places import Folder, ended, nodes_of, publish, started
 
 pytestmark = pytest.mark.integration
 
@@ -30,15 +28,8 @@ class Place(Folder):
         super().__init__(*arguments)
         self.client = client
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "headrace", *words, "--config", "service.toml"],
-            cwd=self.folder,
-            env=os.environ | self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def started(self, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started(self.folder, *words, "--config", "service.toml", **self.environment)
 
     @contextmanager
     def watched(self) -> Iterator[Callable[[Callable[[dict[str, Any]], object]], dict[str, Any]]]:
@@ -53,13 +44,9 @@ class Place(Folder):
                     return facts
                 assert not ends.passed, facts
 
-        with self.start(*words) as process:
-            try:
-                yield until
-                process.send_signal(signal.SIGINT)
-                _, err = process.communicate(timeout=seconds(60))
-            finally:
-                process.kill()
+        with self.started(*words) as process:
+            yield until
+            _, err = ended(process, signal.SIGINT)
         assert process.returncode == 0, err
 
     def register(self, name: str, *holds: Partition) -> None:
@@ -123,21 +110,17 @@ def test_resumed_replica_reads_from_the_moved_offsets(place):
     def committed(facts):
         return [each["committed"] for each in facts["partitions"].values()]
 
-    with place.watched() as until, place.start("run", "flow:topology", "--json") as process:
-        try:
-            until(lambda facts: committed(facts) == [RECORDS] * 2)
-            assert place.headrace(*reset).code == 1
-            place.facts("pause", "flow:topology", "--why", WHY)
-            moved = place.facts(*reset)["partitions"]
-            assert [each["outcome"] for each in moved.values()] == ["moved"] * 2
-            assert committed(until(lambda facts: len(facts["changes"]) == 2)) == [0, 0]
-            place.facts("resume", "flow:topology")
-            facts = until(lambda facts: committed(facts) == [RECORDS] * 2)
-            assert {each["owner"] for each in facts["partitions"].values()} == {"a"}
-            assert {each["epoch"] for each in facts["partitions"].values()} == {3}
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=seconds(60))
-        finally:
-            process.kill()
+    with place.watched() as until, place.started("run", "flow:topology", "--json") as process:
+        until(lambda facts: committed(facts) == [RECORDS] * 2)
+        assert place.headrace(*reset).code == 1
+        place.facts("pause", "flow:topology", "--why", WHY)
+        moved = place.facts(*reset)["partitions"]
+        assert [each["outcome"] for each in moved.values()] == ["moved"] * 2
+        assert committed(until(lambda facts: len(facts["changes"]) == 2)) == [0, 0]
+        place.facts("resume", "flow:topology")
+        facts = until(lambda facts: committed(facts) == [RECORDS] * 2)
+        assert {each["owner"] for each in facts["partitions"].values()} == {"a"}
+        assert {each["epoch"] for each in facts["partitions"].values()} == {3}
+        out, err = ended(process, signal.SIGTERM)
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["read"] == 4 * RECORDS

@@ -1,11 +1,10 @@
 """Canaries in the place of every secret: they must turn up nowhere that a run speaks."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import textwrap
+from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
 from tests.support.patience import seconds
+from tests.support.places import ended, started
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -96,7 +96,7 @@ class Place:
         self.topic = topic
         (folder / "flow.py").write_text(textwrap.dedent(FLOW))
         self.configure(kafka, zookeeper)
-        self.environment = {**os.environ, **CANARIES, "TOPIC": topic, "HEADRACE_DEBUG": "1"}
+        self.environment = {**CANARIES, "TOPIC": topic, "HEADRACE_DEBUG": "1"}
         for name, canary in CANARIES.items():
             if name.endswith("__FILE"):
                 (folder / name).write_text(canary)
@@ -106,23 +106,14 @@ class Place:
         text = textwrap.dedent(CONFIG).format(kafka=kafka, zookeeper=zookeeper)
         (self.folder / "service.toml").write_text(text)
 
-    def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
+    def started(self, *words: str, **more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start `headrace` with these words; `more` goes into its environment."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "headrace", *words, "--config", "service.toml"],
-            cwd=self.folder,
-            env=self.environment | more,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        given = self.environment | more
+        return started(self.folder, *words, "--config", "service.toml", **given)
 
     def said(self, *words: str, **more: str) -> str:
-        with self.start(*words, **more) as process:
-            try:
-                return "".join(process.communicate(timeout=seconds(120)))
-            finally:
-                process.kill()
+        with self.started(*words, **more) as process:
+            return "".join(ended(process))
 
 
 class Run:
@@ -141,8 +132,7 @@ class Run:
         pytest.fail(f"it ended before it said {event}:\n{self.printed}")
 
     def end(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self.printed += "".join(self._process.communicate(timeout=seconds(60)))
+        self.printed += "".join(ended(self._process, signal.SIGTERM))
 
 
 @pytest.fixture
@@ -175,20 +165,17 @@ def page(address: str, path: str) -> str:
 
 
 def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka) -> None:
-    with place.start("run", "flow:topology") as process:
-        try:
-            run = Run(process)
-            address = f"127.0.0.1:{run.until('http_listening')['port']}"
-            run.until("step_failing")
-            check(Path(f"/proc/{process.pid}/cmdline").read_text(), masked=False)
-            while "login" not in page(address, "/status.json"):  # it is drawn a moment later
-                continue
-            check(page(address, "/status.json"), masked=True)
-            for path in ("/", "/metrics", "/health/live", "/health/ready", "/health/startup"):
-                check(page(address, path), masked=False)
-            run.end()
-        finally:
-            process.kill()
+    with place.started("run", "flow:topology") as process:
+        run = Run(process)
+        address = f"127.0.0.1:{run.until('http_listening')['port']}"
+        run.until("step_failing")
+        check(Path(f"/proc/{process.pid}/cmdline").read_text(), masked=False)
+        while "login" not in page(address, "/status.json"):  # it is drawn a moment later
+            continue
+        check(page(address, "/status.json"), masked=True)
+        for path in ("/", "/metrics", "/health/live", "/health/ready", "/health/startup"):
+            check(page(address, path), masked=False)
+        run.end()
     check(run.printed, masked=True)
     for spoken in ("conf", "kafka_client_message", "tracing_trouble", "stopped"):
         assert spoken in run.printed
