@@ -191,7 +191,7 @@ def dead_letters_show(
         marks = topic.marks.get(id_, ())
     if value_only:
         if isinstance(content, str):
-            raise ServiceError(f"the value was not written: {content}")
+            raise ServiceError(f"1 of 1 dead letters were not written, 0 were: {content}")
         sys.stdout.buffer.write(content.value or b"")
         sys.stdout.buffer.flush()
     elif as_json:

@@ -68,6 +68,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         # ValueError: of TOML, UTF-8, or a whole number longer than Python reads.
         found = error.strerror if isinstance(error, OSError) else str(error)
+        found = "no such file" if isinstance(error, FileNotFoundError) else found
         allowed = "a readable TOML file, its numbers of 64 bits at most"
         raise BadConfig(str(path), "(file)", found or repr(error), allowed) from None
     _check_numbers(str(path), table)

@@ -194,7 +194,8 @@ def fetch(
     }
     missing = [str(each) for each in coordinates if each not in found]
     if missing:
-        raise JarError(f"Ivy did not bring {', '.join(missing)}")
+        said = f"it did not bring {', '.join(missing)}"
+        raise JarError(f"Ivy could not fetch {len(coordinates)} jar(s): {said}")
     return found
 
 

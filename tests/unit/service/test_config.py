@@ -156,7 +156,7 @@ def test_a_fault_names_the_key_what_was_found_and_what_is_allowed(text, key, fou
 
 
 def test_a_missing_file_and_one_that_is_no_text_are_told(tmp_path):
-    assert fault(tmp_path / "none.toml").found == "No such file or directory"
+    assert fault(tmp_path / "none.toml").found == "no such file"
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe")
     assert "utf-8" in fault(path).found
