@@ -260,16 +260,15 @@ class TransactionCommitter(SinkCommitter):
         flush: bool,
     ) -> None:
         """Close the transactions that take records, if a batch is due."""
-        managers = [each for each in managers if each.delivery.filling is not None]
-        since = [each.delivery.filling.since for each in managers if each.delivery.filling]
-        is_due = (
+        filling = [(each, each.delivery.filling) for each in managers if each.delivery.filling]
+        is_due = filling and (
             flush
-            or now - min(since, default=now) >= self._seconds
+            or now - min(transaction.since for _, transaction in filling) >= self._seconds
             or any(buffer.is_filled for buffer in self.buffers.values())
-            or any(each.delivery.is_full(each.room) for each in managers)
+            or any(manager.delivery.is_full(manager.room) for manager, _ in filling)
         )
-        if managers and is_due:
-            for manager in managers:
+        if is_due:
+            for manager, _ in filling:
                 manager.delivery.close()
             for buffer in self.buffers.values():
                 buffer.closed()
@@ -367,16 +366,16 @@ class TransactionCommitter(SinkCommitter):
         if not rejected:
             return []
         record_ids = work.record_ids()
-        reasons: dict[int, str] = {}
-        for row, reason in rejected.items():
-            reasons.setdefault(int(record_ids[row]), reason)
         lines = {each.place: each.line for each in work.group.members if self._is_ours(each)}
-        return [
-            RefusedRow(Failure(sink, Reject(reason)), record_id)
-            for record_id, reason in reasons.items()
-            if (line := lines.get(partition_index_of(record_id))) is not None
-            and line.awaits(offset_of(record_id))
-        ]
+        refused: dict[int, RefusedRow] = {}
+        for row, reason in rejected.items():
+            record_id = int(record_ids[row])
+            line = lines.get(partition_index_of(record_id))
+            if record_id in refused or line is None:
+                continue
+            if line.awaits(offset_of(record_id)):
+                refused[record_id] = RefusedRow(Failure(sink, Reject(reason)), record_id)
+        return list(refused.values())
 
     def _fenced(self, group: TransactionGroup, error: SinkFenced) -> None:
         """Give up a partition of another owner before the group is counted as done."""
@@ -395,12 +394,11 @@ class TransactionCommitter(SinkCommitter):
         outcomes = [each.transaction.by_flags for each in group.members]
         ended = zip(self._groups.done(group.number), outcomes, strict=True)
         for (member, covered), by_flags in ended:
-            if not self._is_ours(member):
-                continue
-            self._consumer.resolve_below(member.place, covered.end)
-            for observer in self._observers:
-                observer.resolved_below(member.place, covered.end)
-            self.counters.resolved(by_flags)
+            if self._is_ours(member):
+                self._consumer.resolve_below(member.place, covered.end)
+                for observer in self._observers:
+                    observer.resolved_below(member.place, covered.end)
+                self.counters.resolved(by_flags)
 
     @property
     def is_idle(self) -> bool:

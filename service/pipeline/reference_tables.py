@@ -62,14 +62,14 @@ class References:
         `before_change` is called by `poll` before rows change, so that no bolt is amid a chunk.
         With `follows`, look-ups in a state include what this process commits to it.
         """
-        names = [reference.name for reference in references]
-        for place, reference in enumerate(references):
-            if reference.name in names[:place]:
-                message = (
-                    f"two references are named '{reference.name}', one of them "
-                    f"'{reference.place}'; give one of them another name="
+        names = set[str]()
+        for each in references:
+            if each.name in names:
+                raise InvalidTopology(
+                    f"two references are named '{each.name}', one of them '{each.place}'; "
+                    "give one of them another name="
                 )
-                raise InvalidTopology(message)
+            names.add(each.name)
         self._watched = [_Watched(reference) for reference in references]
         states = [(w, w.reference) for w in self._watched if isinstance(w.reference, State)]
         self._followed = states if follows else []
@@ -88,15 +88,11 @@ class References:
         for _watched, state in self._followed:
             state.follow()
         for watched in self._watched:
-            began = self._clock()
-            self._put_in_place(
-                watched, watched.reference.read(self._read(watched.reference)), began
-            )
+            self._put_in_place(*self._load(watched))
             watched.due_at = self._clock() + watched.every
         if any(watched.reference.refresh_seconds for watched in self._watched):
-            self._thread = threading.Thread(
-                target=self._run, name="headrace-references", daemon=True
-            )
+            name = "headrace-references"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
     def poll(self) -> None:
@@ -126,14 +122,13 @@ class References:
                 continue
             began = self._clock()
             try:
-                loaded = watched.reference.read(self._read(watched.reference))
+                self._ready.append(self._load(watched))
             except Exception as error:  # noqa: BLE001 - whatever it is, the old rows stay
                 if self._stop.is_set():
                     break  # Spark ends with the run, under the load
                 watched.due_at = self._clock() + min(watched.every, _AGAIN_SECONDS)
                 self._failed(watched, error, began)
             else:
-                self._ready.append((watched, loaded, began))
                 watched.due_at = self._clock() + watched.every
         return min(watched.due_at for watched in self._watched)
 
@@ -152,11 +147,14 @@ class References:
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop the thread and unload the tables. A load that hangs is abandoned."""
         self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(timeout_seconds)
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
         for watched in self._watched:
             watched.reference.unload()
+
+    def _load(self, watched: _Watched) -> tuple[_Watched, LoadedTable, float]:
+        began = self._clock()
+        return watched, watched.reference.read(self._read(watched.reference)), began
 
     def _run(self) -> None:
         due = min(watched.due_at for watched in self._watched)

@@ -216,21 +216,6 @@ def test_waiting_records_stay_bounded_and_all_flow_afterwards(away: str) -> None
 # By the test kit
 
 
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_rows_are_there_when_send_returns(kind: Any) -> None:
-    topology = drawn(
-        lambda s: s.into(MemorySink("out")),
-        first=text_of, reliability="exactly-once", transactions=kind,
-    )  # fmt: skip
-    with topology_test(topology) as test:
-        test.send(b"1", b"2", b"3").send(b"4", partition=1)
-        assert test.rows == ["1", "2", "3", "4"]
-        assert [record.offset for record in test.acked] == [0, 1, 2, 0]
-        assert test.unresolved == 0
-        assert test.metrics["headrace_service_written_records_total"] == 4
-        assert [event.what for event in test.history(1)] == ["read", "written", "resolved"]
-
-
 @pytest.mark.parametrize("kind", ["async", "blocking"])
 def test_rows_of_a_failed_attempt_are_dropped_and_its_transaction_waits(kind: str) -> None:
     """Promise 4: one branch's rows were ready before the other branch failed."""

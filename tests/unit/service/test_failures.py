@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import SKIP, Reject, Retry, To, bolt
+from headrace import SKIP, Reject, To, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from service.errors import TooManyDeadLetters
@@ -107,25 +107,6 @@ def test_failing_step_decides_on_the_retries():
         kit.send(payload(n=0), payload(n=1)).advance(600)
         found = {letter.record.offset: (letter.step, letter.attempts) for letter in kit.rejected}
         assert found == {0: ("never", 1), 1: ("nor_this", 4)}
-
-
-def test_retry_and_reject_override_the_policy():
-    @bolt
-    async def sort(value):
-        if value["n"] == 0:
-            raise Reject("no")
-        if value["n"] == 1:
-            raise Retry("later", after_seconds=77)
-        return value
-
-    topology = drawn(lambda s: s.keyed_by("n").then(sort, workers=4).into(MemorySink("out")))
-    with topology_test(topology) as kit:
-        kit.send(*[payload(n=n) for n in range(3)])
-        assert [letter.reason for letter in kit.rejected] == ["no"]
-        kit.advance(76)
-        assert len([e for e in kit.history(1) if e.what == "retried"]) == 0
-        kit.advance(2)
-        assert [e.seconds for e in kit.history(1) if e.what == "retried"] == [77.0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

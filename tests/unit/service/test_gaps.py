@@ -17,7 +17,6 @@ from partition.ledger import RetryPolicy
 from tests.support.pipeline import RETRY_SECONDS, Works, as_bolt
 
 ALWAYS = RetryPolicy(limit=10**6, initial_seconds=RETRY_SECONDS, multiplier=1, jitter=0)
-NEVER = RetryPolicy(limit=2, initial_seconds=RETRY_SECONDS, multiplier=1, jitter=0)
 
 
 def passing(kind: str, stuck: set[int]) -> Any:
@@ -73,19 +72,3 @@ def test_stored_offset_is_the_lowest_failing_record(kind, data):
         works.finish()
     assert rows(works) == list(range(count))
     assert works.letters_sink.letters == []
-
-
-@KINDS
-def test_hopeless_records_are_rejected_one_by_one(kind):
-    """Promise 13: one in a batch, two beside each other, every second one, the first, the last."""
-    stuck = {0, 10, 20, 21, 30, 32, 34, 39}
-    with Works(passing(kind, set(stuck)), retries=NEVER, fetch_records=7) as works:
-        works.send(*(b"%d" % offset for offset in range(40)))
-        works.until(lambda: len(works.sink.rows) == 40 - len(stuck))
-        works.until(lambda: works.stored == 0)
-        works.advance(RETRY_SECONDS * 3)
-        works.finish()
-    assert rows(works) == sorted(set(range(40)) - stuck)
-    letters = works.letters_sink.letters
-    assert sorted(letter.record.offset for letter in letters) == sorted(stuck)
-    assert {letter.attempts for letter in letters} == {NEVER.limit + 1}

@@ -100,19 +100,6 @@ def test_commit_never_passes_an_unresolved_record(bench):
     assert bench.stored() == 3
 
 
-def test_gaps_at_the_log_s_end_hold_nothing_back(bench):
-    """Promise 11: a transaction's marker at the end is passed without a record."""
-    bench.fill(ONE, 2)
-    bench.log.append_gap(ONE, 1)
-    bench.start()
-    assert bench.reader.assignment.goals == {ONE: 3, TWO: 0}
-    record_ids = bench.emit()
-    assert bench.reader.has_emitted_goals
-    assert not bench.reader.assignment.has_reached_goals
-    bench.ack(record_ids)
-    assert bench.reader.assignment.has_reached_goals
-
-
 def test_what_a_user_may_see_of_a_partition(bench):
     """Storm 54: an offset of 0 is a figure like any other."""
     bench.fill(ONE, 5)
@@ -161,16 +148,6 @@ def emitted(bench, now):
         elif not bench.reader.fetch(now, 0.0):
             return counts
     raise AssertionError(counts)
-
-
-def test_held_back_source_emits_nothing():
-    bench = bench_of_two()
-    bench.fill(ONE, 5)
-    bench.fill(OTHER, 5)
-    bench.reader.hold_back(frozenset({"t"}))
-    assert emitted(bench, 0.0) == {"t": 0, "u": 5}
-    bench.reader.hold_back(frozenset())
-    assert emitted(bench, 0.0) == {"t": 5, "u": 0}
 
 
 def test_held_back_source_retries_unless_silent():
@@ -222,22 +199,6 @@ def test_partitions_take_turns():
     while (emission := bench.reader.next_chunk(0.0)) is not None:
         turns.append(emission[0].partition)
     assert turns == [ONE, TWO] * 3
-
-
-def test_little_waits_until_two_fetches_or_three_chunks_wait():
-    bench = Bench(fetch_records=10)
-    bench.start()
-    bench.fill(ONE, 25)
-    waits = []
-    while bench.reader.fetch(0.0, 0.0):
-        waits.append(bench.reader.waits_little)
-    assert waits == [True, False, False]
-    bench.emit()
-    for _ in range(3):
-        assert bench.reader.waits_little
-        bench.fill(ONE, 1)
-        bench.reader.fetch(0.0, 0.0)
-    assert not bench.reader.waits_little
 
 
 # At most once: what is read is stored before it is emitted, so nothing is emitted twice

@@ -14,8 +14,10 @@ from sinks.storage import Storage
 from tests.support.patience import seconds
 from topology.aggregates import count
 from topology.errors import ReferenceLoadFailed
-from topology.sink import Batch, Fence, Share, Sink, SinkContext
+from topology.sink import Batch, Fence, Share, SinkContext
 from topology.state import State
+
+CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 
 
 class Clock:
@@ -26,18 +28,16 @@ class Clock:
 
 
 class Tables:
-    """Stands for where tables lie: gives the next one of each name, or raises it."""
+    """Stands for where tables lie: gives the next one of each name, or raises it, in 2 s."""
 
-    def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.now: dict[str, pa.Table | Exception] = {}
         self.read: list[str] = []
         self._clock = clock
-        self._seconds = seconds
 
     def __call__(self, reference: Reference) -> pa.Table:
         self.read.append(reference.name)
-        if self._clock is not None:
-            self._clock.now += self._seconds
+        self._clock.now += 2.0
         found = self.now[reference.name]
         if isinstance(found, Exception):
             raise found
@@ -59,22 +59,35 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tables(clock) -> Tables:
-    found = Tables(clock, seconds=2.0)
+    found = Tables(clock)
     found.now = {"fixed": table("Anna", "Bert"), "fresh": table("Xenia")}
     return found
 
 
 @pytest.fixture
-def loading(tables, clock):
-    """Two tables, one of them refreshed every ten minutes; time is the test's."""
+def open_of(clock):
+    """Open references, which are closed after the test."""
+    made = []
+
+    def opened(references, read, clock=clock, **options):
+        made.append(References(references, read, clock, **options))
+        made[0].open()
+        return made[0]
+
+    yield opened
+    made[0].close()
+
+
+@pytest.fixture
+def loading(open_of, tables):
+    """Two open tables, one of them refreshed every ten minutes; time is the test's."""
     fixed, fresh = named("fixed"), named("fresh", refresh_seconds=600)
+    return open_of([fixed, fresh], tables), fixed, fresh
+
+
+def test_first_load_that_fails_fails_the_start(tables, clock):
+    fixed, fresh = named("fixed"), named("fresh")
     references = References([fixed, fresh], tables, clock)
-    yield references, fixed, fresh
-    references.close()
-
-
-def test_first_load_that_fails_fails_the_start(loading, tables):
-    references, fixed, _fresh = loading
     tables.now["fresh"] = ReferenceLoadFailed("fresh", "csv 'fresh.csv': no such path")
     with pytest.raises(ReferenceLoadFailed, match=r"reference 'fresh': csv .*: no such path"):
         references.open()
@@ -87,7 +100,6 @@ def test_first_load_that_fails_fails_the_start(loading, tables):
 
 def test_refresh_is_in_place_at_the_next_poll(loading, tables, clock):
     references, fixed, fresh = loading
-    references.open()
     assert clock.now == 4.0
     tables.now |= {"fixed": table("Carl"), "fresh": table("Yves")}
     assert references.refresh(603.9) == 604.0
@@ -106,7 +118,6 @@ def test_refresh_is_in_place_at_the_next_poll(loading, tables, clock):
 )
 def test_failed_refresh_keeps_the_rows(loading, tables, clock, trouble):
     references, _fixed, fresh = loading
-    references.open()
     good, tables.now["fresh"] = tables.now["fresh"], trouble
     clock.now = 604.0
     with capture_logs() as logs:
@@ -125,18 +136,31 @@ def test_failed_refresh_keeps_the_rows(loading, tables, clock, trouble):
     assert references.statistics(668.0)[1] == ReferenceStatistics("fresh", 1, 2.0, 2, 1)
 
 
-def test_failed_refresh_keeps_a_short_interval(tables, clock):
-    references = References([named("fresh", refresh_seconds=5)], tables, clock)
-    references.open()
+def test_failed_refresh_keeps_a_short_interval(open_of, tables, clock):
+    references = open_of([named("fresh", refresh_seconds=5)], tables)
     tables.now["fresh"] = ValueError("gone")
     clock.now = 7.0
     assert references.refresh(7.0) == 9.0 + 5.0
-    references.close()
 
 
-def test_two_tables_of_one_name_are_rejected():
+def test_load_that_ends_with_the_run_is_no_failure(loading, clock):
+    references, *_ = loading
+
+    def ended(_reference: Reference) -> pa.Table:
+        references._stop.set()
+        raise ReferenceLoadFailed("fresh", "Spark died")
+
+    references._read = ended
+    clock.now = 700.0
+    with capture_logs() as logs:
+        references.refresh(700.0)
+    assert logs == []
+    assert references.statistics(700.0)[1].failed_loads == 0
+
+
+def test_two_tables_of_one_name_are_rejected(tables):
     with pytest.raises(InvalidTopology, match=r"two references are named 'a', .*'b/a\.csv'"):
-        References([named("a"), reference("b/a.csv", key="code")], Tables())
+        References([named("a"), reference("b/a.csv", key="code")], tables)
 
 
 def test_thread_refreshes_until_close():
@@ -171,22 +195,6 @@ def test_thread_refreshes_until_close():
         fresh["C"]
 
 
-def test_load_that_ends_with_the_run_is_no_failure(loading, tables, clock):
-    references, *_ = loading
-    references.open()
-
-    def ended(_reference: Reference) -> pa.Table:
-        references._stop.set()
-        raise ReferenceLoadFailed("fresh", "Spark died")
-
-    references._read = ended
-    clock.now = 700.0
-    with capture_logs() as logs:
-        references.refresh(700.0)
-    assert logs == []
-    assert references.statistics(700.0)[1].failed_loads == 0
-
-
 def test_close_does_not_wait_for_a_load_that_hangs():
     began, never = threading.Event(), threading.Event()
     reads = iter([table("Anna")])
@@ -207,78 +215,66 @@ def test_close_does_not_wait_for_a_load_that_hangs():
     never.set()
 
 
-def kept(**options) -> tuple[State, Sink]:
-    """A state that this process keeps, and what keeps it."""
-    words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
-    sink = words.sink({"n": count()})
-    sink.open(SinkContext("p", "words", {}, Storage(""), None, exactly_once=True))
-    sink.fence([Fence("words[0]", 1)])
-    return words, sink
+class Kept:
+    """A state that this process keeps."""
+
+    def __init__(self, **options) -> None:
+        self.words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
+        self._sink = self.words.sink({"n": count()})
+        self._sink.open(CONTEXT)
+        self._sink.fence([Fence("words[0]", 1)])
+
+    def commit(self, txid: int, *words: str) -> None:
+        share = Share("words[0]", 1, txid, 1, 0, 9, "", len(words))
+        rows = [{"word": word} for word in words]
+        self._sink.commit(self._sink.stage(Batch(txid, [rows], len(rows), (share,))))
+
+    def fetched(self, words: State) -> pa.Table:
+        return words.fetch(CONTEXT)
 
 
-def commit(sink: Sink, txid: int, *words: str) -> None:
-    share = Share("words[0]", 1, txid, 1, 0, 9, "", len(words))
-    rows = [{"word": word} for word in words]
-    sink.commit(sink.stage(Batch(txid, [rows], len(rows), (share,))))
-
-
-def fetched(words: State) -> pa.Table:
-    return words.fetch(SinkContext("p", "words", {}, Storage(""), None))
-
-
-def test_committed_state_shows_at_the_next_turn():
-    words, sink = kept()
-    settled: list[dict[str, int]] = []
-    references = References([words], fetched, before_change=lambda: settled.append(dict(words)))
-    commit(sink, 1, "a", "b", "a")
-    references.open()
-    assert dict(words) == {"a": 2, "b": 1}
-    commit(sink, 2, "a", "c")
+def test_committed_state_shows_at_the_next_turn(open_of):
+    kept, settled = Kept(), []
+    kept.commit(1, "a", "b", "a")
+    references = open_of(
+        [kept.words], kept.fetched, before_change=lambda: settled.append(dict(kept.words))
+    )
+    assert dict(kept.words) == {"a": 2, "b": 1}
+    kept.commit(2, "a", "c")
     references.poll()
-    assert dict(words) == {"a": 3, "b": 1, "c": 1}
+    assert dict(kept.words) == {"a": 3, "b": 1, "c": 1}
     assert settled == [{"a": 2, "b": 1}], "no bolt is amid a chunk when rows change"
     references.poll()
     assert len(settled) == 1
-    references.close()
 
 
-def test_slow_state_catches_up_less_often(monkeypatch):
-    words, sink = kept()
-    now = [100.0]
-    catch_up = words.catch_up
+def test_slow_state_catches_up_less_often(open_of, clock, monkeypatch):
+    kept = Kept()
+    catch_up = kept.words.catch_up
 
     def takes_long() -> None:
         catch_up()
-        now[0] += 2.0
+        clock.now += 2.0
 
-    references = References([words], fetched, clock=lambda: now[0])
-    references.open()
-    monkeypatch.setattr(words, "catch_up", takes_long)
-    commit(sink, 1, "a")
-    references.poll()
-    assert dict(words) == {"a": 1}
-    commit(sink, 2, "a")
-    now[0] += 17.0
-    references.poll()
-    assert dict(words) == {"a": 1}, "a tenth of the time is for catching up"
-    now[0] += 1.0
-    references.poll()
-    assert dict(words) == {"a": 2}
-    references.close()
+    references = open_of([kept.words], kept.fetched)
+    monkeypatch.setattr(kept.words, "catch_up", takes_long)
+    for txid, passed, found in ((1, 0.0, 1), (2, 17.0, 1), (3, 1.0, 3)):
+        kept.commit(txid, "a")
+        clock.now += passed
+        references.poll()
+        assert dict(kept.words) == {"a": found}, "a tenth of the time is for catching up"
 
 
-def test_state_above_its_limit_stays_as_it_was():
-    words, sink = kept(max_rows=1)
-    references = References([words], fetched, clock=lambda: 0.0)
-    references.open()
-    commit(sink, 1, "a")
+def test_state_above_its_limit_stays_as_it_was(open_of):
+    kept = Kept(max_rows=1)
+    references = open_of([kept.words], kept.fetched, clock=lambda: 0.0)
+    kept.commit(1, "a")
     references.poll()
-    commit(sink, 2, "b")
+    kept.commit(2, "b")
     with capture_logs() as logs:
         references.poll()
         references.poll()
-    assert dict(words) == {"a": 1}
+    assert dict(kept.words) == {"a": 1}
     told = [line for line in logs if line["event"] == "reference_refresh_failed"]
     assert [(line["reference"], line["retry_in_seconds"]) for line in told] == [("words", None)]
     assert references.statistics(0.0)[0].failed_loads == 1
-    references.close()

@@ -59,15 +59,6 @@ def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> 
     buffer.add(Rows(piece, NONE, trees, trees.astype(np.uint64) + np.uint64(1000)), now)
 
 
-def test_empty_batch_is_never_due() -> None:
-    buffer, writer = buffer_of(BatchPolicy(batch_rows=1, batch_bytes=1, batch_seconds=0.0))
-    writer.fenced.set_result([])
-    add(buffer, [])
-    assert not buffer.is_due(1e9)
-    assert not buffer.submit_due(1e9, flush=True)
-    assert writer.batches == []
-
-
 @pytest.mark.parametrize(
     ("policy", "rows"),
     [

@@ -1,6 +1,5 @@
 """The test kit, and through it the pipeline: what becomes of records, bolt by bolt."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 from headrace import SKIP, Bolt, InvalidTopology, Record, Reject, Retry, Skip, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
 from headrace.testing import Event, RetryPolicy, topology_test
-from tests.support.chaos import spoil_all
 from tests.support.pipeline import Keep, drawn, piped, text_of
 
 
@@ -72,21 +70,6 @@ def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
         assert kit.rows == []
 
 
-def test_a_record_out_of_retries_is_dead_lettered_with_its_attempts():
-    """Promise 13."""
-    with topology_test(numbers(Flaky(99)), retries=RetryPolicy(limit=2)) as kit:
-        kit.send(payload(3), payload(0)).advance(50)
-        (letter,) = kit.rejected
-        assert (letter.reason, letter.attempts, letter.step) == ("not yet", 3, "Flaky")
-        assert kit.retrying == 0
-
-
-def test_a_failing_record_holds_nobody_else_up():
-    with topology_test(numbers(Flaky(1))) as kit:
-        kit.send(payload(1)).send(payload(2)).advance(5)
-        assert [row["n"] for row in kit.send(payload(1)).rows] == [1, 2, 1]
-
-
 def test_fan_out_writes_all_children_or_none():
     """Promise 4, Storm 3: one failed child fails the record, whatever its siblings do."""
     with topology_test(numbers(count_down), retries=RetryPolicy(limit=0)) as kit:
@@ -121,22 +104,6 @@ def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
         assert "n" in letter.reason
         assert letter.record.value == payload("x")
         assert len(kit.acked) == 2
-
-
-def test_an_async_call_that_outlives_its_timeout_fails_and_is_retried():
-    calls = []
-
-    @bolt
-    async def hangs_once(number: Number) -> Number:
-        calls.append(number)
-        if len(calls) == 1:
-            await asyncio.Event().wait()
-        return number
-
-    with topology_test(numbers(hangs_once, timeout_seconds=0.05)) as kit:
-        kit.send(payload(1))
-        assert kit.retrying == 1
-        assert kit.advance(1).rows == [{"n": 1}]
 
 
 def test_a_record_gives_all_that_kafka_knows_of_it():
@@ -253,7 +220,7 @@ def test_the_figures_are_those_of_the_metrics_endpoint():
         assert kit.metrics["headrace_service_written_records_total"] == 1
 
 
-# Rate limits, and at most once
+# Rate limits
 
 
 def test_a_rate_limit_is_kept_by_the_tests_time():
@@ -291,26 +258,3 @@ def test_a_rate_limit_holds_no_other_source_and_no_retry_back():
         assert kit.retrying == 4
         assert sorted(kit.advance(0.5).rows) == ["1", "10", "11", "12"]
         assert sorted(kit.advance(10).rows) == ["1", "10", "11", "12", "2", "3"]
-
-
-def test_at_most_once_nothing_is_tried_twice():
-    @bolt
-    def refuses_two(value: str) -> str:
-        if value == "2":
-            raise ValueError("two")
-        return value
-
-    def draw(stream):
-        stream.then(refuses_two).into(MemorySink("out"))
-
-    with topology_test(drawn(draw, first=text_of, reliability="at-most-once")) as kit:
-        counts = spoil_all(kit, seed=2, busy=0.3, fail_after=0.4)["out"]
-        for n in range(30):
-            kit.send(b"%d" % n)
-        kit.advance(100)
-        assert len(kit.rows) == len(set(kit.rows)), "no row twice"
-        assert set(map(int, kit.rows)) == set(range(30)) - {2}
-        buried = {int(letter.record.value or b"") for letter in kit.rejected}
-        assert 2 in buried
-        assert len(buried) == 1 + counts["failed_after"]
-        assert all(event.what != "retried" for event in kit.timeline)
