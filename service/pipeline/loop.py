@@ -61,6 +61,7 @@ class Pipeline:
         self.runners = router.runners
         self.results = context.results
         self.counters = committer.counters
+        self.outlets: Sequence[SinkBuffer] = list(committer.buffers.values())
 
     def open(self) -> None:
         """Open the bolts and start the threads. The sinks and the consumer are open already."""
@@ -183,10 +184,6 @@ class Pipeline:
     @property
     def has_last(self) -> bool:
         return self.consumer.has_emitted_goals
-
-    @property
-    def outlets(self) -> Sequence[SinkBuffer]:
-        return list(self.committer.buffers.values())
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics.of(

@@ -31,6 +31,7 @@ from headrace.sinks import (
 )
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
+from partition.interfaces import StoredOffset
 from partition.ledger import LedgerStatistics, RetryPolicy
 from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
@@ -146,6 +147,12 @@ def memory_pipeline(
     return build_pipeline(topology, ports, tracked or PipelinePolicy(), observers)
 
 
+def stored_in(nodes: FaultyNodes, partition: Partition) -> StoredOffset | None:
+    store = FaultyStore(nodes)
+    store.open()
+    return store.load(partition)
+
+
 class Works:
     """A topology `t -> bolts -> every sink`, on one partition."""
 
@@ -166,7 +173,6 @@ class Works:
         nodes: FaultyNodes | None = None,
         log: FaultyLog | None = None,
         letters: DeadLetterSink | None = None,
-        plan_seconds: float = 0.0,
         max_active: int = 3,
         transaction_records: int = 1000,
         batch_seconds: float = 5.0,
@@ -177,7 +183,6 @@ class Works:
         at: Callable[[str], object] = nowhere,
         traces: Any = None,
         shared: bool = False,
-        configure: Callable[[Any], Any] = lambda stream: stream,
         commit_interval_seconds: float = 0.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -193,7 +198,7 @@ class Works:
             reliability="exactly-once" if exactly_once else reliability,
             transactions=exactly_once or "transactional",
         )
-        stream: Any = configure(topology.source("t"))
+        stream: Any = topology.source("t")
         for each in bolts:
             stream = stream.then(each, workers=workers)
         for sink in self.sinks:
@@ -206,7 +211,7 @@ class Works:
             max_active=max_active,
             records=transaction_records,
             plan_records=transaction_records,
-            plan_seconds=plan_seconds,
+            plan_seconds=0.0,
         )
         self.store = FaultyStore(self.nodes)
         policy = ConsumerPolicy(
@@ -305,9 +310,7 @@ class Works:
         return self.stored_of(0)
 
     def stored_of(self, number: int) -> int:
-        store = FaultyStore(self.nodes)
-        store.open()
-        found = store.load(Partition("t", number))
+        found = stored_in(self.nodes, Partition("t", number))
         return -1 if found is None else found.offset
 
 

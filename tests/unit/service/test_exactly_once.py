@@ -11,9 +11,17 @@ from headrace.sinks import MemorySink
 from headrace.testing import topology_test
 from partition.manager import InFlightLimits
 from tests.support.chaos import chaotic, spoil_all
-from tests.support.faulty_store import FaultyStore
 from tests.support.patience import Limit
-from tests.support.pipeline import PATIENCE_SECONDS, PLACE, Door, Works, as_bolt, drawn, text_of
+from tests.support.pipeline import (
+    PATIENCE_SECONDS,
+    PLACE,
+    Door,
+    Works,
+    as_bolt,
+    drawn,
+    stored_in,
+    text_of,
+)
 from topology.errors import SinkBusy
 from topology.sink import Batch, Committed, Fence, Staged
 
@@ -56,9 +64,7 @@ def committed(works: Works) -> Committed:
 
 
 def transactions(works: Works) -> Any:
-    store = FaultyStore(works.nodes)
-    store.open()
-    stored = store.load(PLACE)
+    stored = stored_in(works.nodes, PLACE)
     assert stored is not None
     return stored.transactions
 

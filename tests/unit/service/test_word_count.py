@@ -24,9 +24,9 @@ from sinks.writer import WriteRetries
 from tests.support import spark_engine
 from tests.support.chaos import chaotic, spoil
 from tests.support.faulty_kafka import FaultyLog
-from tests.support.faulty_store import FaultyNodes, FaultyStore
+from tests.support.faulty_store import FaultyNodes
 from tests.support.patience import Limit
-from tests.support.pipeline import Works
+from tests.support.pipeline import Works, stored_in
 from tests.support.spark_engine import Driving, HereExecutors
 from topology.aggregates import count
 from topology.sink import Kind, Sink, SinkContext
@@ -135,11 +135,9 @@ class Trouble:
             self.log.append(Partition("t", number % PARTITIONS), " ".join(words).encode())
 
     def _has_ended(self) -> bool:
-        store = FaultyStore(self.nodes)
-        store.open()
         for number in range(PARTITIONS):
             place = Partition("t", number)
-            stored = store.load(place)
+            stored = stored_in(self.nodes, place)
             if stored is None or stored.offset < self.log.log_range(place)[1]:
                 return False
         return True
