@@ -220,19 +220,6 @@ def ahead(window, **policy):
     return Bench(assignment=assignment, **policy)
 
 
-def test_at_most_once_stores_before_it_emits():
-    bench = ahead(200)
-    bench.start()
-    bench.fill(ONE, 3)
-    bench.store.holding = True
-    assert turn(bench) == []
-    assert bench.store.commits == [{ONE: 3}]
-    assert turn(bench) == []
-    bench.store.open_commits[0].set_result({})
-    assert turn(bench) == []
-    assert turn(bench) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_at_most_once_never_emits_twice(seed):
     """Each life ends with a crash, the last one with all resolved."""
