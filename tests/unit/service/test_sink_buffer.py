@@ -69,6 +69,8 @@ def add(buffer: BatchBuffer, piece: Piece, now: float = 0.0, first: int = 0) -> 
 )
 def test_batch_is_due_at_its_limit(policy: BatchPolicy, rows: Any) -> None:
     buffer, _writer = buffer_of(policy)
+    add(buffer, [])
+    assert not buffer.is_due(1e9), "an empty batch is never due"
     add(buffer, rows(99))
     assert not buffer.is_due(0.0)
     add(buffer, rows(34))
