@@ -94,12 +94,12 @@ RUN_BY = {
         "docs/test_reference.py::test_the_metrics_page_is_the_catalogue"
     ),
     "python -m examples.own_sink": (
-        "unit/examples/test_own_sink.py::test_the_example_runs_by_itself_and_stores_each_order_once"
+        "unit/examples/test_examples.py::test_the_example_runs_by_itself"
     ),
     "python -m examples.iceberg": f"{EXAMPLES}test_page_views_are_in_the_iceberg_table_once",
     "python -m examples.topic": f"{EXAMPLES}test_card_alerts_go_into_their_topic_once",
     "python -m examples.lookup": (
-        "unit/examples/test_lookup.py::test_the_example_runs_by_itself_and_asks_once_per_item"
+        "unit/examples/test_examples.py::test_the_example_runs_by_itself"
     ),
     "python -m tests.simulation --seed 34 --tape tape.json --trace": (
         "docs/test_ledger.py::test_a_tape_is_played_again_as_the_page_says"

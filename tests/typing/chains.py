@@ -43,7 +43,6 @@ class Event(TypedDict):
 
 @bolt
 def parse(record: Record) -> Flight | Skip:
-    """Filter and reject."""
     if record.value is None:
         return SKIP
     if not record.value:
@@ -53,159 +52,120 @@ def parse(record: Record) -> Flight | Skip:
 
 @bolt
 def fan_out(flight: Flight) -> Iterator[Event]:
-    """Give any number of values."""
     yield {"kind": flight["carrier"]}
 
 
 @bolt
 async def ask(flight: Flight) -> Flight | Skip:
-    """Wait for an answer."""
     return flight
 
 
 @bolt
 def sort_out(flight: Flight) -> Flight | To | Skip:
-    """Send some into another stream, which has no part in the type of the default one."""
     return To("late", flight) if flight["delay"] else flight
 
 
 @bolt
 def spread(flight: Flight) -> Iterator[Event | To]:
-    """The same with any number of values."""
     yield {"kind": flight["carrier"]}
     yield To("late", flight)
 
 
 @bolt
 async def sort_out_later(flight: Flight) -> Flight | To:
-    """The same, awaited."""
     return flight
 
 
 @bolt
 async def stream(flight: Flight) -> AsyncIterator[Event]:
-    """Give any number of values, and wait for each."""
     yield {"kind": flight["carrier"]}
 
 
 @bolt(blocking=True)
 def fetch(flight: Flight) -> Flight | Skip:
-    """Wait in a thread."""
     return flight
 
 
 @bolt(blocking=True)
 def pages(flight: Flight) -> Iterator[Event]:
-    """Give any number of values, and wait in a thread for each."""
     yield {"kind": flight["carrier"]}
 
 
 @bolt
 def only_by_name(flight: Flight) -> To:
-    """Send every value into a named stream, so that the default one has none."""
     return To("late", flight)
 
 
 @bolt(vectorised=True)
 def split(batch: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
-    """A batch per stream."""
     return {"default": batch, "late": batch}
 
 
 @bolt(vectorised=True)
 def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Work on a whole chunk."""
     return batch
 
 
 class Enrich(Bolt[Flight, Flight]):
-    """A bolt with a life."""
-
     def process(self, value: Flight, /) -> Flight | Skip:
-        """Return it."""
         return value
 
 
 class Split(Bolt[Flight, Event]):
-    """A bolt with arguments that gives several values."""
-
     def __init__(self, count: int) -> None:
         self.count = count
 
     def process(self, value: Flight, /) -> Iterator[Event]:
-        """Give some."""
         for _ in range(self.count):
             yield {"kind": value["carrier"]}
 
 
 class Query(Bolt[Flight, Event]):
-    """An async bolt with a life."""
-
     async def process(self, value: Flight, /) -> Event:
-        """Wait for an answer."""
         return {"kind": value["carrier"]}
 
 
 class Connected(Bolt[Flight, Event]):
-    """A bolt that is awaited from its beginning to its end."""
-
-    async def open(self) -> None:
-        """Connect."""
+    async def open(self) -> None: ...
 
     async def process(self, value: Flight, /) -> Event:
-        """Wait for an answer."""
         return {"kind": value["carrier"]}
 
-    async def tick(self) -> None:
-        """Refresh."""
+    async def tick(self) -> None: ...
 
-    async def close(self) -> None:
-        """Leave."""
+    async def close(self) -> None: ...
 
 
 class Columns(Bolt[Any, pa.RecordBatch]):
-    """A vectorised bolt with a life."""
-
     vectorised = True
     columns = ("value", "offset")
 
-    def open(self) -> None:
-        """Load."""
+    def open(self) -> None: ...
 
     def process(self, batch: pa.RecordBatch, /) -> dict[str, pa.RecordBatch]:
-        """Give a batch per stream."""
         return {"default": batch}
 
 
 class Delays(AdvancedBolt[Flight, Event]):
-    """An advanced bolt."""
-
     def process(self, tuple_: Tuple[Flight], collector: Collector[Event], /) -> None:
-        """Answer."""
         collector.emit({"kind": tuple_.value["carrier"]}, anchors=tuple_)
         collector.ack(tuple_)
 
 
 class Sorting(Bolt[Flight, Flight]):
-    """A class with named streams."""
-
     def process(self, value: Flight, /) -> Flight | To | Skip:
-        """Sort."""
         return To("late", value)
 
 
 def carrier(flight: Flight) -> str:
-    """A key."""
     return flight["carrier"]
 
 
 def task_of(flight: Flight, tasks: int) -> int:
-    """A task."""
     return flight["delay"] % tasks
 
 
 def right() -> None:
-    """All of this is right."""
     topology = Topology("right")
     records = assert_type(topology.source("flights"), Stream[Record])
     flights = assert_type(records.then(parse), Stream[Flight])
@@ -253,12 +213,10 @@ def right() -> None:
 
 @bolt
 def either(value: Flight | Event) -> str:
-    """Take what two streams give."""
     return str(value)
 
 
 def right_too() -> None:
-    """And all of this."""
     topology = Topology("right")
     records = topology.source("flights")
     flights = records.then(parse)
@@ -274,12 +232,10 @@ def right_too() -> None:
 
 
 def event_kind(event: Event) -> str:
-    """A key of other values."""
     return event["kind"]
 
 
 def wrong() -> None:
-    """All of this is refused."""
     topology = Topology("wrong")
     records = topology.source("flights")
     flights = records.then(parse)
@@ -318,22 +274,15 @@ def wrong() -> None:
 
 
 class WrongInput(Bolt[Flight, Event]):
-    """Its process takes another value than it says."""
-
     def process(self, value: Record, /) -> Event:  # type: ignore[override]
-        """Refused."""
         return {"kind": value.topic}
 
 
 class WrongOutput(Bolt[Flight, Event]):
-    """Its process gives another value than it says."""
-
     def process(self, value: Flight, /) -> Flight:  # type: ignore[override]
-        """Refused."""
         return value
 
 
 @bolt(vectorised=True)  # type: ignore[arg-type]
 def not_columns(flight: Flight) -> Flight:
-    """A vectorised bolt takes and gives a RecordBatch."""
     return flight

@@ -21,9 +21,6 @@ def test_mypy_takes_the_right_chains_and_refuses_every_wrong_one(tmp_path):
         cwd=HOME, capture_output=True, text=True, check=False, timeout=seconds(240),
     )  # fmt: skip
     assert done.stdout.startswith("Success: no issues found"), done.stdout + done.stderr
-
-
-def test_the_wrong_chains_are_marked_with_the_code_of_their_error():
     wrong = [line for line in CHAINS.read_text().splitlines() if "type: ignore" in line]
-    assert len(wrong) >= 15
-    assert all("type: ignore[" in line for line in wrong)
+    assert len(wrong) >= 30
+    assert all("type: ignore[" in line for line in wrong), "each names the code of its error"

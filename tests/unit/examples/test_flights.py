@@ -53,16 +53,11 @@ def test_a_malformed_record_is_rejected_by_parse(number: int) -> None:
         bolts.parse(record(damaged(ROW, number)))
 
 
-def test_unknown_carrier_is_rejected_by_enrich(
-    enrich: bolts.Enrich,
-) -> None:
+def test_unknown_carrier_and_hour_are_rejected_by_enrich(enrich: bolts.Enrich) -> None:
     parsed = bolts.parse(record(damaged(ROW | {"dep_time": None}, 9)))
     assert bolts.keep_flown(parsed) is parsed
     with pytest.raises(Reject, match=r"carrier '\?\?' is not in the table"):
         enrich.process(parsed)
-
-
-def test_an_hour_that_is_none_is_rejected(enrich: bolts.Enrich) -> None:
     with pytest.raises(Reject, match="'noon' is not an ISO 8601 time"):
         enrich.process(flight(time_hour="noon"))
 

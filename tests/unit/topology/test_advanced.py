@@ -2,99 +2,112 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.support.advanced_step import Bench, Scripted, emitted, failures, run
-from topology.advanced import NO_TREE
+from topology.advanced import NO_TREE, AdvancedBolt, AdvancedRunner
 from topology.errors import BoltError
 from topology.record import SKIP
 
 
-def test_a_value_emitted_and_a_tuple_acked_are_recorded_with_their_trees_and_edges():
-    def process(tuple_, collector):
-        collector.emit(tuple_.value * 2, anchors=tuple_)
-        collector.ack(tuple_)
+class Scripted(AdvancedBolt):
+    def __init__(self, process, tick):
+        self._process, self.tick = process, tick
 
-    actions = run(process, "a", "b")
-
-    (emission,) = actions.emissions()
-    assert emission.stream == "default"
-    assert emission.values == ["aa", "bb"]
-    assert emission.trees.tolist() == [1, 2]
-    assert emission.several == {}
-    trees, edges = actions.acks()
-    assert trees.tolist() == [1, 2]
-    assert edges.tolist() == [101, 102]
-    assert edges.dtype == np.uint64
-    assert actions.failed == []
+    def process(self, tuple_, collector, /):
+        return self._process(tuple_, collector)
 
 
-def test_a_value_of_several_tuples_has_the_tree_of_each_once():
+class Bench:
+    """The step of one advanced bolt, without a pipeline, and trees that have resolved."""
+
+    def __init__(self, process, tick=None, timeout_seconds=None):
+        self.step = SimpleNamespace(
+            name="join",
+            bolts=[Scripted(process, tick)],
+            streams=("default", "late"),
+            timeout_seconds=timeout_seconds,
+        )
+        self.resolved = set()
+        self.runner = AdvancedRunner(
+            [self.step], self.record_ids, lambda record_ids: record_ids % 2
+        )
+        self.sent = 0
+
+    def record_ids(self, trees):
+        return np.array([-1 if tree in self.resolved else tree for tree in trees.tolist()], int)
+
+    def run(self, *values, now=0.0):
+        """Run values whose trees are 1, 2, 3, … and whose edges are 101, 102, 103, …."""
+        trees = np.arange(self.sent + 1, self.sent + 1 + len(values))
+        self.sent += len(values)
+        edges = (trees + 100).astype(np.uint64)
+        return self.runner.run(self.step, values, trees, edges, now, source="orders")
+
+    @property
+    def kept(self):
+        return self.runner.kept["join"]
+
+    def overdue(self, now):
+        return self.runner.overdue(self.step, now).failed
+
+
+def test_emissions_have_the_trees_and_tasks_of_each_stream():
     held = []
 
     def process(tuple_, collector):
         held.append(tuple_)
-        if len(held) == 3:
-            collector.emit("two", anchors=[held[0], held[2]])
-            collector.emit("one", anchors=[held[1], held[1]])
-            collector.emit("three", anchors=reversed(held))
-            collector.emit("none", anchors=())
-
-    (emission,) = run(process, "a", "b", "c").emissions()
-
-    assert emission.trees.tolist() == [NO_TREE, 2, NO_TREE, NO_TREE]
-    assert emission.several == {0: (1, 3), 2: (3, 2, 1), 3: ()}
-
-
-def test_each_stream_has_its_own_values_anchors_and_tasks():
-    def process(tuple_, collector):
         collector.emit(tuple_.value, anchors=tuple_, task=7)
-        collector.emit("x", anchors=(), stream="late", task=3)
-        collector.emit("y", anchors=tuple_, stream="late")
-        collector.emit("z", anchors=(), stream="late", task=4)
+        collector.emit("-", anchors=(), stream="late", task=3)
+        if len(held) == 3:
+            collector.emit("two", anchors=[held[0], held[2]], stream="late")
+            collector.emit("one", anchors=[held[1], held[1]], stream="late")
+            collector.emit("three", anchors=reversed(held), stream="late", task=4)
+            for each in held:
+                collector.ack(each)
 
-    default, late = run(process, "a", "b").emissions()
+    actions = Bench(process).run("a", "b", "c")
+    default, late = actions.emissions()
+    assert (default.stream, default.values, default.several) == ("default", ["a", "b", "c"], {})
+    assert (default.trees.tolist(), default.tasks) == ([1, 2, 3], {0: 7, 1: 7, 2: 7})
+    assert (late.stream, late.values) == ("late", ["-", "-", "-", "two", "one", "three"])
+    assert late.trees.tolist() == [NO_TREE, NO_TREE, NO_TREE, NO_TREE, 2, NO_TREE]
+    assert late.several == {0: (), 1: (), 2: (), 3: (1, 3), 5: (3, 2, 1)}
+    assert late.tasks == {0: 3, 1: 3, 2: 3, 5: 4}
+    trees, edges = actions.acks()
+    assert (trees.tolist(), edges.tolist(), edges.dtype) == ([1, 2, 3], [101, 102, 103], np.uint64)
 
-    assert (default.values, default.trees.tolist()) == (["a", "b"], [1, 2])
-    assert (default.several, default.tasks) == ({}, {0: 7, 1: 7})
-    assert late.values == ["x", "y", "z"] * 2
-    assert late.trees.tolist() == [NO_TREE, 1, NO_TREE, NO_TREE, 2, NO_TREE]
-    assert late.several == {0: (), 2: (), 3: (), 5: ()}
-    assert late.tasks == {0: 3, 2: 4, 3: 3, 5: 4}
+
+def then(*methods):
+    """A call of each method for the tuple."""
+
+    def process(tuple_, collector):
+        for method in methods:
+            method(collector, tuple_)
+
+    return process
 
 
-# What a bolt must not do
-
-
-def double_ack(tuple_, collector):
+def ack(collector, tuple_):
     collector.ack(tuple_)
-    collector.ack(tuple_)
 
 
-def ack_and_fail(tuple_, collector):
-    collector.ack(tuple_)
+def fail(collector, tuple_):
     collector.fail(tuple_)
 
 
-def emit_after_ack(tuple_, collector):
-    collector.ack(tuple_)
-    collector.emit("x", anchors=tuple_)
-
-
-def emit_several_after_ack(tuple_, collector):
-    collector.ack(tuple_)
+def emit(collector, tuple_):
     collector.emit("x", anchors=[tuple_])
 
 
 @pytest.mark.parametrize(
     ("process", "reason"),
     [
-        (double_ack, "bolt 'join' acked a tuple from 'orders' that it had acked or failed before"),
-        (ack_and_fail, "bolt 'join' failed a tuple from 'orders' that it had acked or failed"),
-        (emit_after_ack, "bolt 'join' anchored a value to a tuple from 'orders' that it had acked"),
-        (emit_several_after_ack, "Emit first, then ack or fail each tuple once"),
+        (then(ack, ack), "'join' acked a tuple from 'orders' that it had acked or failed before"),
+        (then(ack, fail), "'join' failed a tuple from 'orders' that it had acked or failed"),
+        (then(fail, emit), "anchored a value to a tuple from 'orders' that it had acked or failed"),
         (lambda t, c: c.emit(None, anchors=t), "bolt 'join' emitted None, expected a value"),
         (lambda t, c: c.emit(SKIP, anchors=t), "bolt 'join' emitted SKIP, expected a value"),
         (
@@ -106,57 +119,41 @@ def emit_several_after_ack(tuple_, collector):
         (lambda t, c: asyncio.sleep(0), "bolt 'join': found an awaitable returned from process"),
     ],
 )
-def test_a_bolt_that_breaks_its_contract_fails_its_tuple_and_nothing_is_lost(process, reason):
-    actions = run(process, "a")
-
-    ((tree, error),) = failures(actions)
-    assert tree == 1
+def test_broken_contract_fails_the_tuple_and_loses_nothing(process, reason):
+    actions = Bench(process).run("a")
+    ((tuple_, error),) = actions.failed
+    assert tuple_.tree == 1
     assert isinstance(error, BoltError)
     assert reason in str(error)
-    assert actions.acked == []
-    assert list(actions.emissions()) == []
+    assert (actions.acked, list(actions.emissions())) == ([], [])
 
 
-def test_a_collector_is_good_only_while_the_bolt_is_called():
-    kept = []
-    bench = Bench(Scripted(lambda tuple_, collector: kept.append((tuple_, collector))))
-    bench.run("a")
-    ((tuple_, collector),) = kept
-
-    for call in (
-        lambda: collector.emit(1, anchors=tuple_),
-        lambda: collector.ack(tuple_),
-        lambda: collector.fail(tuple_),
-        lambda: collector.reset_timeout(tuple_),
-        lambda: collector.pending([tuple_]),
-    ):
-        with pytest.raises(BoltError, match="outside its own call or on another thread"):
-            call()
-    assert not tuple_.is_settled
-
-
-def test_another_thread_cannot_ack():
-    """Storm 51: it is told so, instead of acks getting lost between threads."""
-    told = []
+def test_collector_is_valid_during_a_call_on_its_thread_only():
+    """Storm 51: other threads get an error, instead of losing acks."""
+    kept, errors = [], []
 
     def process(tuple_, collector):
-        def ack():
-            try:
-                collector.ack(tuple_)
-            except BoltError as error:
-                told.append(str(error))
-
-        thread = threading.Thread(target=ack)
+        kept.extend([tuple_, collector])
+        thread = threading.Thread(target=call_all)
         thread.start()
         thread.join()
 
-    actions = run(process, "a")
+    def call_all():
+        tuple_, collector = kept
+        for call in (ack, fail, emit, type(collector).reset_timeout):
+            with pytest.raises(BoltError, match="outside its own call or on another thread"):
+                call(collector, tuple_)
+        with pytest.raises(BoltError, match="outside its own call or on another thread"):
+            collector.pending([tuple_])
+        errors.append("all")
 
-    assert actions.acked == []
-    assert "on another thread" in told[0]
+    assert Bench(process).run("a").acked == []
+    call_all()
+    assert errors == ["all", "all"]
+    assert not kept[0].is_settled
 
 
-def test_the_tuples_that_bolts_keep_are_counted_by_partition():
+def test_kept_tuples_are_counted_by_partition():
     held = []
 
     def process(tuple_, collector):
@@ -164,18 +161,18 @@ def test_the_tuples_that_bolts_keep_are_counted_by_partition():
         if tuple_.value == "go":
             collector.ack(held.pop(0))
 
-    bench = Bench(Scripted(process))
+    bench = Bench(process)
     bench.run("a", "b", "c", "d")
-    assert bench.runner.kept["join"].by_partition == {1: 2, 0: 2}
+    assert bench.kept.by_partition == {1: 2, 0: 2}
     bench.run("go")
-    assert bench.runner.kept["join"].by_partition == {1: 2, 0: 2}
+    assert bench.kept.by_partition == {1: 2, 0: 2}
     assert set(bench.runner.holders().values()) == {"join"}
     bench.resolved = {2, 4}
     bench.runner.forget_resolved()
-    assert bench.runner.kept["join"].by_partition == {1: 2}
+    assert bench.kept.by_partition == {1: 2}
 
 
-def test_a_tuple_that_is_kept_for_too_long_fails_unless_its_time_was_reset():
+def test_tuple_kept_for_too_long_fails_unless_its_time_was_reset():
     held = []
 
     def process(tuple_, collector):
@@ -184,22 +181,19 @@ def test_a_tuple_that_is_kept_for_too_long_fails_unless_its_time_was_reset():
             collector.reset_timeout(held[0])
             collector.ack(held.pop(1))
 
-    bench = Bench(Scripted(process), timeout_seconds=5.0)
+    bench = Bench(process, timeout_seconds=5.0)
     bench.run("a", "b", "c", now=1.0)
     bench.run("again", now=3.0)
-    assert bench.runner.overdue(bench.step, 5.9).failed == []
-    ((tuple_, error),) = bench.runner.overdue(bench.step, 6.0).failed
+    assert bench.overdue(5.9) == []
+    ((tuple_, error),) = bench.overdue(6.0)
     assert (tuple_.value, tuple_.is_settled) == ("c", False)
-    assert str(error) == ("bolt 'join' neither acked nor failed a tuple in time: timeout_seconds=5")
-    assert bench.runner.overdue(bench.step, 7.9).failed == []
-    assert [each.value for each, _error in bench.runner.overdue(bench.step, 8.0).failed] == [
-        "a",
-        "again",
-    ]
-    assert len(bench.runner.kept["join"]) == 0
+    assert str(error) == "bolt 'join' neither acked nor failed a tuple in time: timeout_seconds=5"
+    assert bench.overdue(7.9) == []
+    assert [each.value for each, _error in bench.overdue(8.0)] == ["a", "again"]
+    assert len(bench.kept) == 0
 
 
-def test_tuples_whose_trees_have_resolved_are_not_pending():
+def test_settled_and_resolved_tuples_are_not_pending():
     held, pending = [], []
 
     def process(tuple_, collector):
@@ -208,15 +202,14 @@ def test_tuples_whose_trees_have_resolved_are_not_pending():
             collector.ack(held[2])
             pending.extend(collector.pending(held))
 
-    bench = Bench(Scripted(process))
+    bench = Bench(process)
     bench.run("a", "b", "c")
     bench.resolved = {1}
     bench.run("look")
-
     assert [tuple_.value for tuple_ in pending] == ["b", "look"]
 
 
-def test_nothing_of_a_call_that_raises_has_happened_and_its_neighbours_are_untouched():
+def test_call_that_raises_changes_nothing_and_its_neighbours_are_untouched():
     held = []
 
     def process(tuple_, collector):
@@ -231,22 +224,16 @@ def test_nothing_of_a_call_that_raises_has_happened_and_its_neighbours_are_untou
         collector.emit(tuple_.value, anchors=tuple_, task=0)
         held.append(tuple_)
 
-    actions = run(process, "a", "b", "bad", "c")
-
+    actions = Bench(process).run("a", "b", "bad", "c")
     (emission,) = actions.emissions()
-    assert emission.values == ["a", "b", "c"]
-    assert emission.trees.tolist() == [1, 2, 4]
-    assert emission.several == {}
-    assert emission.tasks == {0: 0, 1: 0, 2: 0}
-    assert actions.acked == []
-    assert actions.reset == []
-    ((tree, error),) = failures(actions)
-    assert tree == 3
-    assert isinstance(error, ValueError)
+    assert (emission.values, emission.trees.tolist()) == (["a", "b", "c"], [1, 2, 4])
+    assert (emission.several, emission.tasks) == ({}, {0: 0, 1: 0, 2: 0})
+    assert (actions.acked, actions.reset) == ([], [])
+    assert [(each.tree, str(error)) for each, error in actions.failed] == [(3, "bad")]
     assert [each.is_settled for each in held] == [False] * 3
 
 
-def test_a_tick_that_raises_is_told_and_nothing_of_it_has_happened():
+def test_tick_that_raises_changes_nothing():
     held = []
 
     def tick(collector):
@@ -256,15 +243,13 @@ def test_a_tick_that_raises_is_told_and_nothing_of_it_has_happened():
         if len(held) < 3:
             raise ValueError("too few")
 
-    bench = Bench(Scripted(lambda tuple_, _: held.append(tuple_), tick))
+    bench = Bench(lambda tuple_, _: held.append(tuple_), tick)
     bench.run("a", "b")
     actions = bench.runner.tick(bench.step, 1.0)
     assert [str(error) for error in actions.errors] == ["too few"]
-    assert list(actions.emissions()) == []
-    assert actions.acked == []
-
+    assert (list(actions.emissions()), actions.acked) == ([], [])
     bench.run("c")
     actions = bench.runner.tick(bench.step, 2.0)
     assert actions.errors == []
-    assert emitted(actions) == {"default": [3]}
+    assert [each.values for each in actions.emissions()] == [[3]]
     assert actions.acks()[0].tolist() == [1, 2, 3]

@@ -18,8 +18,9 @@ from topology.aggregates import (
     most,
     reducer,
     total,
+    type_of,
 )
-from topology.errors import AggregateFailed, InvalidSchema, InvalidTopology
+from topology.errors import AggregateFailed, InvalidTopology
 
 MONEY = Annotated[Decimal, pa.decimal128(10, 2)]
 
@@ -96,36 +97,34 @@ def test_a_reducer_changes_a_value_row_by_row_and_never_its_zero() -> None:
         assert aggregate.reduced(before, [[1, 2], [3], []]).to_pylist() == [[0, 1, 2], [5, 3], [0]]
 
 
-def test_a_reducer_merges_no_two_values_unless_it_is_told_how() -> None:
+def test_a_reducer_merges_no_two_values_without_merge() -> None:
     aggregate = reducer("", lambda a, row: a, type=str)
     assert merged(aggregate, ["a", "b", None], [0, 1, 1]) == ["a", "b"]
     with pytest.raises(AggregateFailed, match="has no merge="):
         merged(aggregate, ["a", "b"])
 
 
-def test_what_a_function_raises_is_told() -> None:
-    def broken(value: int, other: int) -> int:
-        raise ZeroDivisionError(value, other)
+def broken(value: int, other: int) -> int:
+    raise ZeroDivisionError(value, other)
 
+
+def test_the_error_names_the_function_that_raised() -> None:
     with pytest.raises(AggregateFailed, match=r"broken raised ZeroDivisionError: \(0, 7\)"):
         merged(combiner(0, int, broken, type=int), [7])
     aggregate = reducer(0, broken, type=int)
     assert isinstance(aggregate, Reducer)
     with pytest.raises(AggregateFailed, match="broken raised ZeroDivisionError"):
         aggregate.reduced(pa.array([7]), [[1]])
-    with pytest.raises(AggregateFailed, match="does not fit int64"):
-        merged(combiner(0, int, lambda a, b: "x", type=int), [7])
 
 
 @pytest.mark.parametrize(
     ("hint", "zero", "made"),
     [
         (int, 0, 1.5),
-        (int, 0, Decimal("0.5")),
+        (int, 0, "x"),
         (float, 0.0, True),
         (list[int], [], [1.5]),
         (Span, Span(low=0, high=0), {"low": 1, "high": 2.5}),
-        (Span, Span(low=0, high=0), {"low": 1, "hihg": 2}),
         (dict[str, int], {}, {"a": 0.5}),
         (date, date(2026, 1, 1), datetime(2026, 1, 1, 12, tzinfo=UTC)),
     ],
@@ -144,11 +143,9 @@ def test_a_value_that_would_be_cut_down_is_refused(hint: Any, zero: Any, made: A
         reducer(made, lambda *_: made, type=hint)
 
 
-def test_parts_of_a_value_may_be_null_in_every_place() -> None:
-    aggregate = combiner(Span(low=0, high=0), lambda row: row, lambda a, b: b, type=Span)
-    assert aggregate.type == pa.struct([("low", pa.int64()), ("high", pa.int64())])
-    lists = combiner([], lambda row: [row], joined, type=list[int])
-    assert lists.type == pa.list_(pa.field("element", pa.int64()))
+def test_parts_of_a_value_may_be_null_in_every_store() -> None:
+    assert type_of(Span, "") == pa.struct([("low", pa.int64()), ("high", pa.int64())])
+    assert type_of(list[int], "") == pa.list_(pa.field("element", pa.int64()))
     maps = combiner({}, dict, lambda a, b: a | b, type=dict[str, int])
     assert merged(maps, [{"a": 1}, {"b": 2}]) == [[("a", 1), ("b", 2)]]
 
@@ -157,6 +154,7 @@ def test_parts_of_a_value_may_be_null_in_every_place() -> None:
     ("make", "found"),
     [
         (lambda: total("x", type=str), r"total\('x'\), type: found <class 'str'>"),
+        (lambda: total("x", type=set), r"total\('x'\)\.type: found <class 'set'>"),
         (lambda: least("x", type=bool), r"least\('x'\), type: found <class 'bool'>"),
         *(
             (lambda hint=hint: most("x", type=hint), r"most\('x'\), type: found")
@@ -171,8 +169,3 @@ def test_parts_of_a_value_may_be_null_in_every_place() -> None:
 def test_what_cannot_be_aggregated_is_refused(make: Callable[[], Aggregate], found: str) -> None:
     with pytest.raises(InvalidTopology, match=found):
         make()
-
-
-def test_a_type_that_gives_no_column_is_refused() -> None:
-    with pytest.raises(InvalidSchema, match=r"total\('x'\)\.type: found <class 'set'>"):
-        total("x", type=set)

@@ -6,37 +6,29 @@ import pyarrow as pa
 import pytest
 
 from headrace import Reject, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.sinks import MemorySink
 from partition.records import Partition
+from tests.support.bolts import columns
 from tests.support.messages import message
 from tests.support.patience import seconds
 from topology import executor as executing
 from topology.executor import Executor, Prefetcher
 
-PLACE = Partition("in", 0)
 MANY = 600
 WAIT_SECONDS = seconds(10.0)
 
 
 @bolt(vectorised=True, columns=["value"], concurrent=True)
 def lengths(batch):
-    sizes = pa.array([len(value) for value in batch["value"].to_pylist()])
-    if 13 in sizes.to_pylist():
+    sizes = [len(value) for value in batch["value"].to_pylist()]
+    if 13 in sizes:
         raise Reject("thirteen")
-    names = ["length" if name == "value" else name for name in batch.schema.names]
-    columns = [sizes if name == "value" else batch[name] for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(columns, names=names)
+    return batch.append_column("length", pa.array(sizes)).drop_columns(["value"])
 
 
 @bolt(vectorised=True, concurrent=True)
 def even(batch):
-    keep = pa.array([length % 2 == 0 for length in batch["length"].to_pylist()])
-    return batch.filter(keep)
-
-
-@bolt(vectorised=True)
-def plain(batch):
-    return batch
+    return batch.filter(pa.array([length % 2 == 0 for length in batch["length"].to_pylist()]))
 
 
 @bolt
@@ -45,67 +37,55 @@ def text(record):
 
 
 def messages(*lengths):
-    return [message(PLACE, offset, b"x" * size) for offset, size in enumerate(lengths)]
+    place = Partition("in", 0)
+    return [message(place, offset, b"x" * size) for offset, size in enumerate(lengths)]
+
+
+def long_chunks(count):
+    return [messages(*[1 + n] * MANY) for n in range(count)]
 
 
 def source_of(draw):
     topology = Topology("drawn")
-    topology.dead_letters.into(MemoryDeadLetters())
-    stream = topology.source("in")
-    draw(stream)
-    topology.validate()
+    draw(topology.source("in"))
     return topology.sources[0]
 
 
-def found(outcome):
-    """What is delivered where, from which inputs, and what failed."""
-    deliveries = sorted(
-        (
-            each.boundary.name,
-            each.piece.to_pylist() if isinstance(each.piece, pa.RecordBatch) else each.piece,
-            None if each.parents is None else each.parents.tolist(),
-            each.tasks,
-        )
-        for each in outcome.deliveries
-    )
-    return deliveries, {place: str(each.error) for place, each in outcome.failures.items()}
-
-
-def draw_branches(stream):
-    """Concurrent bolts in a row and side by side, before sinks and plain bolts."""
-    measured = stream.then(lengths)
-    measured.then(even).into(MemorySink("evens"))
-    measured.then(plain).into(MemorySink("all"))
-    stream.then(text).into(MemorySink("texts"))
-
-
 def test_prefetched_chunk_gives_the_same(monkeypatch):
+    """Concurrent bolts run ahead, in a row and side by side, and no others."""
+
+    def draw(stream):
+        measured = stream.then(lengths)
+        measured.then(even).into(MemorySink("evens"))
+        measured.then(columns).into(MemorySink("all"))
+        stream.then(text).into(MemorySink("texts"))
+
     monkeypatch.setattr(executing, "_LEAST_RECORDS", 1)
-    source = source_of(draw_branches)
-    records = messages(1, 2, 13, 4)
+    source, records = source_of(draw), messages(1, 2, 13, 4)
+    ahead = Executor().run_concurrent(source, records)
+    assert sorted(each.boundary.name for each in ahead.deliveries) == ["columns", "evens"]
     executor = Executor([source])
     executor.prefetcher.open()
     executor.prefetcher.prefetch([(source, records), (source, messages(1))])
     monkeypatch.setattr(executor, "run_concurrent", None)  # it is not called again
-    together = found(executor.run_source(source, records))
+    prefetched = executor.run_source(source, records)
     assert executor.prefetcher.close(WAIT_SECONDS)
-    assert together == found(Executor().run_source(source, records))
-    assert together == (
-        [
-            ("all", [{"length": 1}, {"length": 2}, {"length": 4}], [0, 1, 3], None),
-            ("evens", [{"length": 2}, {"length": 4}], [1, 3], None),
-            ("texts", ["x", "xx", "xxxx"], [0, 1, 3], None),
-        ],
-        {2: "thirteen"},
-    )
-
-
-def test_prefetch_stops_before_other_bolts():
-    source = source_of(draw_branches)
-    reached = [
-        d.boundary.name for d in Executor().run_concurrent(source, messages(1, 2)).deliveries
-    ]
-    assert sorted(reached) == ["evens", "plain"]
+    for outcome in (prefetched, Executor().run_source(source, records)):
+        assert {index: str(each.error) for index, each in outcome.failures.items()} == {
+            2: "thirteen"
+        }
+        found = {
+            each.boundary.name: (
+                each.piece if isinstance(each.piece, list) else each.piece["length"].to_pylist(),
+                each.parents.tolist(),
+            )
+            for each in outcome.deliveries
+        }
+        assert found == {
+            "all": ([1, 2, 4], [0, 1, 3]),
+            "evens": ([2, 4], [1, 3]),
+            "texts": (["x", "xx", "xxxx"], [0, 1, 3]),
+        }
 
 
 class Gate:
@@ -121,6 +101,12 @@ class Gate:
         assert self.opened.wait(WAIT_SECONDS)
         self.threads.add(threading.current_thread().name)
         return Executor().run_concurrent(source, records)
+
+    def await_runs(self, count):
+        """Wait until so many run, and no more."""
+        for _ in range(count):
+            assert self.begun.acquire(timeout=WAIT_SECONDS)
+        assert not self.begun.acquire(blocking=False)
 
 
 @pytest.fixture
@@ -142,22 +128,16 @@ def prefetcher(source, gate):
     assert prefetcher.close(WAIT_SECONDS)
 
 
-def long_chunks(count):
-    return [messages(*[1 + n] * MANY) for n in range(count)]
-
-
 def test_two_chunks_run_at_once_and_once_each(prefetcher, source, gate):
     chunks = long_chunks(2)
     for _ in range(3):
         prefetcher.prefetch([(source, chunk) for chunk in chunks])
-    for _ in chunks:
-        assert gate.begun.acquire(timeout=WAIT_SECONDS)  # the first has not ended
+    gate.await_runs(2)  # the first has not ended
     gate.opened.set()
     for size, chunk in enumerate(chunks, start=1):
         piece = prefetcher.take(chunk).deliveries[0].piece
         assert piece["length"].to_pylist() == [size] * MANY
         assert prefetcher.take(chunk) is None  # the caller may change an outcome
-    assert not gate.begun.acquire(blocking=False)
     assert all(name.startswith("prefetch") for name in gate.threads)
 
 
@@ -168,54 +148,43 @@ def test_chunks_that_are_missing_next_time_are_forgotten(prefetcher, source, gat
     prefetcher.prefetch([(source, chunk) for chunk in chunks])
     del chunks
     assert ids.isdisjoint({id(chunk) for chunk in long_chunks(20)})
-    for _ in range(2):
-        assert gate.begun.acquire(timeout=WAIT_SECONDS)
+    gate.await_runs(2)
     prefetcher.prefetch([])
     opener = threading.Timer(0.05, gate.opened.set)
     opener.start()
     prefetcher.wait_idle()
     assert len(gate.threads) == 2, "no bolt runs any more"
-    assert not gate.begun.acquire(blocking=False), "and the other chunks never did"
+    gate.await_runs(0)  # the other chunks never did
     opener.join()
 
 
 def test_short_and_single_chunks_are_left_to_the_owner(prefetcher, source):
     short, (long,) = messages(1, 2), long_chunks(1)
-    prefetcher.prefetch([(source, short), (source, short)])
-    assert prefetcher.take(short) is None
-    prefetcher.prefetch([(source, long)])
-    assert prefetcher.take(long) is None
+    for upcoming in ([short, short], [long]):
+        prefetcher.prefetch([(source, chunk) for chunk in upcoming])
+        assert prefetcher.take(upcoming[0]) is None
 
 
-def test_a_bolt_that_does_not_return_holds_up_no_end(source, gate):
+def test_a_bolt_that_does_not_return_holds_up_no_end(prefetcher, source, gate):
     """Promise 16: the exit has a deadline, and the threads are daemons."""
-    prefetcher = Prefetcher([source], gate.run)
-    prefetcher.open()
     prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
-    assert gate.begun.acquire(timeout=WAIT_SECONDS)
+    gate.await_runs(2)
     assert not prefetcher.close(0.0)
-    gate.opened.set()
-    assert prefetcher.close(WAIT_SECONDS)
 
 
 def test_source_without_concurrent_bolts_needs_no_threads():
-    source = source_of(lambda stream: stream.then(plain).into(MemorySink()))
+    source = source_of(lambda stream: stream.then(columns).into(MemorySink()))
     before = threading.active_count()
-    executor = Executor([source])
-    executor.prefetcher.open()
-    executor.prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
-    assert (executor.prefetcher.is_used, threading.active_count()) == (False, before)
-    assert executor.prefetcher.close(WAIT_SECONDS)
-
-
-def test_error_of_a_run_is_raised_by_take(source):
-    def broken(_source, _records):
-        raise MemoryError("no more")
-
-    prefetcher = Prefetcher([source], broken)
+    prefetcher = Executor([source]).prefetcher
     prefetcher.open()
+    prefetcher.prefetch([(source, chunk) for chunk in long_chunks(2)])
+    assert (prefetcher.is_used, threading.active_count()) == (False, before)
+
+
+def test_error_of_a_run_is_raised_by_take(prefetcher, source, gate):
+    gate.opened = None  # so that `run` raises
     chunks = long_chunks(2)
     prefetcher.prefetch([(source, chunk) for chunk in chunks])
-    with pytest.raises(MemoryError, match="no more"):
+    with pytest.raises(AttributeError, match="wait"):
         prefetcher.take(chunks[0])
-    assert prefetcher.close(WAIT_SECONDS)
+    gate.opened = threading.Event()

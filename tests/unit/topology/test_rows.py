@@ -35,13 +35,6 @@ def rows_of(columns):
     }
 
 
-def test_a_batch_has_the_columns_of_all_rows():
-    columns = columns_of_values([{"a": 1}, {"a": 2, "b": 3}, {}, {"b": 4}])
-    ((batch, indices),) = columns.batches
-    assert batch.to_pydict() == {"a": [1, 2, None, None], "b": [None, 3, None, 4]}
-    assert (indices.tolist(), columns.refused) == ([0, 1, 2, 3], {})
-
-
 def test_typed_records_and_mappings_are_rows():
     counts = defaultdict(int, a=1)
     columns = columns_of_values([Flight(7), Plain(1), counts, MappingProxyType({"b": 2})])

@@ -1,16 +1,13 @@
 """Routing by the executor: streams, tasks, and records that leave as a whole."""
 
-from collections.abc import Iterator
-
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace import SKIP, Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.sinks import MemorySink
 from partition.records import Partition
 from tests.support.messages import message
-from topology.errors import BoltError, LineageLost
+from topology.errors import BoltError
 from topology.executor import Executor
 
 
@@ -28,7 +25,7 @@ def sort_out(value):
 
 
 @bolt
-def both(value) -> Iterator:
+def both(value):
     yield value
     yield To("copies", -value)
     yield To("default", value * 10)
@@ -40,15 +37,15 @@ def columns(batch):
 
 
 @bolt(vectorised=True)
-def lost(batch):
+def halves(batch):
     return {"default": batch.slice(0, 1), "other": batch.slice(1)}
 
 
-@bolt(vectorised=True)
-def halves(batch):
-    odd = [n % 2 == 1 for n in batch["n"].to_pylist()]
-    even = batch.filter(pa.array([not each for each in odd]))
-    return {"default": even, "odd": batch.filter(pa.array(odd))}
+class Fresh(Bolt):
+    vectorised = row_by_row = True
+
+    def process(self, batch, /):
+        return pa.RecordBatch.from_pydict({"n": [-n for n in batch["n"].to_pylist()]})
 
 
 class Own(Bolt):
@@ -59,7 +56,6 @@ class Own(Bolt):
 def step_before(build):
     """The step before those that `build` adds; it has the streams default and "to"."""
     topology = Topology("t")
-    topology.dead_letters.into(MemoryDeadLetters())
     build(topology.source("in").then(same, name="first", streams=("to",)))
     return next(topology.bolts())
 
@@ -87,10 +83,9 @@ def run(build, values):
     return delivered, {index: str(f.error) for index, f in outcome.failures.items()}
 
 
-def into(stream, *names, default="out"):
+def into(stream, *names):
     """Sinks for the default stream and those of the names."""
-    if default:
-        stream.into(MemorySink(default))
+    stream.into(MemorySink("out"))
     for name in names:
         stream[name].into(MemorySink(name))
 
@@ -115,10 +110,10 @@ def rows(*numbers):
             {"out": [(0, 2)]},
             {1: "bolt 'sort_out' sent to stream 'late', expected default, early"},
         ),
-        (  # no default stream
-            lambda s: into(s.then(sort_out, streams=("late", "x")), "late", "x", default=""),
+        (  # a default stream that leads nowhere
+            lambda s: s.then(sort_out, streams=("late",))["late"].into(MemorySink("late")),
             [2, 3], {"late": [(1, 3)]},
-            {0: "bolt 'sort_out' sent to stream 'default', expected late, x"},
+            {0: "bolt 'sort_out' sent to stream 'default', expected late"},
         ),
         (  # None in a stream
             lambda s: into(s.then(bolt(lambda v: To("to", None) if v else 1), streams=("to",))),
@@ -129,15 +124,11 @@ def rows(*numbers):
             (lambda s, name=name: into(s.then(bolt(lambda v: To(name, v) if v else 1), name="b")),
              [0, 1], {"out": [(0, 1)]},
              {1: f"stream of bolt 'b': found {name!r}, expected the name of a stream"})
-            for name in (None, 7, ["late"])
+            for name in (None, ["late"])
         ),
-        (  # a vectorised bolt returns a batch per stream
-            lambda s: into(s.then(halves, streams=("odd",)), "odd"), rows(0, 1, 2, 3),
-            {"out": [(0, {"n": 0}), (2, {"n": 2})], "odd": [(1, {"n": 1}), (3, {"n": 3})]}, {},
-        ),
-        (  # and one for an undeclared stream
-            lambda s: into(s.then(lost)), rows(1, 2), {"out": [(0, {"n": 1})]},
-            {1: "bolt 'lost' sent to stream 'other', expected default"},
+        (  # a vectorised bolt returns a batch per stream, one of them undeclared
+            lambda s: into(s.then(halves)), rows(1, 2), {"out": [(0, {"n": 1})]},
+            {1: "bolt 'halves' sent to stream 'other', expected default"},
         ),
         (  # values that are no rows
             lambda s: into(s.then(columns)), [{"n": 1}, 7, {"n": 2}, {"n": "three"}],
@@ -145,22 +136,19 @@ def rows(*numbers):
             {1: "bolt 'columns' takes columns: found a int, expected a mapping, a dataclass or a "
                 "msgspec.Struct"},
         ),
-        (  # merged streams
-            lambda s: into((late := s.then(sort_out, streams=("late",))).merge(late["late"])
-                           .then(same)), [4, 3, 1], {"out": [(0, 4), (1, 3), (2, 1)]}, {},
+        (  # a class that drops the lineage, row by row
+            lambda s: into(s.then(Fresh)), rows(1, 2), {"out": [(0, {"n": -1}), (1, {"n": -2})]},
+            {},
         ),
-        (  # a diamond
-            lambda s: into(s.then(Own, name="l").merge(s.then(same, name="r")).then(Own, name="b")),
-            [1, 2], {"out": [(0, 1), (0, 1), (1, 2), (1, 2)]}, {},
+        (  # merged streams, and a diamond
+            lambda s: into((late := s.then(sort_out, streams=("late",))).merge(late["late"], s)
+                           .then(same)), [4, 3, 1],
+            {"out": [(0, 4), (1, 3), (2, 1), (0, 4), (1, 3), (2, 1)]}, {},
         ),
     ],
 )  # fmt: skip
 def test_values_reach_the_steps_of_their_streams(build, values, delivered, failed):
-    found_values, failures = run(build, values)
-    assert {name: sorted(each, key=str) for name, each in found_values.items()} == {
-        name: sorted(each, key=str) for name, each in delivered.items()
-    }
-    assert failures == failed
+    assert run(build, values) == (delivered, failed)
 
 
 def test_branches_and_tasks_get_the_same_object():
@@ -226,12 +214,14 @@ def direct_step():
 
 
 def test_direct_value_goes_to_its_task_in_every_step(direct_step):
-    outcome = Executor().run_after(direct_step, [To("to", "a", task=1), "b", To("to", "c", 0)])
-    assert found(outcome) == [
-        ("c", None, 1, "b"),
-        ("x", 1, 0, "a"), ("x", 0, 2, "c"),
-        ("y", 1, 0, "a"), ("y", 0, 2, "c"),
-    ]  # fmt: skip
+    values = [To("to", "a", task=1), To("default", "b", task=5), To("to", "c", 0)]
+    to_tasks = [("x", 1, 0, "a"), ("x", 0, 2, "c"), ("y", 1, 0, "a"), ("y", 0, 2, "c")]
+    assert sorted(found(Executor().run_after(direct_step, values))) == sorted(
+        [*to_tasks, ("c", None, 1, "b")]
+    )
+    emitted = Executor().run_emitted(direct_step, "to", ["a", "-", "c"], {0: 1, 1: 0, 2: 0})
+    assert [each for each in found(emitted) if each[2] != 1] == to_tasks
+    assert found(Executor().run_emitted(direct_step, "default", ["c"], {})) == [("c", None, 0, "c")]
 
 
 @pytest.mark.parametrize("task", [2, -1, "1", 1.0, None])
@@ -243,85 +233,33 @@ def test_direct_value_without_a_valid_task_fails_alone(direct_step, task):
     assert reason in str(outcome.failures[0].error)
 
 
-def test_task_without_direct_grouping_is_ignored():
-    step = step_before(lambda s: (s["to"].into(MemorySink("a")), s.into(MemorySink("b"))))
-    outcome = Executor().run_after(step, [To("to", 1, task=3), To("default", 2, task=1)])
-    assert found(outcome) == [("a", None, 0, 1), ("b", None, 1, 2)]
-
-
-def test_emitted_values_go_to_their_stream_and_tasks(direct_step):
-    outcome = Executor().run_emitted(direct_step, "to", ["a", "b"], {0: 1, 1: 0})
-    assert found(outcome)[:2] == [("x", 1, 0, "a"), ("x", 0, 1, "b")]
-    outcome = Executor().run_emitted(direct_step, "default", ["c"], {})
-    assert found(outcome) == [("c", None, 0, "c")]
-    outcome = Executor().run_emitted(direct_step, "to", ["a", "b"], {0: 1})
-    assert sorted(outcome.failures) == [0, 1]
-
-
-def test_call_without_values_has_no_delivery():
-    step = step_before(lambda s: s.into(MemorySink("out")))
-    outcome = Executor().run_after(step, ["a", "b", "c"], np.array([0, 2, 2]))
-    assert found(outcome) == [("out", None, 0, "a"), ("out", None, 2, "b"), ("out", None, 2, "c")]
-    assert found(Executor().run_after(step, [], np.empty(0, np.int64))) == []
-
-
-# Columns
-
-
-def fresh(batch):
-    return pa.RecordBatch.from_pydict({"n": [-n for n in batch["n"].to_pylist()]})
-
-
-class Fresh(Bolt):
-    vectorised = row_by_row = True
-
-    def process(self, batch, /):
-        return fresh(batch)
-
-
-@pytest.mark.parametrize("made", [bolt(vectorised=True, row_by_row=True)(fresh), Fresh])
-def test_row_by_row_bolt_may_build_new_batches(made):
-    delivered, failed = run(lambda s: into(s.then(made)), [{"n": 1}, "no row", {"n": 2}])
-    assert delivered == {"out": [(0, {"n": -1}), (2, {"n": -2})]}
-    assert list(failed) == [1]
-
-
-def test_other_bolt_that_builds_new_batches_fails_its_rows():
-    step = step_before(lambda s: into(s.then(bolt(vectorised=True)(fresh))))
-    outcome = Executor().run_after(step, rows(1, 2))
-    assert outcome.deliveries == []
-    assert {type(failure.error) for failure in outcome.failures.values()} == {LineageLost}
-
+# Rows for sinks
 
 ROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
-
-
-def delivered_to_sink(values, schema=ROW):
-    """What a sink gets of records that become these values, one each."""
-    topology = Topology("t")
-    made = bolt(lambda record: values[int(record.value)])
-    topology.source("in").then(made, name="make").into(MemorySink("out"))
-    partition = Partition("in", 0)
-    messages = [message(partition, n, b"%d" % n) for n in range(len(values))]
-    executor = Executor(schemas={"out": schema})
-    (delivery,) = executor.run_source(topology.sources[0], messages).deliveries
-    return delivery.piece
-
-
 MANY = [{"n": n, "text": f"{n}"} for n in range(299)]
 
 
-def test_many_rows_for_a_sink_become_columns():
-    made = delivered_to_sink([*MANY, {"n": 299}])
-    assert made.schema.equals(ROW)
-    assert made.to_pylist()[-2:] == [MANY[-1], {"n": 299, "text": None}]
-
-
-@pytest.mark.parametrize("last", [{"n": "no number"}, {"n": 1.5}, {"other": 1}, ("no", "row")])
-def test_chunk_with_a_misfit_stays_rows(last):
-    assert delivered_to_sink([*MANY, last]) == [*MANY, last]
-
-
-def test_few_rows_and_rows_without_a_schema_stay_rows():
-    assert delivered_to_sink([{"n": 1}]) == [{"n": 1}]
-    assert delivered_to_sink([*MANY, {"n": 299}], schema=None) == [*MANY, {"n": 299}]
+@pytest.mark.parametrize(
+    ("values", "schema", "are_columns"),
+    [
+        ([*MANY, {"n": 299}], ROW, True),
+        ([*MANY, {"n": 299}], None, False),
+        ([{"n": 1}], ROW, False),
+        *(
+            ([*MANY, last], ROW, False)
+            for last in [{"n": "no number"}, {"n": 1.5}, {"other": 1}, ("no", "row")]
+        ),
+    ],
+)
+def test_many_rows_that_all_fit_become_columns(values, schema, are_columns):
+    topology = Topology("t")
+    made = bolt(lambda record: values[int(record.value)])
+    topology.source("in").then(made, name="make").into(MemorySink("out"))
+    messages = [message(Partition("in", 0), n, b"%d" % n) for n in range(len(values))]
+    executor = Executor(schemas={"out": schema})
+    (delivery,) = executor.run_source(topology.sources[0], messages).deliveries
+    if are_columns:
+        assert delivery.piece.schema.equals(ROW)
+        assert delivery.piece.to_pylist() == [{"text": None} | row for row in values]
+    else:
+        assert delivery.piece == values

@@ -3,44 +3,22 @@
 import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import headrace.sinks
-from headrace import (
-    AdvancedBolt,
-    Bolt,
-    InvalidTopology,
-    RetryPolicy,
-    Topology,
-    all_tasks,
-    bolt,
-    fields,
-)
-from headrace.sinks import (
-    DiscardSink,
-    MemoryDeadLetters,
-    MemorySink,
-    Sink,
-    SinkContext,
-    SparkSink,
-    Staged,
-)
+from headrace import InvalidTopology, RetryPolicy, Topology, all_tasks, bolt, fields
+from headrace.sinks import DiscardSink, MemorySink, Sink, SinkContext, SparkSink, Staged
 from sinks.state.store import MemoryState
+from tests.support.bolts import Keeps, Own, columns, made, new_topology, same, wait
 from tests.support.front import Front
 from topology.aggregates import count
 from topology.bolt import Kind, VectorisedBolt, kind_of
-from topology.sink import Kind as TransactionKind
 from topology.state import State
 from topology.steps import BatchPolicy, Order
 from topology.topology import as_facts, as_mermaid, as_text, guarantee_of
-
-
-@bolt
-def same(value):
-    return value
 
 
 @bolt
@@ -54,67 +32,39 @@ def annotated(number: int) -> Iterator[int]:
 
 
 @bolt
-async def wait(number: int) -> int:
-    return number
-
-
-@bolt
 async def stream(number: int) -> AsyncIterator[int]:
     yield number
 
 
-@bolt(vectorised=True)
-def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
-class Add(Bolt):
-    def process(self, number, /):
-        return number + 1
-
-
-class Pure(Add):
-    vectorised = concurrent = True
-
-
-class Keeps(AdvancedBolt):
-    def process(self, tuple_, collector, /):
-        collector.ack(tuple_)
-
-
-def new(**options):
-    """A topology that lacks only its steps, and its source's stream."""
-    topology = Topology("numbers", **options)
-    topology.dead_letters.into(MemoryDeadLetters())
-    return topology, topology.source("in")
-
-
 def test_kind_follows_from_function_and_marks():
-    kinds = [
-        (same, Kind.FUNCTION), (Add(), Kind.FUNCTION), (spread, Kind.FAN_OUT),
-        (annotated, Kind.FAN_OUT), (wait, Kind.ASYNC), (stream, Kind.ASYNC),
-        (columns, Kind.VECTORISED), (Pure(), Kind.VECTORISED), (Keeps(), Kind.ADVANCED),
-    ]  # fmt: skip
-    assert [kind_of(each) for each, _ in kinds] == [kind for _, kind in kinds]
+    pure = made(Own, vectorised=True, concurrent=True)()
+    kinds = {
+        same: Kind.FUNCTION,
+        Own(): Kind.FUNCTION,
+        spread: Kind.FAN_OUT,
+        annotated: Kind.FAN_OUT,
+        wait: Kind.ASYNC,
+        stream: Kind.ASYNC,
+        columns: Kind.VECTORISED,
+        pure: Kind.VECTORISED,
+        Keeps(): Kind.ADVANCED,
+    }
+    assert {each: kind_of(each) for each in kinds} == kinds
     assert list(spread(2)) == [0, 1], "a decorated function can be called"
-
-
-def test_vectorised_function_is_concurrent_on_request():
-    made = bolt(vectorised=True, concurrent=True)(columns.function)
-    assert (columns.concurrent, made.concurrent, made.row_by_row) == (False, True, False)
-    assert not made.line_breaks
+    concurrent = bolt(vectorised=True, concurrent=True)(columns.function)
+    assert (columns.concurrent, concurrent.concurrent) == (False, True)
     assert not VectorisedBolt.concurrent
 
 
 def test_steps_of_one_name_are_numbered():
-    topology, records = new()
+    topology, records = new_topology()
     records.then(same, name="same_2").into(MemorySink("x"))
     records.then(same).then(same).into(MemorySink("x"))
     assert {step.name for step in topology.steps()} == {"same", "same_2", "same_3", "x", "x_2"}
 
 
 def test_steps_come_once_and_after_their_parents():
-    topology, records = new()
+    topology, records = new_topology()
     late = records.then(same, name="a")
     joined = records.then(same, name="b").then(same, name="c").merge(late)
     joined.then(same, name="d").into(MemorySink("out"))
@@ -125,42 +75,32 @@ def test_steps_come_once_and_after_their_parents():
         assert names.index(before) < names.index(after)
 
 
-def test_options_are_in_the_step():
-    topology, records = new()
+def test_options_and_order_are_in_the_next_step_only():
+    topology, records = new_topology()
     policy = RetryPolicy(limit=1)
-    asked = records.then(wait, name="ask", retries=policy, timeout_seconds=2.5, workers=9)
-    asked.into(MemorySink("out"))
-    ask, _sink = topology.steps()
-    assert (ask.name, ask.retries, ask.timeout_seconds, ask.workers) == ("ask", policy, 2.5, 9)
-
-
-def test_order_is_for_the_next_bolt_only():
-    topology, records = new()
-    keyed = records.keyed_by(["a", "b"]).then(Add, name="keyed")
-    keyed.then(Add, name="free").into(MemorySink("out"))
-    records.keyed_by(lambda value: value % 3).then(Add, name="by function").into(MemorySink("x"))
-    records.ordered().then(wait, workers=2).into(MemorySink("two"))
+    asked = records.ordered().then(wait, name="ask", retries=policy, timeout_seconds=2.5, workers=9)
+    asked.then(Own, name="free").into(MemorySink())
+    records.keyed_by(["a", "b"]).then(Own, name="by fields").into(MemorySink())
+    records.keyed_by(lambda value: value % 3).then(Own, name="by function").into(MemorySink())
     steps = {step.name: step for step in topology.bolts()}
-    assert {name: step.order for name, step in steps.items()} == {
-        "keyed": Order.KEY, "free": Order.NONE, "by function": Order.KEY, "wait": Order.PARTITION,
-    }  # fmt: skip
+    ask = steps["ask"]
+    assert (ask.retries, ask.timeout_seconds, ask.workers) == (policy, 2.5, 9)
+    assert [ask.order, steps["free"].order] == [Order.PARTITION, Order.NONE]
     assert not steps["free"].is_boundary
-    assert steps["keyed"].key({"a": 1, "b": 2, "c": 3}) == (1, 2)
+    assert steps["by fields"].key({"a": 1, "b": 2, "c": 3}) == (1, 2)
     assert steps["by function"].key(7) == 1
 
 
 def test_tasks_are_instances_with_a_default_grouping():
-    topology, records = new()
-    records.then(Add, tasks=3).into(MemorySink("a"))
-    records.then(Add, tasks=2, grouping=fields("user")).into(MemorySink("b"))
-    records.keyed_by("user").then(Add, tasks=2).into(MemorySink("c"))
-    records.then(Add, grouping=fields("user")).into(MemorySink("d"))
-    in_turn, by_field, by_key, alone = topology.bolts()
-    assert len({id(each) for each in in_turn.bolts}) == 3
-    assert in_turn.grouping.name == "shuffle"
-    assert by_field.grouping.name == "fields"
-    assert by_key.grouping.name == "bykey"
-    assert (len(alone.bolts), alone.grouping.name, alone.is_boundary) == (1, "fields", True)
+    topology, records = new_topology()
+    records.then(Own, tasks=3).into(MemorySink())
+    records.then(Own, tasks=2, grouping=fields("user")).into(MemorySink())
+    records.keyed_by("user").then(Own, tasks=2).into(MemorySink())
+    records.then(Own, grouping=fields("user")).into(MemorySink())
+    found = list(topology.bolts())
+    groupings = [(len(set(step.bolts)), step.grouping.name) for step in found]
+    assert groupings == [(3, "shuffle"), (2, "fields"), (2, "bykey"), (1, "fields")]
+    assert all(step.is_boundary for step in found)
 
 
 def test_pattern_reads_topics_whose_whole_name_matches():
@@ -173,14 +113,6 @@ def test_pattern_reads_topics_whose_whole_name_matches():
     with pytest.raises(KeyError):
         topology.source_of("all-orders-us")
     assert "/orders-.*/" in as_text(topology)
-
-
-class Fast(MemorySink[Any]):
-    batch_rows = 300
-
-
-class Faulty(MemorySink[Any]):
-    batch_rows = 0
 
 
 class Plain(Sink[Any]):
@@ -197,31 +129,31 @@ class Plain(Sink[Any]):
     def close(self) -> None: ...
 
 
+def large(frame):
+    return frame.where("size > 100")
+
+
+SCHEMA = pa.schema([("size", pa.int64())])
+
+
 @pytest.mark.parametrize(
-    ("sink", "said", "rows"),
+    ("build", "rows"),
     [
-        (Plain(), None, 100_000),
-        (SparkSink("t", format="parquet", schema=pa.schema([("n", pa.int64())])), None, 500_000),
-        (Fast(), None, 300),
-        (Fast(), 7, 7),
-        (Faulty(), 7, 7),
-        (DiscardSink(), None, 8_000),
-        (MemorySink(), None, 8_000),
+        (lambda s: s.into(Plain()), 100_000),
+        (lambda s: s.into(SparkSink("t", format="parquet", schema=SCHEMA)), 500_000),
+        (lambda s: s.into(made(MemorySink, batch_rows=300)()), 300),
+        (lambda s: s.into(made(MemorySink, batch_rows=0)(), batch_rows=7), 7),
+        (lambda s: s.into(DiscardSink()), 8_000),
+        (lambda s: s.spark(large).into(MemorySink()), 100_000),
+        (lambda s: s.spark(large).into(made(MemorySink, batch_rows=10**6)()), 10**6),
+        (lambda s: s.spark(large).into(MemorySink(), batch_rows=7), 7),
     ],
-)  # fmt: skip
-def test_batch_has_the_size_of_into_or_of_the_sink(sink, said, rows):
-    topology, records = new()
-    records.into(sink, batch_rows=said, batch_seconds=1.0)
+)
+def test_batch_has_the_size_of_into_or_of_the_sink(build, rows):
+    topology, records = new_topology()
+    build(records)
     (step,) = topology.steps()
-    assert step.policy == BatchPolicy(rows, batch_seconds=1.0)
-
-
-def joined(then):
-    topology, left = new()
-    right = topology.source("right")
-    then(left.then(same).merge(right.then(same))).then(same).into(MemorySink())
-    topology.source("other").then(Keeps).into(MemorySink())
-    return topology
+    assert step.policy == BatchPolicy(rows)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +162,15 @@ def joined(then):
         (lambda stream: stream.then(Keeps), True),
         (lambda stream: stream.then(same).then(Keeps), True),
         (lambda stream: stream.keyed_by("user").then(same), True),
-        (lambda stream: stream.then(Add, tasks=2, grouping=fields("user")), True),
-        (lambda stream: stream.then(same), False),
-        (lambda stream: stream.then(Add, tasks=2), False),
+        (lambda stream: stream.then(Own, tasks=2, grouping=fields("user")), True),
+        (lambda stream: stream.then(Own, tasks=2), False),
     ],
 )
 def test_sources_meet_in_a_step_that_needs_whole_keys(then, meet):
-    topology = joined(then)
+    topology, left = new_topology()
+    right = topology.source("right")
+    then(left.then(same).merge(right.then(same))).then(same).into(MemorySink())
+    topology.source("other").then(Keeps).into(MemorySink())
     topology.validate()
     found = [[source.label for source in group] for group in topology.meetings()]
     assert found == ([["in", "right"]] if meet else [])
@@ -255,13 +189,9 @@ def test_meetings_that_share_a_source_are_one():
 # Guarantees
 
 
-class OnlyTransactional(MemorySink[Any]):
-    kinds: ClassVar[frozenset[TransactionKind]] = frozenset({"transactional"})
-
-
 def refusal(sink, transactions="transactional"):
     """The error of an exactly-once topology with this sink, or ""."""
-    topology, records = new(reliability="exactly-once", transactions=transactions)
+    topology, records = new_topology(reliability="exactly-once", transactions=transactions)
     records.into(sink, name="table")
     try:
         topology.validate()
@@ -270,19 +200,27 @@ def refusal(sink, transactions="transactional"):
     return ""
 
 
+def state_sink():
+    return State("words", key={"word": str}, into=MemoryState()).sink({"n": count()})
+
+
 @pytest.mark.parametrize(
     ("sink", "given"),
     [
         (MemorySink(), "exactly-once (transactional and opaque)"),
         (Front(Front(MemorySink())), "exactly-once (transactional and opaque)"),
-        (OnlyTransactional(), "exactly-once (transactional)"),
+        (state_sink(), "exactly-once (transactional)"),
         (DiscardSink(), "at-least-once"),
     ],
 )
 def test_sink_must_keep_the_kind_of_transactions(sink, given):
     assert guarantee_of(sink) == given
-    assert (refusal(sink) == "") == ("transactional" in given)
-    assert (refusal(sink, "opaque") == "") == ("opaque" in given)
+    for kind in ("transactional", "opaque"):
+        assert (refusal(sink, kind) == "") == (kind in given)
+        topology, records = new_topology(reliability="exactly-once", transactions=kind)
+        records.spark(large).into(sink)
+        (step,) = topology.steps()
+        assert guarantee_of(step.sink) == given
 
 
 @pytest.mark.parametrize(
@@ -314,17 +252,13 @@ def test_refusal_names_the_sinks_that_users_can_make(transactions):
 
 
 def test_refusal_says_how_to_keep_the_other_kind():
-    def state_sink():
-        return State("words", key={"word": str}, into=MemoryState()).sink({"n": count()})
-
     for sink in (state_sink(), Front(state_sink())):
-        assert refusal(sink) == ""
         assert refusal(sink, "opaque").endswith(" Use it with layout='opaque'")
     assert "Use it with" not in refusal(Plain(state_sink()), "opaque")
 
 
 def test_advanced_bolt_cannot_be_exactly_once():
-    topology, records = new(reliability="exactly-once")
+    topology, records = new_topology(reliability="exactly-once")
     records.then(Keeps, name="join").into(MemorySink())
     with pytest.raises(InvalidTopology, match=r"'join' is an AdvancedBolt.*no one transaction"):
         topology.validate()
@@ -334,30 +268,35 @@ def test_advanced_bolt_cannot_be_exactly_once():
 
 
 def test_drawings_show_streams_tasks_orders_and_shared_steps():
-    topology, records = new()
+    topology, records = new_topology()
     checked = records.then(same, name="sort", streams=("late",))
     merged = checked.merge(checked["late"])
     merged.keyed_by("user").then(wait, workers=8).into(MemorySink("out"))
-    records.then(Add, tasks=2, grouping=all_tasks()).into(MemorySink("copies"))
+    records.then(Own, tasks=2, grouping=all_tasks()).into(MemorySink("copies"))
+    records.spark(large).into(MemorySink("large"))
     assert as_text(topology).splitlines() == [
-        "topology numbers  (at-least-once)",
+        "topology t  (at-least-once)",
         "  source in",
         "    -> sort  (function)",
         "      -> wait  (async, 8 at once, in order per key)",
         "        -> out  (MemorySink, every 8000 rows or 5 s)",
         "      [late] -> wait  (see above)",
-        "    -> Add  (function, 2 tasks by all)",
+        "    -> Own  (function, 2 tasks by all)",
         "      -> copies  (MemorySink, every 8000 rows or 5 s)",
+        "    -> large  (Spark step large -> MemorySink, every 100000 rows or 5 s)",
         "  dead letters -> dead letters in memory",
     ]
     chart = as_mermaid(topology)
     assert '-- "late" -->' in chart
     assert "n0 --> n1" in chart
     facts = as_facts(topology)
-    assert facts["sources"] == [{"topic": "in", "records_per_second": None, "to": ["sort", "Add"]}]
+    to = ["sort", "Own", "large"]
+    assert facts["sources"] == [{"topic": "in", "records_per_second": None, "to": to}]
     steps = {step["name"]: step for step in facts["steps"]}
     assert steps["sort"]["to"] == {"default": ["wait"], "late": ["wait"]}
-    assert (steps["wait"]["order"], steps["Add"]["grouping"]) == ("key", "all")
+    assert (steps["wait"]["order"], steps["Own"]["grouping"]) == ("key", "all")
+    found = [(steps[name]["spark_step"], steps[name]["sink"]) for name in ("out", "large")]
+    assert found == [(None, "MemorySink"), ("large", "MemorySink")]
 
 
 @pytest.mark.parametrize(
@@ -373,9 +312,9 @@ def test_drawings_show_streams_tasks_orders_and_shared_steps():
     ],
 )
 def test_drawings_show_the_guarantee(options, title, transactions):
-    topology, records = new(**options)
+    topology, records = new_topology(**options)
     records.into(MemorySink())
-    assert as_text(topology).startswith(f"topology numbers  ({title})\n")
+    assert as_text(topology).startswith(f"topology t  ({title})\n")
     facts = as_facts(topology)
     assert facts["transactions"] == transactions
     assert facts["steps"][0]["gives"] == "exactly-once (transactional and opaque)"

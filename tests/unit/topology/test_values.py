@@ -3,7 +3,7 @@
 from collections import defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from math import inf, isinf
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from topology.values import cast, converted
 
 ZONE = timezone(timedelta(hours=2))
 MOMENT = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - without a zone, that is the case
+WHOLE = pa.field("n", pa.int64(), nullable=False)
 POINT = pa.struct([("x", pa.int64()), ("y", pa.float32())])
 
 KEPT: list[tuple[pa.DataType, Any, Any]] = [
@@ -22,7 +23,6 @@ KEPT: list[tuple[pa.DataType, Any, Any]] = [
     (pa.int8(), Decimal(5), 5),
     (pa.int32(), np.int64(5), 5),
     (pa.float64(), 5, 5.0),
-    (pa.float64(), 1, 1.0),
     (pa.float64(), 2**53 + 1, 2.0**53),
     (pa.float64(), np.int64(2**53 + 1), 2.0**53),
     (pa.float64(), -(2**63) - 1, -(2.0**63)),
@@ -30,13 +30,9 @@ KEPT: list[tuple[pa.DataType, Any, Any]] = [
     (pa.float64(), np.uint64(2**64 - 5), 2.0**64),
     (pa.float32(), np.uint64(2**64 - 5), 2.0**64),
     (pa.int64(), 2.0**53 - 1, 2**53 - 1),
-    (pa.float64(), np.uint64(5), 5.0),
-    (pa.float64(), -5, -5.0),
     (pa.float64(), inf, inf),
     (pa.float32(), -(2**24) - 1, -(2.0**24)),
     (pa.float16(), 2049, 2048.0),
-    (pa.float16(), 2.0, 2.0),
-    (pa.float16(), np.float16(0.5), 0.5),
     (pa.float32(), -inf, -inf),
     (pa.float32(), 0.5, 0.5),
     (pa.bool_(), np.bool_(True), True),  # noqa: FBT003 - a value like any other
@@ -46,11 +42,9 @@ KEPT: list[tuple[pa.DataType, Any, Any]] = [
     (pa.decimal128(10, 2), Decimal("1.5"), Decimal("1.50")),
     (pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=UTC), MOMENT.replace(tzinfo=UTC)),
     (pa.timestamp("us", "UTC"), MOMENT, MOMENT.replace(tzinfo=UTC)),
-    (pa.timestamp("s", "UTC"), MOMENT.replace(tzinfo=UTC), MOMENT.replace(tzinfo=UTC)),
     (pa.timestamp("us"), MOMENT, MOMENT),
     (pa.timestamp("us"), np.datetime64("2026-01-02T03:04:05", "us"), MOMENT),
     (pa.date32(), date(1, 1, 1), date(1, 1, 1)),
-    (pa.date32(), date.max, date.max),
     (pa.date64(), date(2026, 1, 2), date(2026, 1, 2)),
     (pa.time32("ms"), time(1, 2, 3, 4_000), time(1, 2, 3, 4_000)),
     (pa.duration("ms"), timedelta(days=1, milliseconds=1), timedelta(days=1, milliseconds=1)),
@@ -83,22 +77,16 @@ LOST: list[tuple[pa.DataType, Any]] = [
     (pa.int64(), "5"),
     (pa.dictionary(pa.int8(), pa.int64()), 1.5),
     (pa.list_(pa.string()), "ab"),
-    (pa.list_(pa.int32()), ""),
     (pa.list_(pa.uint8()), b"ab"),
-    (pa.map_(pa.string(), pa.int64()), ""),
     (POINT, ""),
     (pa.float64(), True),
-    (pa.float64(), False),
     (pa.float64(), 10**400),
     (pa.int64(), 2.0**53),
-    (pa.int64(), -(2.0**63)),
     (pa.uint64(), np.float64(2.0**63)),
     (pa.float64(), Decimal("0.1")),
     (pa.float32(), 10**40),
     (pa.float16(), 70_000),
-    (pa.float16(), 2**60),
     (pa.float32(), 1e40),
-    (pa.float32(), np.float64(-1e40)),
     (pa.float16(), 70_000.0),
     (pa.bool_(), 1),
     (pa.string(), 5),
@@ -111,7 +99,6 @@ LOST: list[tuple[pa.DataType, Any]] = [
     (pa.timestamp("us", "UTC"), 5.0),
     (pa.timestamp("us", "UTC"), date(2026, 1, 2)),
     (pa.timestamp("s"), MOMENT.replace(microsecond=1)),
-    (pa.timestamp("ms", "UTC"), MOMENT.replace(microsecond=1)),
     (pa.timestamp("s"), pa.scalar(2**40, pa.timestamp("s"))),
     (pa.timestamp("ns"), date.max),
     (pa.date32(), 20260101),
@@ -129,7 +116,6 @@ LOST: list[tuple[pa.DataType, Any]] = [
     (POINT, (1.5, 0.5)),
     (POINT, [("x", 1), ("typo", 5)]),
     (pa.list_(pa.int64()), [2.7]),
-    (pa.large_list(pa.int64()), np.array([2.7])),
     (pa.list_(pa.int64(), 1), [2.7]),
     (pa.list_(pa.list_(POINT)), [[{"x": 1}], [{"x": 2}, {"x": 2.5}]]),
     (pa.map_(pa.string(), pa.int64()), {"a": 1.5}),
@@ -139,13 +125,17 @@ LOST: list[tuple[pa.DataType, Any]] = [
 ]
 
 
-def test_a_null_where_none_may_be_is_refused_at_any_depth() -> None:
-    whole = pa.field("n", pa.int64(), nullable=False)
-    for kind, value in [(pa.struct([whole]), {}), (pa.list_(whole), [None])]:
-        with pytest.raises(ValueError, match="is null"):
-            converted([value], pa.field("c", kind))
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (WHOLE.type, None),
+        (pa.struct([WHOLE]), {}),
+        (pa.list_(WHOLE), [None]),
+    ],
+)
+def test_misplaced_null_is_refused_at_any_depth(kind: pa.DataType, value: Any) -> None:
     with pytest.raises(ValueError, match="is null"):
-        converted([None], whole)
+        converted([value], pa.field("c", kind, nullable=False))
 
 
 @pytest.mark.parametrize(("kind", "value", "kept"), KEPT)
@@ -186,9 +176,7 @@ CAST: list[tuple["pa.Array[Any]", pa.DataType, Any]] = [
     (pa.array([Decimal("5.00")]), pa.int64(), 5),
     (pa.array([5]), pa.float32(), 5.0),
     (pa.array([2**53 + 1]), pa.float64(), 2.0**53),
-    (pa.array([2**64 - 5], pa.uint64()), pa.float64(), 2.0**64),
     (pa.array([{"x": 2**53 + 1}]), pa.struct([("x", pa.float64())]), {"x": 2.0**53}),
-    (pa.array([2**24 + 1]), pa.float32(), 2.0**24),
     (pa.array([[2049]]), pa.list_(pa.float16()), [2048.0]),
     (pa.array([inf]), pa.float32(), inf),
     (pa.array([5]), pa.decimal128(10, 2), Decimal("5.00")),
@@ -215,11 +203,8 @@ NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
     (pa.array(["0.5"]), pa.float64()),
     (pa.array([1.5]), pa.int64()),
     (pa.array([2.0**53]), pa.int64()),
-    (pa.array([-(2.0**63)]), pa.int64()),
     (pa.array([70_000]), pa.float16()),
-    (pa.array([[2**60]]), pa.list_(pa.float16())),
     (pa.array([1e40]), pa.float32()),
-    (pa.array([[1e40]]), pa.list_(pa.float32())),
     (pa.array([1.239]), pa.decimal128(10, 2)),
     (pa.array([10**9]), pa.decimal128(10, 2)),
     (pa.array([Decimal("1.234")]), pa.decimal128(10, 2)),
@@ -229,19 +214,16 @@ NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
     (pa.array([5]), pa.date32()),
     (pa.array([date.max]), pa.timestamp("us")),
     (pa.array([5]), pa.timestamp("us")),
-    (pa.array(["2026-01-02"]), pa.timestamp("us")),
     (pa.array([MOMENT], pa.timestamp("us", "UTC")), pa.timestamp("us")),
     (pa.array([MOMENT.replace(microsecond=1)]), pa.timestamp("ms")),
     (pa.array([EPOCH_NS], pa.timestamp("ms")), pa.timestamp("us")),
     (pa.array([EPOCH_NS], pa.timestamp("us")), pa.timestamp("us")),
-    (pa.array([EPOCH_NS], pa.timestamp("ms", "UTC")), pa.timestamp("ms", "UTC")),
     (pa.array([20260101], pa.date32()), pa.date32()),
     (pa.array([-(2**30) * 86_400_000]).view(pa.date64()), pa.date64()),
     (pa.array([[20260101]], pa.list_(pa.date32())), pa.list_(pa.date32())),
     (pa.array([20260101], pa.date32()).dictionary_encode(), pa.date32()),
     (pa.array([{"x": 1, "typo": 5}]), POINT),
     (pa.array([{"x": 1.9}]), POINT),
-    (pa.array([{"x": "1"}]), POINT),
     (pa.array([[True]]), pa.list_(pa.int64())),
     (pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string())), pa.map_(pa.string(), pa.int64())),
 ]
@@ -275,7 +257,6 @@ def test_values_and_columns_follow_the_same_rules() -> None:
             continue
         with pytest.raises((ValueError, TypeError, NotImplementedError)):
             cast(column, pa.field("c", kind))
-    assert not isinf(converted([1.5], pa.field("c", pa.float32()))[0].as_py())
 
 
 def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process() -> None:

@@ -24,8 +24,7 @@ SECONDS = seconds(30.0)
 
 
 class Clock:
-    def __init__(self):
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self):
         return self.now
@@ -53,18 +52,14 @@ def spent(fetching):
 class Held:
     """A call to the registry that hangs until it is let go."""
 
-    def __init__(self, error=None):
-        self.error = error
+    def __init__(self):
         self.calls = 0
-        self.began = threading.Event()
-        self.let_go = threading.Event()
+        self.began, self.let_go = threading.Event(), threading.Event()
 
     def __call__(self):
         self.calls += 1
         self.began.set()
         assert self.let_go.wait(SECONDS)
-        if self.error is not None:
-            raise self.error
 
 
 def test_what_hangs_is_a_retry_and_asked_only_once(fetching):
@@ -86,36 +81,24 @@ def test_a_run_is_waited_for_on_the_fetching_thread(fetching):
     assert not fetching.is_here
 
 
-def test_a_failure_is_left_alone_for_a_second_and_then_tried_again(fetching, clock):
+@pytest.mark.parametrize(
+    ("error", "kept_seconds"),
+    [(Retry("away"), AGAIN_SECONDS), (Reject("unknown"), FORGET_SECONDS)],
+)
+def test_a_failure_is_not_asked_for_again_for_some_time(fetching, clock, error, kept_seconds):
     calls = []
 
-    def away():
+    def fails():
         calls.append(clock.now)
-        raise Retry("away")
+        raise error
 
-    for _ in range(3):
-        with pytest.raises(Retry, match="away"):
-            fetching.fetch("a", away)
-    clock.now += AGAIN_SECONDS
-    with pytest.raises(Retry, match="away"):
-        fetching.fetch("a", away)
-    assert len(calls) == 2
-
-
-def test_an_unknown_schema_is_believed_to_be_unknown_for_a_minute(fetching, clock):
-    calls = []
-
-    def unknown():
-        calls.append(clock.now)
-        raise Reject("unknown")
-
-    for seconds_ in (0, AGAIN_SECONDS, FORGET_SECONDS - AGAIN_SECONDS - 1):
-        clock.now += seconds_
-        with pytest.raises(Reject, match="unknown"):
-            fetching.fetch("a", unknown)
-    clock.now += 1
-    fetching.fetch("a", lambda: None)
+    for passed in (0, kept_seconds / 2, kept_seconds / 2 - 0.1):
+        clock.now += passed
+        with pytest.raises(type(error), match=str(error)):
+            fetching.fetch("a", fails)
     assert len(calls) == 1
+    clock.now += 0.1
+    fetching.fetch("a", lambda: None)
 
 
 def test_what_is_remembered_is_bounded(fetching):

@@ -1,7 +1,7 @@
 """Which calls may start, and when."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 )
 
 from topology.record import Reject
-from topology.workers.key_queue import Call, CallQueue, KeyQueue, WaitingCalls
+from topology.workers.key_queue import Call, CallQueue, KeyQueue
 
 
 def call(name, key="k", record_id=None, tree=None, partition=0):
@@ -42,22 +42,26 @@ def fail(queue, failed, error=None):
     queue.end(failed)
 
 
-def test_a_value_of_that_record_that_comes_late_goes_before_the_others_too():
+def test_late_values_of_a_retried_record_go_before_the_others():
+    """Also if another record of the key fails meanwhile: then they are next."""
     queue = KeyQueue()
-    queue.add([call("a"), call("x"), call("y")])
+    queue.add([call("a"), call("b"), call("x")])
     fail(queue, queue.take())
-    record_id = ord("a")
-    queue.add([call("A", record_id=record_id, tree=7), call("B", record_id=record_id, tree=7)])
-    first = queue.take()
+    a, b = ord("a"), ord("b")
+    queue.add([call("A", record_id=a, tree=7), call("B", record_id=a, tree=7)])
+    order = names([first := queue.take()])
+    queue.add([call("C", record_id=a, tree=7)])
     queue.end(first)
-    second = queue.take()
-    queue.add([call("C", record_id=record_id, tree=7), call("D", record_id=record_id, tree=7)])
-    queue.end(second)
-    order = names([first, second])
     while (one := queue.take()) is not None:
         order += one.value
-        queue.end(one)
-    assert order == "ABCDxy"
+        if one.value == "b":
+            queue.add([call("D", record_id=a, tree=7)])
+            fail(queue, one)
+            queue.add([call("E", record_id=b, tree=8), call("F", record_id=b, tree=8)])
+            queue.add([call("G", record_id=a, tree=7)])
+        else:
+            queue.end(one)
+    assert order == "ABCbEFDGx"
 
 
 def test_a_released_record_frees_every_key_it_holds():
@@ -270,63 +274,3 @@ def test_whatever_fails_the_records_of_a_key_are_processed_in_the_order_of_their
 
 def test_whatever_fails_no_key_stops_for_ever():
     run_state_machine_as_test(WorldOfManyKeys, settings=SETTINGS)
-
-
-def waiting_call(value, record_id, tree, partition=0):
-    return Call(value, tree, 1, record_id, partition, "k")
-
-
-def filled(*calls):
-    waiting = WaitingCalls()
-    for one in calls:
-        waiting.add(waiting_call(*one))
-    return waiting
-
-
-def rest(waiting):
-    taken = []
-    while (one := waiting.take()) is not None:
-        taken.append(one.value)
-    assert len(waiting) == 0
-    return taken
-
-
-def test_what_led_goes_on_after_the_record_that_failed_meanwhile():
-    waiting = filled(("c", 3, 3))
-    waiting.lead(7)
-    waiting.add(waiting_call("late", 1, 7))
-    assert not waiting.fail(waiting_call("b", 2, 2))
-    waiting.lead(8)
-    waiting.add(waiting_call("b", 2, 8))
-    waiting.add(waiting_call("later", 1, 7))
-    assert rest(waiting) == ["b", "late", "later", "c"]
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=60))
-def test_whatever_comes_again_only_the_last_try_of_a_record_waits_and_in_its_place(moves):
-    """Against a list of records, in the order of their first arrival, and their last tries.
-
-    Here a try is one value, or more that arrive together.
-    """
-    waiting, model, trees = WaitingCalls(), [], 0
-    for record_id, takes, is_twice in moves:
-        if takes:
-            if not model:
-                assert waiting.take() is None
-                continue
-            taken, tries = model.pop(0)
-            for tree in tries:
-                one = waiting.take()
-                assert (one.record_id, one.tree) == (taken, tree)
-            continue
-        trees += 1
-        tries = [trees] * (1 + is_twice)
-        for tree in tries:
-            waiting.add(waiting_call(record_id, record_id, tree))
-        places = {waits: place for place, (waits, _tries) in enumerate(model)}
-        if record_id in places:
-            model[places[record_id]] = (record_id, tries)
-        else:
-            model.append((record_id, tries))
-        assert len(waiting) == sum(len(each) for _record_id, each in model)
-        assert sorted(one.tree for one in waiting) == sorted(t for _o, each in model for t in each)

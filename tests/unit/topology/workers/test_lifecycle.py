@@ -4,10 +4,10 @@ import asyncio
 import time
 
 import pytest
-import structlog.testing
+from structlog.testing import capture_logs
 
-from headrace import Bolt, Hooks, InvalidTopology, Topology
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace import Bolt, Hooks, InvalidTopology
+from tests.support.bolts import Own, new_topology, wait
 from topology.workers.lifecycle import EventLoop, Lifecycle
 
 
@@ -29,10 +29,7 @@ class Noting:
         self.note(f"-{topic}{partition}")
 
 
-class NotingBolt(Noting, Bolt):
-    def process(self, value, /):
-        return value
-
+class NotingBolt(Noting, Own):
     def open(self):
         self.note("open")
 
@@ -46,18 +43,6 @@ class NotingHooks(Noting, Hooks):
 
     def stopped(self):
         self.note("stop")
-
-
-def lifecycle_of(bolts, hooks=()):
-    topology = Topology("life")
-    topology.hooks(*hooks)
-    stream = topology.source("t")
-    for make, options in bolts:
-        stream = stream.then(make, **options)
-    stream.into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
-    loop = EventLoop()
-    return Lifecycle(topology.bolts(), topology.listeners, loop), loop
 
 
 @pytest.fixture
@@ -75,38 +60,31 @@ def make(events):
         def noting(kind, name):
             return kind(name, events, failing.get(name, ()))
 
-        return lifecycle_of(
-            [
-                (noting(NotingBolt, "b1"), {}),
-                (lambda: noting(NotingBolt, next(names)), {"tasks": 2, "name": "b2"}),
-            ],
-            [noting(NotingHooks, name) for name in ("h1", "h2")],
-        )[0]
+        topology, stream = new_topology()
+        topology.hooks(*(noting(NotingHooks, name) for name in ("h1", "h2")))
+        stream = stream.then(noting(NotingBolt, "b1"))
+        stream.then(lambda: noting(NotingBolt, next(names)), tasks=2, name="b2")
+        return Lifecycle(topology.bolts(), topology.listeners, EventLoop())
 
     return made
 
 
 OPENED = ["h1 start", "h2 start", "b1 open", "b2a open", "b2b open"]
 CLOSED = ["b2b close", "b2a close", "b1 close", "h2 stop", "h1 stop"]
+ASSIGNED = ["h1 +t1", "h2 +t1", "b1 +t1", "b2a +t1", "b2b +t1"]
+REVOKED = ["b2b -t1", "b2a -t1", "b1 -t1", "h2 -t1", "h1 -t1"]
 
 
 def test_hooks_start_first_and_stop_last(make, events):
-    made = make()
-    made.partition_assigned("t", 0)  # too early
-    made.open()
-    assert events == OPENED
-    events.clear()
-    made.partition_assigned("t", 1)
-    made.partition_revoked("t", 1)
-    assert events == [
-        "h1 +t1", "h2 +t1", "b1 +t1", "b2a +t1", "b2b +t1",
-        "b2b -t1", "b2a -t1", "b1 -t1", "h2 -t1", "h1 -t1",
-    ]  # fmt: skip
-    events.clear()
-    made.close()
-    made.close()
-    made.partition_revoked("t", 1)  # too late
-    assert events == CLOSED
+    lifecycle = make()
+    lifecycle.partition_assigned("t", 0)  # too early
+    lifecycle.open()
+    lifecycle.partition_assigned("t", 1)
+    lifecycle.partition_revoked("t", 1)
+    lifecycle.close()
+    lifecycle.close()
+    lifecycle.partition_revoked("t", 1)  # too late
+    assert events == [*OPENED, *ASSIGNED, *REVOKED, *CLOSED]
 
 
 @pytest.mark.parametrize(
@@ -119,45 +97,42 @@ def test_hooks_start_first_and_stop_last(make, events):
 )
 def test_failed_start_closes_the_open_ones(make, events, failing, calls):
     *_, (name, (what, *_)) = failing.items()
-    with (
-        structlog.testing.capture_logs() as logs,
-        pytest.raises(ValueError, match=f"{name} cannot {what}") as caught,
-    ):
+    error = pytest.raises(ValueError, match=f"{name} cannot {what}")
+    with capture_logs() as logs, error as caught:
         make(**failing).open()
     assert events == calls
-    assert getattr(caught.value, "__notes__", []) == (
-        ["open() of bolt 'b2'"] if name == "b2a" else []
-    )
+    notes = ["open() of bolt 'b2'"] if name == "b2a" else []
+    assert getattr(caught.value, "__notes__", []) == notes
     assert [each["hook"] for each in logs] == ["close"] * ("b1" in failing)
 
 
 @pytest.mark.parametrize("name", ["h1", "b1", "b2a"])
 def test_failing_listener_is_logged_and_stops_no_other(make, events, name):
-    made = make(**{name: ["+t1", "-t1", "stop"]})
-    with structlog.testing.capture_logs() as logs:
-        made.open()
-        made.partition_assigned("t", 1)
-        made.partition_revoked("t", 1)
-        made.close()
-    assert len(events) == 20
+    lifecycle = make(**{name: ["+t1", "-t1", "stop"]})
+    with capture_logs() as logs:
+        lifecycle.open()
+        lifecycle.partition_assigned("t", 1)
+        lifecycle.partition_revoked("t", 1)
+        lifecycle.close()
+    assert events == [*OPENED, *ASSIGNED, *REVOKED, *CLOSED]
     assert {each["event"] for each in logs} == {"hook_failed"}
     ends = ["stopped"] if name == "h1" else []
     assert [each["hook"] for each in logs] == ["partition_assigned", "partition_revoked", *ends]
 
 
 def test_failing_close_keeps_no_other_bolt_open(make, events):
-    made = make(b2a=["close"])
-    made.open()
-    events.clear()
+    lifecycle = make(b2a=["close"])
+    lifecycle.open()
     with pytest.raises(ValueError, match="b2a cannot close"):
-        made.close()
-    assert events == CLOSED
+        lifecycle.close()
+    assert events == [*OPENED, *CLOSED]
 
 
 class Awaited(Bolt):
     """An async bolt; `failing` raises, and a close that is "endless" never ends."""
 
     failing = ""
+    process = wait.function
 
     async def note(self, what):
         await asyncio.sleep(0)
@@ -169,21 +144,15 @@ class Awaited(Bolt):
     async def open(self):
         await self.note("open")
 
-    async def process(self, value, /):
-        return value
-
     async def close(self):
         await self.note("close")
 
 
-class Outer(Bolt):
+class Outer(Own):
     """A bolt in a bolt, whose coroutine the topology cannot see."""
 
     def open(self):
         return Awaited().open()
-
-    def process(self, value, /):
-        return value
 
 
 @pytest.mark.parametrize(
@@ -196,13 +165,15 @@ class Outer(Bolt):
     ],
 )
 def test_error_of_a_coroutine_names_the_bolt(kind, failing, error, message):
-    bolt = kind()
+    bolt, loop = kind(), EventLoop()
     bolt.failing = failing
-    made, loop = lifecycle_of([(lambda: bolt, {"name": "b"})])
+    topology, stream = new_topology()
+    stream.then(bolt, name="b")
+    lifecycle = Lifecycle(topology.bolts(), (), loop)
     loop.open()
     with pytest.raises(error, match=message) as caught:  # noqa: PT012 - either of them
-        made.open()
-        made.close(0.05)
+        lifecycle.open()
+        lifecycle.close(0.05)
     loop.close(time.monotonic() + 5)
     method = "close" if failing == "endless" else failing
     assert caught.value.__notes__ == [f"{method}() of bolt 'b'"]

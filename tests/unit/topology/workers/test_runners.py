@@ -1,4 +1,4 @@
-"""Every way of running a bolt, by the same suite, and then what is special about each."""
+"""Every way of running a bolt, by the same suite."""
 
 import asyncio
 import threading
@@ -13,6 +13,7 @@ from topology.steps import Order
 from topology.workers.key_queue import Many
 
 KINDS = {"inline": Kind.FUNCTION, "threads": Kind.BLOCKING, "event loop": Kind.ASYNC}
+FIRST_LETTER = {"order": Order.KEY, "key": lambda value: value[0]}
 
 
 @pytest.fixture(params=KINDS)
@@ -32,50 +33,42 @@ def bolt_of(kind, function):
     return FunctionBolt(process)
 
 
-def workers_of(kind):
-    return 1 if kind is Kind.FUNCTION else 4
-
-
 def bench_of(kind, function, **options):
-    options.setdefault("workers", workers_of(kind))
-    return Bench([bolt_of(kind, function)], kind, **options)
+    workers = 1 if kind is Kind.FUNCTION else 4
+    return Bench([bolt_of(kind, function)], kind, workers=workers, **options)
 
 
-def fails_on(*bad, error=RuntimeError):
-    """A function that keeps what it got, and raises on some of it the first time."""
-    seen, left = [], list(bad)
+def fails_once_on(bad):
+    """A function that keeps what it got, and raises on a value the first time."""
 
     def process(value):
-        seen.append(value)
-        if value in left:
-            left.remove(value)
-            raise error(f"no {value}")
+        process.seen.append(value)
+        if value == bad and process.seen.count(bad) == 1:
+            raise RuntimeError(f"no {value}")
         return value
 
-    process.seen = seen
+    process.seen = []
     return process
 
 
-def test_one_failure_loses_nothing_else(kind):
-    with bench_of(kind, fails_on(2)) as bench:
-        bench.submit(1, 2, 3)
-        ended = sorted(bench.take(3), key=lambda call: call.tree)
-    assert [str(call.error) if call.error else call.value for call in ended] == [1, "no 2", 3]
+def by_tree(calls):
+    return sorted(calls, key=lambda call: call.tree)
 
 
-def test_returning_nothing_is_an_error_and_skip_is_not(kind):
-    with bench_of(kind, lambda value: SKIP if value else None) as bench:
-        bench.submit(0, 1)
-        nothing, skipped = sorted(bench.take(2), key=lambda call: call.tree)
+def test_each_value_has_its_own_outcome_and_those_of_resolved_trees_none(kind):
+    results = {1: 1, 3: SKIP, 4: None, 5: 5}  # 2 raises
+    with bench_of(kind, lambda value: results[value]) as bench:
+        bench.submit(1, 2, 3, 4, 5, record_ids=[1, 2, 3, 4, -1], tasks=[0] * 5)
+        one, raised, skipped, nothing = by_tree(bench.take(4))
+        assert bench.answers.empty()
+    assert [(call.value, call.error) for call in (one, skipped)] == [(1, None), (SKIP, None)]
+    assert isinstance(raised.error, KeyError)
     assert isinstance(nothing.error, NothingReturned)
-    assert skipped.value is SKIP
-    assert skipped.error is None
 
 
 def test_a_key_keeps_its_order_and_a_record_that_failed_goes_first_when_it_comes_again(kind):
-    process = fails_on("a1")
-    options = {"order": Order.KEY, "key": lambda value: value[0]}
-    with bench_of(kind, process, **options) as bench:
+    process = fails_once_on("a1")
+    with bench_of(kind, process, **FIRST_LETTER) as bench:
         bench.submit("a1", "a2", "b1", record_ids=[1, 2, 3])
         assert {call.value for call in bench.take(2)} == {"a1", "b1"}
         assert bench.runners.held
@@ -90,18 +83,16 @@ def test_a_key_keeps_its_order_and_a_record_that_failed_goes_first_when_it_comes
 
 
 def test_partition_order_is_per_partition(kind):
-    process = fails_on(10)
-    with bench_of(kind, process, order=Order.PARTITION) as bench:
+    with bench_of(kind, fails_once_on(10), order=Order.PARTITION) as bench:
         bench.submit(10, 11, 20, 21, partitions=[1, 1, 2, 2], record_ids=[10, 11, 20, 21])
         assert {call.value for call in bench.take(3)} == {10, 20, 21}
         bench.runners.release([10])
         assert [call.value for call in bench.take(1)] == [11]
 
 
-def test_of_a_partition_that_is_lost_nothing_that_waits_is_called(kind):
-    process = fails_on("a1")
-    options = {"order": Order.KEY, "key": lambda value: value[0]}
-    with bench_of(kind, process, **options) as bench:
+def test_waiting_values_of_a_lost_partition_are_not_called(kind):
+    process = fails_once_on("a1")
+    with bench_of(kind, process, **FIRST_LETTER) as bench:
         bench.submit("a1", "a2", "a3", partitions=[1, 2, 1], record_ids=[1, 2, 3])
         bench.take(1)
         bench.runners.drop(lambda call: call.partition == 1)
@@ -110,10 +101,9 @@ def test_of_a_partition_that_is_lost_nothing_that_waits_is_called(kind):
     assert process.seen == ["a1", "a2"]
 
 
-def test_what_waits_is_not_called_once_the_runners_have_stopped(kind):
-    process = fails_on("a1")
-    options = {"order": Order.KEY, "key": lambda value: value[0]}
-    with bench_of(kind, process, **options) as bench:
+def test_waiting_values_are_not_called_once_the_runners_have_stopped(kind):
+    process = fails_once_on("a1")
+    with bench_of(kind, process, **FIRST_LETTER) as bench:
         bench.submit("a1", "a2", record_ids=[1, 2])
         bench.take(1)
         bench.runners.stop(SECONDS)
@@ -127,28 +117,18 @@ def test_a_value_without_a_key_fails_for_good_and_alone(kind):
     options = {"order": Order.KEY, "key": lambda value: value["id"]}
     with bench_of(kind, lambda value: value, **options) as bench:
         bench.submit({"id": 1}, {}, {"id": [2]})
-        ended = sorted(bench.take(3), key=lambda call: call.tree)
-    assert ended[0].error is None
-    for call, reason in ((ended[1], "KeyError('id')"), (ended[2], "unhashable")):
+        good, *bad = by_tree(bench.take(3))
+    assert good.error is None
+    for call, reason in zip(bad, ("KeyError('id')", "unhashable"), strict=True):
         assert isinstance(call.error, BoltError)
         assert "bolt 'step': the key" in str(call.error)
         assert reason in str(call.error)
 
 
-def test_a_value_whose_tree_has_resolved_is_dropped(kind):
-    with bench_of(kind, lambda value: value) as bench:
-        bench.submit(1, 2, 3, record_ids=[1, -1, 3], tasks=[0, 0, 0])
-        assert {call.value for call in bench.take(2)} == {1, 3}
-        assert bench.answers.empty()
-
-
 def test_each_task_is_an_instance_that_gets_its_own_values(kind):
     seen = [[], []]
-
-    def task(number):
-        return bolt_of(kind, lambda value: seen[number].append(value) or value)
-
-    with Bench([task(0), task(1)], kind) as bench:
+    tasks = [bolt_of(kind, lambda value, its=its: its.append(value) or value) for its in seen]
+    with Bench(tasks, kind) as bench:
         bench.submit(1, 2, 3, 4, tasks=[0, 1, 1, 0])
         bench.take(4)
         assert seen == [[1, 4], [2, 3]]
@@ -160,12 +140,9 @@ class Ticking(Bolt):
     def __init__(self):
         self.ticks, self.threads, self.ticked = 0, set(), threading.Event()
 
-    def note(self, value):
+    def process(self, value):
         self.threads.add(threading.current_thread().name)
         return value
-
-    def process(self, value):
-        return self.note(value)
 
     def tick(self):
         self.threads.add(threading.current_thread().name)
@@ -177,7 +154,7 @@ class Ticking(Bolt):
 
 class TickingAsync(Ticking):
     async def process(self, value):
-        return self.note(value)
+        return super().process(value)
 
 
 def test_ticks_come_on_the_thread_of_the_calls_and_a_failing_one_is_counted_and_logged(kind):
@@ -190,30 +167,28 @@ def test_ticks_come_on_the_thread_of_the_calls_and_a_failing_one_is_counted_and_
         assert bolt.ticked.wait(SECONDS)
         bench.submit(1)
         bench.take(1)
-    assert bolt.ticks == 2
-    assert len(bolt.threads) == 1
+    assert (bolt.ticks, len(bolt.threads)) == (2, 1)
     assert [failed.step for failed in bench.failed_ticks] == ["step"]
 
 
-def test_a_generator_gives_many_values_in_order_and_without_what_it_skips():
-    def split(value):
-        yield from value
-
-    for kind in (Kind.FAN_OUT, Kind.BLOCKING):
-        with Bench([FunctionBolt(split)], kind) as bench:
-            bench.submit([1, SKIP, 2], [], [3, None])
-            two, none, bad = sorted(bench.take(3), key=lambda call: call.tree)
-        assert isinstance(two.value, Many)
-        assert (two.value, none.value) == ([1, 2], [])
-        assert isinstance(bad.error, NothingReturned)
+def split(value):
+    yield from value
 
 
-def test_an_asynchronous_generator_gives_many_values():
-    async def count(value):
-        for number in range(value):
-            await asyncio.sleep(0)
-            yield number
+async def split_later(value):
+    for each in value:
+        await asyncio.sleep(0)
+        yield each
 
-    with Bench([FunctionBolt(count)], Kind.ASYNC) as bench:
-        bench.submit(3)
-        assert bench.take(1)[0].value == Many([0, 1, 2])
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [(split, Kind.FAN_OUT), (split, Kind.BLOCKING), (split_later, Kind.ASYNC)],
+)
+def test_a_generator_gives_many_values_in_order_and_without_what_it_skips(function, kind):
+    with Bench([FunctionBolt(function)], kind) as bench:
+        bench.submit([1, SKIP, 2], [], [3, None])
+        two, none, bad = by_tree(bench.take(3))
+    assert isinstance(two.value, Many)
+    assert (two.value, none.value) == ([1, 2], [])
+    assert isinstance(bad.error, NothingReturned)

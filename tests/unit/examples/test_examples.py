@@ -1,7 +1,10 @@
-"""The pipelines of the examples for sinks, on a few records, without their servers."""
+"""The pipelines of the examples, on a few records, without their servers."""
 
 import inspect
 import re
+import subprocess
+import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,33 +19,32 @@ from examples.own_sink import pipeline as own_sink
 from examples.own_sink.sink import SqliteOrders
 from examples.postgres import pipeline as postgres
 from examples.spark_step import pipeline as spark_step
+from examples.spark_step.__main__ import orders
 from examples.topic import pipeline as topic
 from examples.upserts import pipeline as upserts
 from examples.upserts.__main__ import changes, last_towns
 from examples.word_count import pipeline as word_count
+from examples.word_count.__main__ import lines
 from headrace import Topology, sinks
 from headrace.sinks import (
     DeltaSink,
     DiscardSink,
     ForeachSink,
-    IcebergSink,
-    KafkaTopicSink,
     MemorySink,
-    PostgresSink,
     Sink,
+    SinkContext,
 )
+from headrace.state import MemoryState
 from headrace.testing import topology_test
 from sinks.state.store import StateSink
-from topology.spark_step import ThroughSpark
-from topology.steps import SinkStep
+from sinks.storage import Storage
+from tests.support.patience import seconds
+from topology.schema import schema_of
+from topology.sink import Batch, chain_of, innermost
+from topology.topology import guarantee_of
 
 ROOT = Path(__file__).resolve().parents[3]
-TOPOLOGIES = [
-    topic.topology,
-    iceberg.topology,
-    postgres.topology,
-    upserts.topology,
-]
+SINK_EXAMPLES = [topic.topology, iceberg.topology, postgres.topology, upserts.topology]
 OTHERS = [
     flights.topology,
     flights.native,
@@ -53,40 +55,27 @@ OTHERS = [
 ]
 
 
-def sent(topology: Topology, *records: dict[str, Any]) -> tuple[list[Any], list[str], int]:
+def sent(topology: Topology, *values: Any) -> tuple[list[Any], list[str], int]:
     """The rows, why records were rejected, and how many were filtered."""
     with topology_test(topology) as kit:
-        kit.send(*map(orjson.dumps, records))
+        kit.send(*(each if isinstance(each, bytes) else orjson.dumps(each) for each in values))
         kit.advance(60)
         assert kit.unresolved == 0
         reasons = [letter.reason for letter in kit.rejected]
-        return kit.rows, reasons, len(records) - len(kit.rows) - len(reasons)
+        return kit.rows, reasons, len(values) - len(kit.rows) - len(reasons)
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda each: each.name)
+@pytest.mark.parametrize("topology", SINK_EXAMPLES, ids=lambda each: each.name)
 def test_each_is_exactly_once_and_rejects_broken_json(topology: Topology) -> None:
     assert topology.reliability == "exactly-once"
     topology.validate()
-    with topology_test(topology) as kit:
-        kit.send(b"{")
-        assert len(kit.rejected) == 1
-        assert kit.rows == []
-
-
-def sinks_of(*topologies: Topology) -> list[Sink[Any]]:
-    """Their sinks; behind a Spark step, the one that it writes to."""
-    steps = [step for topology in topologies for step in topology.steps()]
-    found = [step.sink for step in steps if isinstance(step, SinkStep)]
-    return [sink.sink if isinstance(sink, ThroughSpark) else sink for sink in found]
-
-
-def test_each_has_a_sink_of_its_own() -> None:
-    found = [type(sink) for sink in sinks_of(*TOPOLOGIES)]
-    assert found == [KafkaTopicSink, IcebergSink, PostgresSink, DeltaSink]
+    rows, reasons, _ = sent(topology, b"{")
+    assert (rows, len(reasons)) == ([], 1)
 
 
 def test_every_sink_has_an_example_in_the_readme() -> None:
-    found = sinks_of(*TOPOLOGIES, *OTHERS)
+    steps = [step for each in [*SINK_EXAMPLES, *OTHERS] for step in each.sink_steps()]
+    found = [innermost(step.sink) for step in steps]
     exported = [getattr(sinks, name) for name in sinks.__all__]
     wanted = {
         each
@@ -121,8 +110,13 @@ def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad() -> None:
 
 
 def test_a_page_view_is_of_people_and_has_its_campaign() -> None:
-    request = {"at": "2026-03-01T01:30:00+02:00", "visitor": "v", "agent": "Firefox",
-               "url": "https://example.org/prices?campaign=spring", "status": 200}  # fmt: skip
+    request = {
+        "at": "2026-03-01T01:30:00+02:00",
+        "visitor": "v",
+        "agent": "Firefox",
+        "url": "https://example.org/prices?campaign=spring",
+        "status": 200,
+    }
     rows, reasons, filtered = sent(
         iceberg.topology,
         request,
@@ -133,8 +127,7 @@ def test_a_page_view_is_of_people_and_has_its_campaign() -> None:
     )
     assert [(row["page"], row["campaign"]) for row in rows] == [("/prices", "spring"), ("/", None)]
     assert rows[0]["at"] == datetime(2026, 2, 28, 23, 30, tzinfo=UTC)
-    assert filtered == 2
-    assert len(reasons) == 1
+    assert (filtered, len(reasons)) == (2, 1)
     assert "no address of a page" in reasons[0]
 
 
@@ -167,10 +160,79 @@ def test_tombstone_deletes_the_customer() -> None:
         assert all(reason.startswith("no customer: ") for reason in reasons)
 
 
-def test_some_customers_are_deleted_by_their_last_change() -> None:
-    published = list(changes())
-    assert published == list(changes())
-    last = dict(published)
-    gone = {int(customer) for customer, value in last.items() if value is None}
+def test_published_records_are_stable_and_some_are_broken_or_deleted() -> None:
+    assert list(changes()) == list(changes())
+    gone = {int(customer) for customer, value in dict(changes()).items() if value is None}
     assert gone
     assert not gone & last_towns().keys()
+    assert list(lines()) == list(lines())
+    torn = Counter(value.startswith(b"\xff") for _, value in lines())
+    assert torn == {True: 5, False: 4_995}
+
+
+def test_every_order_goes_into_spark_but_those_that_are_torn() -> None:
+    topology = spark_step.billing("customers")
+    topology.validate()
+    published = [value for _, value in orders()]
+    rows, reasons, _ = sent(topology, *published)
+    assert (len(rows), len(reasons)) == (len(published) - 6, 6)
+    assert rows[0].customer == 0
+    (step,) = topology.sink_steps()
+    assert len(chain_of(step.sink)) == 2
+    assert guarantee_of(step.sink).startswith("exactly-once")
+    assert schema_of(spark_step.Bill).names == ["id", "customer", "country", "cents", "tax"]
+
+
+def test_state_counts_the_words_of_lines_in_lower_case() -> None:
+    word_count.topology.validate()
+    assert word_count.topology.reliability == "exactly-once"
+    rows, reasons, _ = sent(
+        word_count.topology, b"Who counts? The miller's wheel...", b"", b"\xff", b"the wheel"
+    )
+    words = [(row["word"], row["length"]) for row in rows]
+    first = [(word, 5) for word in ("who", "counts", "the", "miller's", "wheel")]
+    assert words == [*first, ("the", 2), ("wheel", 2)]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("not utf-8 text")
+    memory = MemoryState()
+    (step,) = word_count.counted(memory).sink_steps()
+    context = SinkContext("word-count", "word_counts", {}, Storage(""), None)
+    step.sink.open(context)
+    step.sink.write(Batch(1, [rows], len(rows)))
+    stored = memory.load(context, step.sink.shape)  # type: ignore[attr-defined]
+    found = {row["word"]: (row["n"], row["longest_line"]) for row in stored.to_pylist()}
+    assert found == {"who": (1, 5), "counts": (1, 5), "the": (2, 5), "miller's": (1, 5)} | {
+        "wheel": (2, 5)
+    }
+
+
+def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path: Path) -> None:
+    topology = own_sink.stored(tmp_path / "orders.db")
+    topology.validate()
+    order = {"number": 1, "customer": "c"}
+    rows, reasons, _ = sent(topology, order, b"{broken", {"customer": "c"})
+    assert (rows, len(reasons)) == ([order], 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "own_sink",
+            [
+                "refused: orders[0] under epoch 1 has been taken over under epoch 2",
+                "orders [1, 2]",
+                "lines [('orders[0]', 2, 2)]",
+            ],
+        ),
+        ("lookup", ["990 priced, 10 dead-lettered", "the service was asked 4 times"]),
+    ],
+)
+def test_the_example_runs_by_itself(name: str, said: list[str]) -> None:
+    """Each order is stored once, and the service asked once per item."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"examples.{name}"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds(60),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("\n".join(said))
