@@ -24,6 +24,7 @@ from topology.steps import Step
 Parents: TypeAlias = "npt.NDArray[np.int64] | None"  # None: the i-th came from the i-th
 _BAD = frozenset({NoneType, GeneratorType, CoroutineType, To, *SIGNALS})
 _NEEDS_A_LOOK = _BAD | {Skip}
+_Value: TypeAlias = tuple[str, int | None, Any, int]  # stream, task, value, index of its input
 
 
 @dataclass(slots=True)
@@ -65,34 +66,30 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
     found = set(map(type, out))
     if _NEEDS_A_LOOK.isdisjoint(found):
         return Called(out, parents, failures)
-    if found.isdisjoint(_BAD) and not failures:  # values and SKIP: a filter
+    if found.isdisjoint(_BAD):  # values and SKIP, which failed calls have, too: a filter
         mask = list(map(partial(is_not, SKIP), out))
         indices = np.flatnonzero(np.array(mask, np.bool_))
-        return Called(
-            list(compress(out, mask)), indices if parents is None else parents[indices], {}
-        )
-    origins = range(len(out)) if parents is None else parents.tolist()
+        came_from = indices if parents is None else parents[indices]
+        return Called(list(compress(out, mask)), came_from, failures)
+    origins = list(range(len(out))) if parents is None else parents.tolist()
+    sent: list[_Value] = []
     for value, origin in zip(out, origins, strict=True):
-        if value is None or (type(value) is To and value.value is None):
+        stream, task, given = DEFAULT_STREAM, None, value
+        if type(value) is To:
+            stream, task, given = value.stream, value.task, value.value
+        if given is None:
             failures[origin] = NothingReturned(step)
-        elif type(value) is To and type(value.stream) is not str:
+        elif type(stream) is not str:
             failures[origin] = BoltError(
-                f"stream of bolt '{step}': found {value.stream!r}, expected the name of a stream"
+                f"stream of bolt '{step}': found {stream!r}, expected the name of a stream"
             )
-        elif type(value.value if type(value) is To else value) in SIGNALS:
-            failures[origin] = no_value(step, value.value if type(value) is To else value)
+        elif type(given) in SIGNALS:
+            failures[origin] = no_value(step, given)
         elif isinstance(value, (GeneratorType, CoroutineType)):
             failures[origin] = misreturned(step, value)
-    keep = [
-        index
-        for index, (value, origin) in enumerate(zip(out, origins, strict=True))
-        if value is not SKIP and origin not in failures
-    ]
-    kept = [out[index] for index in keep]
-    came_from = np.array(keep, np.int64) if parents is None else parents[keep]
-    if To in found:
-        return _by_stream(kept, came_from, failures)
-    return Called(kept, came_from, failures)
+        elif given is not SKIP:
+            sent.append((stream, task, given, origin))
+    return _by_stream([each for each in sent if each[3] not in failures], failures)
 
 
 def failure_of(step: str, error: BaseException) -> Exception:
@@ -123,27 +120,18 @@ def misreturned(
     )
 
 
-def _by_stream(
-    values: list[Any], parents: "npt.NDArray[np.int64]", failures: dict[int, Exception]
-) -> Called:
-    indices: dict[str, list[int]] = {}
-    tasks: dict[str, list[int | None]] = {}
-    for index, value in enumerate(values):
-        stream, task = DEFAULT_STREAM, None
-        if type(value) is To:
-            stream, task, values[index] = value.stream, value.task, value.value
-            if value.value is SKIP:
-                continue
-        indices.setdefault(stream, []).append(index)
-        tasks.setdefault(stream, []).append(task)
-    named = {
-        stream: Sent([values[index] for index in at], parents[at], tasks[stream])
-        for stream, at in indices.items()
-    }
+def _by_stream(sent: list[_Value], failures: dict[int, Exception]) -> Called:
+    streams: dict[str, list[_Value]] = {}
+    for each in sent:
+        streams.setdefault(each[0], []).append(each)
+    named: dict[str, Sent] = {}
+    for stream, found in streams.items():
+        _, tasks, values, origins = zip(*found, strict=True)
+        named[stream] = Sent(list(values), np.array(origins, np.int64), list(tasks))
     plain = named.get(DEFAULT_STREAM)
     if plain is None:
         return Called([], np.empty(0, np.int64), failures, named)
-    if plain.tasks is not None and not any(task is not None for task in plain.tasks):
+    if set(plain.tasks or ()) == {None}:
         del named[DEFAULT_STREAM]
     return Called(plain.piece, plain.parents, failures, named)
 
