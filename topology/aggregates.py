@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from topology.errors import AggregateFailed, expect
-from topology.schema import schema_of_hints
+from topology.schema import schema_of_hints, with_nulls
 from topology.values import converted
 
 Column: TypeAlias = "pa.Array[Any]"
@@ -185,9 +185,8 @@ def type_of(hint: Any, place: str) -> pa.DataType:
 
     Raises InvalidSchema.
     """
-    if isinstance(hint, pa.DataType):
-        return _loosened(hint)
-    return _loosened(schema_of_hints({"type": hint}, place).field(0).type)
+    is_type = isinstance(hint, pa.DataType)
+    return with_nulls(hint if is_type else schema_of_hints({"type": hint}, place).field(0).type)
 
 
 def as_column(values: Sequence[Any], kind: pa.DataType) -> Column:
@@ -196,19 +195,6 @@ def as_column(values: Sequence[Any], kind: pa.DataType) -> Column:
         return converted(values, pa.field("value", kind))
     except Exception as error:
         raise AggregateFailed(f"a value does not fit {kind}: {error}") from error
-
-
-def _loosened(kind: pa.DataType) -> pa.DataType:
-    def part(field: "pa.Field[Any]") -> "pa.Field[Any]":
-        return pa.field(field.name, _loosened(field.type))
-
-    if isinstance(kind, pa.StructType):
-        return pa.struct([part(field) for field in kind])
-    if isinstance(kind, pa.ListType):
-        return pa.list_(pa.field("element", _loosened(kind.value_type)))
-    if isinstance(kind, pa.MapType):
-        return pa.map_(_loosened(kind.key_type), _loosened(kind.item_type))
-    return kind
 
 
 def _extreme(field: str, hint: Any, which: Literal["min", "max"]) -> Aggregate:

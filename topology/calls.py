@@ -36,10 +36,8 @@ class Sent:
 
 @dataclass(slots=True)
 class Called:
-    piece: Piece  # into the default stream
-    parents: Parents
+    sent: dict[str, Sent]  # by stream; streams without values may be left out
     failures: dict[int, Exception]  # by the index of the value that was passed in
-    named: dict[str, Sent] = field(default_factory=dict)  # into the others
 
 
 def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> Called:
@@ -65,31 +63,42 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
     """
     found = set(map(type, out))
     if _NEEDS_A_LOOK.isdisjoint(found):
-        return Called(out, parents, failures)
+        return Called({DEFAULT_STREAM: Sent(out, parents)}, failures)
     if found.isdisjoint(_BAD):  # values and SKIP, which failed calls have, too: a filter
         mask = list(map(partial(is_not, SKIP), out))
         indices = np.flatnonzero(np.array(mask, np.bool_))
         came_from = indices if parents is None else parents[indices]
-        return Called(list(compress(out, mask)), came_from, failures)
+        return Called({DEFAULT_STREAM: Sent(list(compress(out, mask)), came_from)}, failures)
     origins = list(range(len(out))) if parents is None else parents.tolist()
-    sent: list[_Value] = []
+    values: list[_Value] = []
     for value, origin in zip(out, origins, strict=True):
         stream, task, given = DEFAULT_STREAM, None, value
         if type(value) is To:
             stream, task, given = value.stream, value.task, value.value
-        if given is None:
-            failures[origin] = NothingReturned(step)
-        elif type(stream) is not str:
-            failures[origin] = BoltError(
-                f"stream of bolt '{step}': found {stream!r}, expected the name of a stream"
-            )
-        elif type(given) in SIGNALS:
-            failures[origin] = no_value(step, given)
-        elif isinstance(value, (GeneratorType, CoroutineType)):
-            failures[origin] = misreturned(step, value)
+        error = _invalid(step, value, stream, given)
+        if error is not None:
+            failures[origin] = error
         elif given is not SKIP:
-            sent.append((stream, task, given, origin))
-    return _by_stream([each for each in sent if each[3] not in failures], failures)
+            values.append((stream, task, given, origin))
+    streams: dict[str, list[_Value]] = {DEFAULT_STREAM: []}  # first, and the others as they come
+    for each in values:
+        if each[3] not in failures:
+            streams.setdefault(each[0], []).append(each)
+    return Called({stream: _sent(found) for stream, found in streams.items() if found}, failures)
+
+
+def _invalid(step: str, value: Any, stream: Any, given: Any) -> BoltError | None:
+    """Return the error of a result that is no value, `given` without its `To`."""
+    if given is None:
+        return NothingReturned(step)
+    if type(stream) is not str:
+        expected = "the name of a stream"
+        return BoltError(f"stream of bolt '{step}': found {stream!r}, expected {expected}")
+    if type(given) in SIGNALS:
+        return no_value(step, given)
+    if isinstance(value, (GeneratorType, CoroutineType)):
+        return misreturned(step, value)
+    return None
 
 
 def failure_of(step: str, error: BaseException) -> Exception:
@@ -120,20 +129,9 @@ def misreturned(
     )
 
 
-def _by_stream(sent: list[_Value], failures: dict[int, Exception]) -> Called:
-    streams: dict[str, list[_Value]] = {}
-    for each in sent:
-        streams.setdefault(each[0], []).append(each)
-    named: dict[str, Sent] = {}
-    for stream, found in streams.items():
-        _, tasks, values, origins = zip(*found, strict=True)
-        named[stream] = Sent(list(values), np.array(origins, np.int64), list(tasks))
-    plain = named.get(DEFAULT_STREAM)
-    if plain is None:
-        return Called([], np.empty(0, np.int64), failures, named)
-    if set(plain.tasks or ()) == {None}:
-        del named[DEFAULT_STREAM]
-    return Called(plain.piece, plain.parents, failures, named)
+def _sent(found: list[_Value]) -> Sent:
+    _, tasks, values, origins = zip(*found, strict=True)
+    return Sent(list(values), np.array(origins, np.int64), list(tasks))
 
 
 def _collect(

@@ -34,7 +34,7 @@ from topology.calls import (
 )
 from topology.errors import BoltError
 from topology.monitoring import CallTimes, Histogram
-from topology.record import DEFAULT_STREAM, Message, Record
+from topology.record import Message, Record
 from topology.sink import Piece
 from topology.steps import BoltStep, SinkStep, Source, Step
 from topology.values import columns_of_rows
@@ -189,13 +189,7 @@ class Executor:
         """Give the values that calls of a bolt sent to the steps behind it, stream by stream."""
         for index, error in called.failures.items():
             outcome.failures[_origin(parents, index)] = Failure(step.name, error)
-        streams = called.named
-        if DEFAULT_STREAM not in streams:
-            plain = Sent(called.piece, called.parents)
-            if not streams:
-                return self._into(step, DEFAULT_STREAM, plain, parents, outcome)
-            streams = {DEFAULT_STREAM: plain, **streams}
-        works = (self._into(step, *each, parents, outcome) for each in streams.items())
+        works = (self._into(step, *each, parents, outcome) for each in called.sent.items())
         return chain.from_iterable(works)
 
     def _into(

@@ -134,23 +134,19 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> bytes | None:
-        key: bytes | None = self.message.key()
-        return key
+        return self.message.key()  # type: ignore[no-any-return]  # as in Message
 
     @property
     def topic(self) -> str:
-        topic: str = self.message.topic()
-        return topic
+        return self.message.topic()  # type: ignore[no-any-return]
 
     @property
     def partition(self) -> int:
-        partition: int = self.message.partition()
-        return partition
+        return self.message.partition()  # type: ignore[no-any-return]
 
     @property
     def offset(self) -> int:
-        offset: int = self.message.offset()
-        return offset
+        return self.message.offset()  # type: ignore[no-any-return]
 
     @property
     def timestamp_ms(self) -> int:
@@ -173,16 +169,9 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
             headers: Any = headers_of(message)
         except HeadersUnreadable as error:
             headers = error.with_traceback(None)
-        kept = HeldMessage(
-            message.value(),
-            message.key(),
-            message.topic(),
-            message.partition(),
-            message.offset(),
-            message.timestamp(),
-            headers,
-        )
-        return Record, (self.value, kept)
+        names = ("value", "key", "topic", "partition", "offset", "timestamp")
+        kept = [*(getattr(message, name)() for name in names), headers]
+        return Record, (self.value, HeldMessage(*kept))
 
 
 def headers_of(message: Any) -> Sequence[tuple[str, bytes | None]] | None:
@@ -246,8 +235,7 @@ class HeldMessage(msgspec.Struct, frozen=True, gc=False):
         return self.timestamp_
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        headers: list[tuple[str, bytes | None]] | None = self.headers_
-        return headers
+        return self.headers_  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self.value_ or b"")

@@ -46,6 +46,17 @@ _ALLOWED = (
 )
 
 
+def with_nulls(kind: pa.DataType) -> pa.DataType:
+    """Return the type with nulls allowed in all its parts."""
+    if isinstance(kind, pa.StructType):
+        return pa.struct([pa.field(field.name, with_nulls(field.type)) for field in kind])
+    if isinstance(kind, pa.ListType):
+        return pa.list_(pa.field("element", with_nulls(kind.value_type)))
+    if isinstance(kind, pa.MapType):
+        return pa.map_(with_nulls(kind.key_type), with_nulls(kind.item_type))
+    return kind
+
+
 class _Hint(NamedTuple):
     name: str
     hint: Any

@@ -44,6 +44,8 @@ from topology.steps import (
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # as Kafka names them
 _AWAITED = ("open", "close", "tick")  # of an async bolt
+_COUNT = "a whole number >= 1"
+_POSITIVE = "a number > 0"
 _NEVER_AWAITED = ("drain", "partition_assigned", "partition_revoked")
 
 
@@ -96,15 +98,15 @@ def check_bolt(
     place: str, kind: Kind, bolt: Component, workers: int, timeout_seconds: float | None
 ) -> None:
     waits = kind in (Kind.ASYNC, Kind.BLOCKING)
-    expected = "a whole number >= 1" if waits else "1: only async and blocking bolts have workers"
+    expected = _COUNT if waits else "1: only async and blocking bolts have workers"
     expect(is_count(workers) and (waits or workers == 1), f"{place}, workers", workers, expected)
-    may_time_out = is_positive(timeout_seconds) and (waits or kind is Kind.ADVANCED)
+    is_valid = timeout_seconds is None or (
+        is_positive(timeout_seconds) and (waits or kind is Kind.ADVANCED)
+    )
     expected = "a finite number > 0, and an async, blocking or advanced bolt"
-    is_valid = timeout_seconds is None or may_time_out
     expect(is_valid, f"{place}, timeout_seconds", timeout_seconds, expected)
     seconds = bolt.tick_seconds
-    is_valid = seconds is None or is_positive(seconds)
-    expect(is_valid, f"{place}, tick_seconds", seconds, "a number > 0")
+    expect(seconds is None or is_positive(seconds), f"{place}, tick_seconds", seconds, _POSITIVE)
     if kind is Kind.ADVANCED and inspect.iscoroutinefunction(getattr(bolt, "process", None)):
         raise InvalidTopology(
             f"{place}: `process` of an advanced bolt is a coroutine function, which nothing awaits"
@@ -124,10 +126,7 @@ def check_batch(place: str, policy: BatchPolicy, *, is_own: bool) -> None:
     expect(is_count(policy.batch_rows), f"{place}, batch_rows{own}", policy.batch_rows, _COUNT)
     expect(is_count(policy.batch_bytes), f"{place}, batch_bytes", policy.batch_bytes, _COUNT)
     seconds = policy.batch_seconds
-    expect(is_positive(seconds), f"{place}, batch_seconds", seconds, "a number > 0")
-
-
-_COUNT = "a whole number >= 1"
+    expect(is_positive(seconds), f"{place}, batch_seconds", seconds, _POSITIVE)
 
 
 def check_tasks(place: str, kind: Kind, tasks: int, grouping: Any, *, is_made: bool) -> None:

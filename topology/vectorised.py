@@ -128,18 +128,17 @@ class _BatchCaller:
             raise
         except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
             if batch.num_rows <= 1:
-                return _failed(batch, {0: failure_of(self.step, error)})
+                return Called({}, {0: failure_of(self.step, error)})
             return self._halves(batch)
         tables = out if isinstance(out, Mapping) else {DEFAULT_STREAM: out}
         try:
-            named = {
+            sent = {
                 stream: self._with_lineage(parent, table, batch.num_rows)
                 for stream, table in tables.items()
             }
         except BoltError as error:
-            return _failed(batch, dict.fromkeys(range(batch.num_rows), error))
-        plain = named.pop(DEFAULT_STREAM, None) or Sent(batch.slice(0, 0), np.empty(0, np.int64))
-        return Called(plain.piece, plain.parents, {}, named)
+            return _failed(batch, error)
+        return Called(sent, {})
 
     def _without(self, batch: pa.RecordBatch, reasons: Mapping[int, str], namings: int) -> Called:
         """Call the bolt again without the rejected rows."""
@@ -149,18 +148,17 @@ class _BatchCaller:
         }
         if not bad or len(bad) < len(reasons):
             message = f"bolt '{self.step}' rejected the rows {list(reasons)} of {count}"
-            return _failed(batch, dict.fromkeys(range(count), BoltError(message)))
+            return _failed(batch, BoltError(message))
         good: npt.NDArray[np.int64] = np.delete(np.arange(count), list(bad))
         if not len(good):
-            return _failed(batch, bad)
+            return Called({}, bad)
         rest = self.call(batch.take(good), namings)
         bad.update({int(good[index]): error for index, error in rest.failures.items()})
-        named = {
-            stream: Sent(sent.piece, good if sent.parents is None else good[sent.parents])
-            for stream, sent in rest.named.items()
+        sent = {
+            stream: Sent(each.piece, good if each.parents is None else good[each.parents])
+            for stream, each in rest.sent.items()
         }
-        parents = good if rest.parents is None else good[rest.parents]
-        return Called(rest.piece, parents, bad, named)
+        return Called(sent, bad)
 
     def _halves(self, batch: pa.RecordBatch) -> Called:
         middle = batch.num_rows // 2
@@ -168,19 +166,15 @@ class _BatchCaller:
         right = self.call(batch.slice(middle), _NAMINGS)
         failures = dict(left.failures)
         failures.update({middle + index: error for index, error in right.failures.items()})
-        none = Sent(batch.slice(0, 0), np.empty(0, np.int64))
-        lefts = {**left.named, DEFAULT_STREAM: Sent(left.piece, left.parents)}
-        rights = {**right.named, DEFAULT_STREAM: Sent(right.piece, right.parents)}
         try:
-            named = {
-                stream: _joined(batch, lefts.get(stream, none), rights.get(stream, none), middle)
-                for stream in {**lefts, **rights}
+            sent = {
+                stream: _joined(left.sent.get(stream), right.sent.get(stream), middle)
+                for stream in {**left.sent, **right.sent}
             }
         except pa.ArrowException as error:
             broken = BoltError(f"bolt '{self.step}' returned different columns per row: {error}")
-            return _failed(batch, dict.fromkeys(range(batch.num_rows), broken))
-        plain = named.pop(DEFAULT_STREAM)
-        return Called(plain.piece, plain.parents, failures, named)
+            return _failed(batch, broken)
+        return Called(sent, failures)
 
     def _with_lineage(self, parent: str, out: Any, num_rows: int) -> Sent:
         step = self.step
@@ -205,25 +199,23 @@ class _BatchCaller:
         return Sent(out, None)
 
 
-def _failed(batch: pa.RecordBatch, failures: Mapping[int, Exception]) -> Called:
-    return Called(batch.slice(0, 0), np.empty(0, np.int64), dict(failures))
+def _failed(batch: pa.RecordBatch, error: Exception) -> Called:
+    return Called({}, dict.fromkeys(range(batch.num_rows), error))
 
 
-def _joined(batch: pa.RecordBatch, left: Sent, right: Sent, middle: int) -> Sent:
+def _joined(left: Sent | None, right: Sent | None, middle: int) -> Sent:
     """Join one stream of two halves. Raises ArrowException if their columns differ."""
-    batches: list[pa.RecordBatch] = []
-    parents: list[npt.NDArray[np.int64]] = []
+    tables: list[pa.Table] = []
+    parents: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     for half, start in ((left, 0), (right, middle)):
-        if isinstance(half.piece, pa.RecordBatch) and half.piece.num_rows:
-            batches.append(half.piece)
+        if half is not None and len(half.piece):
+            tables.append(pa.Table.from_batches([cast("pa.RecordBatch", half.piece)]))
             indices = np.arange(len(half.piece)) if half.parents is None else half.parents
             parents.append(indices + start)
-    if not batches:
-        return Sent(batch.slice(0, 0), np.empty(0, np.int64))
-    tables = [pa.Table.from_batches([each]) for each in batches]
+    if not tables:
+        return Sent([], parents[0])
     table = pa.concat_tables(tables, promote_options="permissive")
-    joined = table.combine_chunks().to_batches()[0]
-    return Sent(joined, np.concatenate(parents))
+    return Sent(table.combine_chunks().to_batches()[0], np.concatenate(parents))
 
 
 Row: TypeAlias = dict[str, Any]

@@ -25,7 +25,7 @@ from topology.bolt import RECORD_COLUMNS, VectorisedBolt
 from topology.errors import BoltError, InvalidTopology, expect
 from topology.payloads.documents import DEFAULT, Limits, json
 from topology.record import Record, Reject, RejectRows
-from topology.schema import schema_of
+from topology.schema import schema_of, with_nulls
 from topology.values import without_misplaced_nulls
 from topology.vectorised import has_line_breaks
 
@@ -112,22 +112,8 @@ def _are_utf8(values: Values) -> bool:
     return True
 
 
-def with_nulls(field: "pa.Field[Any]") -> "pa.Field[Any]":
-    """Return the field with nulls allowed at every depth.
-
-    Arrow's JSON parser refuses a null above a field that must not be null. So it parses this, and
-    the types are put right behind it (`as_type`).
-    """
-    kind = field.type
-    if isinstance(kind, pa.StructType):
-        kind = pa.struct([with_nulls(kind.field(at)) for at in range(kind.num_fields)])
-    elif isinstance(kind, pa.ListType):
-        kind = pa.list_(with_nulls(kind.value_field))
-    return pa.field(field.name, kind, nullable=True)
-
-
 def as_type(array: Any, kind: pa.DataType) -> "pa.Array[Any]":
-    """Retype an array that was read `with_nulls`, without a copy.
+    """Put the type right of an array that was read with nulls allowed, without a copy.
 
     Arrow's own cast refuses nulls above a child that has none.
     """
@@ -288,8 +274,9 @@ def _checked(array: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
 
 
 def _parsing_of(fields: "Iterable[pa.Field[Any]]") -> "pj.ParseOptions":
-    # Of a missing field Arrow would say no name, so it is told that all may be missing.
-    lenient = pa.schema(list(map(with_nulls, fields)))
+    # Of a missing field Arrow would say no name, and it refuses a null above a field that must not
+    # be null. So it is told that all may be null, and `as_type` puts the types right.
+    lenient = pa.schema([pa.field(field.name, with_nulls(field.type)) for field in fields])
     return pj.ParseOptions(explicit_schema=lenient, unexpected_field_behavior="ignore")
 
 

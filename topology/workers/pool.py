@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import repeat
 from typing import Any, cast
 
@@ -231,18 +232,16 @@ def _calls(inputs: Inputs, keys: Iterable[Hashable]) -> list[Call]:
 def _keys(step: BoltStep, values: list[Any]) -> tuple[list[Hashable], dict[int, Exception]]:
     """Return each value's key, and errors by index."""
     key = cast("Key", step.key)
+    keys: list[Hashable] = []
     errors: dict[int, Exception] = {}
-    try:
-        keys: list[Hashable] = list(map(key, values))
+    with suppress(Exception):  # the user's code may raise anything
+        keys = list(map(key, values))
         deque(map(hash, keys), 0)
-    except Exception:  # noqa: BLE001  # the user's code may raise anything
-        keys = [None] * len(values)
-    else:
         return keys, errors
+    keys = [None] * len(values)
     for index, value in enumerate(values):
         try:
-            found = key(value)
-            hash(found)
+            hash(found := key(value))
             keys[index] = found
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             reason = str(error) if isinstance(error, BoltError) else repr(error)

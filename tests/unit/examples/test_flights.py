@@ -94,14 +94,14 @@ def test_the_bolts_give_the_oracles_answer(enrich: bolts.Enrich) -> None:
     sent = publish.messages(tables.flights().slice(0, LIMIT))
     records = [record(message.value) for message in sent]
     parsed = call_each("parse", bolts.parse.process, records)
-    flown = call_each("keep_flown", bolts.keep_flown.process, parsed.piece)
-    enriched = call_each("Enrich", enrich.process, flown.piece)
-    events = call_fan_out("events", bolts.events.process, enriched.piece)
+    flown = call_each("keep_flown", bolts.keep_flown.process, parsed.sent["default"].piece)
+    enriched = call_each("Enrich", enrich.process, flown.sent["default"].piece)
+    events = call_fan_out("events", bolts.events.process, enriched.sent["default"].piece)
     wanted = oracle.expected(limit=LIMIT)
     assert len(records) == wanted.read
     assert len(parsed.failures) + len(enriched.failures) == wanted.dead_lettered
-    assert len(parsed.piece) - len(flown.piece) == wanted.filtered
-    table = pa.Table.from_pylist(events.piece, schema=schema_of(FlightEvent))
+    assert len(parsed.sent["default"].piece) - len(flown.sent["default"].piece) == wanted.filtered
+    table = pa.Table.from_pylist(events.sent["default"].piece, schema=schema_of(FlightEvent))
     assert oracle.differences(table, wanted.table).num_rows == 0
 
 
@@ -110,21 +110,23 @@ def test_the_columnar_bolt_gives_what_the_plain_ones_give() -> None:
     named = bolts.NameCarrier()
     named.open()
     parsed = call_each("parse", bolts.parse.process, [record(value) for value in values])
-    flown = call_each("keep_flown", bolts.keep_flown.process, parsed.piece)
-    plain = call_each("NameCarrier", named.process, flown.piece)
+    flown = call_each("keep_flown", bolts.keep_flown.process, parsed.sent["default"].piece)
+    plain = call_each("NameCarrier", named.process, flown.sent["default"].piece)
     batch = pa.record_batch({"value": pa.array(values, pa.binary())})
     read = call_columns("parse_columns", columns.parse_columns.process, batch)
-    assert isinstance(read.piece, pa.RecordBatch)
-    assert read.parents is not None
-    called = call_columns("name_carriers", columns.name_carriers.process, read.piece)
-    assert isinstance(called.piece, pa.RecordBatch)
-    assert called.parents is not None
-    assert called.piece.schema == columns.NAMED_FLIGHT
-    assert called.piece.to_pylist() == plain.piece
+    assert isinstance(read.sent["default"].piece, pa.RecordBatch)
+    assert read.sent["default"].parents is not None
+    called = call_columns(
+        "name_carriers", columns.name_carriers.process, read.sent["default"].piece
+    )
+    assert isinstance(called.sent["default"].piece, pa.RecordBatch)
+    assert called.sent["default"].parents is not None
+    assert called.sent["default"].piece.schema == columns.NAMED_FLIGHT
+    assert called.sent["default"].piece.to_pylist() == plain.sent["default"].piece
     errors = [*read.failures.values(), *called.failures.values()]
     assert len(errors) == publish.MALFORMED
     assert all(isinstance(error, Reject) for error in errors)
-    assert values[read.parents[called.parents[-1]]] == values[-1]
+    assert values[read.sent["default"].parents[called.sent["default"].parents[-1]]] == values[-1]
 
 
 def test_the_columnar_bolt_takes_a_chunk_without_any_flown_flight() -> None:

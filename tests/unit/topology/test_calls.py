@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.calls import call_each, call_fan_out
+from topology.calls import Sent, call_each, call_fan_out
 from topology.errors import BoltError, LineageLost, NothingReturned
 from topology.record import SKIP, Reject, RejectRows
 from topology.vectorised import PARENT, call_columns
 
 
-def parents(called):
-    count = len(called.piece)
-    return list(range(count)) if called.parents is None else called.parents.tolist()
+def plain(called):
+    """The values that a call sent into the default stream, and the inputs of each."""
+    sent = called.sent.get("default", Sent([], None))
+    piece = sent.piece if isinstance(sent.piece, list) else sent.piece.to_pydict()["n"]
+    return piece, list(range(len(piece))) if sent.parents is None else sent.parents.tolist()
 
 
 def careless(value):
@@ -32,7 +34,7 @@ def careless(value):
 )
 def test_bad_call_fails_its_value_alone(function, error, reason):
     called = call_each("b", function, [1, 2, 3])
-    assert parents(called) == [0, 2]
+    assert plain(called)[1] == [0, 2]
     assert list(called.failures) == [1]
     assert isinstance(called.failures[1], error)
     assert reason in str(called.failures[1])
@@ -49,10 +51,11 @@ def test_every_value_is_answered_exactly_once(kinds):
         return {"value": place, "skip": SKIP, "none": None}[kind]
 
     called = call_each("act", act, list(enumerate(kinds)))
-    assert called.piece == [i for i, kind in enumerate(kinds) if kind == "value"]
+    values = [i for i, kind in enumerate(kinds) if kind == "value"]
     assert sorted(called.failures) == [i for i, k in enumerate(kinds) if k in ("raise", "none")]
-    assert parents(called) == called.piece
-    assert (called.parents is None) == ({*kinds} <= {"value"}), "without drops it needs no lineage"
+    assert plain(called) == (values, values)
+    has_no_lineage = bool(called.sent) and called.sent["default"].parents is None
+    assert has_no_lineage == ({*kinds} <= {"value"}), "nothing was dropped"
 
 
 def test_children_leave_together_or_not_at_all():
@@ -65,14 +68,13 @@ def test_children_leave_together_or_not_at_all():
         yield from [value] * (value - 1)
 
     called = call_fan_out("half", half, [1, 2, 3])
-    assert called.piece == [1, 3, 3, 3]
-    assert parents(called) == [0, 2, 2, 2]
+    assert plain(called) == ([1, 3, 3, 3], [0, 2, 2, 2])
     assert list(called.failures) == [1]
 
 
 def test_none_from_a_generator_fails_its_value_and_skip_is_dropped():
     called = call_fan_out("mixed", lambda n: iter([n, None] if n == 1 else [n, SKIP, n]), [1, 2])
-    assert called.piece == [2, 2]
+    assert plain(called) == ([2, 2], [1, 1])
     assert isinstance(called.failures[0], NothingReturned)
 
 
@@ -98,8 +100,7 @@ def reversed_signs(rows):
 )
 def test_lineage_survives_filter_take_and_row_by_row(function, row_by_row, numbers, lineage):
     called = call_columns("b", function, batch(1, 3, 2, 5), row_by_row=row_by_row)
-    assert called.piece.to_pydict() == {"n": numbers}
-    assert parents(called) == lineage
+    assert plain(called) == (numbers, lineage)
 
 
 def changed(lineage):
@@ -121,7 +122,7 @@ def changed(lineage):
 )  # fmt: skip
 def test_rows_without_lineage_fail_the_batch(function, row_by_row, reason):
     called = call_columns("b", function, batch(1, 2), row_by_row=row_by_row)
-    assert len(called.piece) == 0
+    assert plain(called) == ([], [])
     assert set(called.failures) == {0, 1}
     assert isinstance(called.failures[0], BoltError if "list" in reason else LineageLost)
     assert reason in str(called.failures[0])
@@ -141,7 +142,7 @@ def test_bad_rows_of_a_vectorised_bolt_are_isolated_exactly(numbers, row_by_row)
     assert sorted(called.failures) == [i for i, n in enumerate(numbers) if n in (7, 9)]
     good = [(i, n) for i, n in enumerate(numbers) if n not in (7, 9)]
     kept = [(i, -n) for i, n in good] if row_by_row else [(i, n) for i, n in good if n > 4]
-    assert list(zip(parents(called), called.piece["n"].to_pylist(), strict=True)) == kept
+    assert plain(called) == ([n for _, n in kept], [i for i, _ in kept])
 
 
 def test_rejected_rows_leave_the_others_to_a_second_call():
@@ -155,8 +156,7 @@ def test_rejected_rows_leave_the_others_to_a_second_call():
         return rows
 
     called = call_columns("even", even, batch(0, 1, 2, 3, 4))
-    assert called.piece.to_pydict() == {"n": [0, 2, 4]}
-    assert parents(called) == [0, 2, 4]
+    assert plain(called) == ([0, 2, 4], [0, 2, 4])
     reasons = {index: str(error) for index, error in called.failures.items()}
     assert reasons == {1: "1 is odd", 3: "3 is odd"}
     assert calls == [5, 3]
@@ -170,7 +170,7 @@ def test_rejection_of_all_or_of_unknown_rows_fails_the_batch(reasons, error):
         raise RejectRows(reasons)
 
     called = call_columns("all", process, batch(0, 1))
-    assert called.piece.num_rows == 0
+    assert plain(called) == ([], [])
     assert {index: type(each) for index, each in called.failures.items()} == {0: error, 1: error}
 
 
@@ -186,7 +186,7 @@ def test_one_rejected_row_at_a_time_costs_a_bounded_number_of_calls():
 
     numbers = list(range(3_000))
     called = call_columns("even", process, batch(*numbers))
-    assert called.piece["n"].to_pylist() == called.parents.tolist() == numbers[::2]
+    assert plain(called) == (numbers[::2], numbers[::2])
     assert sorted(called.failures) == numbers[1::2]
     assert sum(calls) < 40 * len(numbers)
 
@@ -203,7 +203,7 @@ def test_halves_of_different_types_are_joined_or_fail(second, numbers):
 
     called = call_columns("odd", odd_types, batch(1, 2), row_by_row=True)
     if numbers:
-        assert (called.piece["n"].to_pylist(), called.failures) == (numbers, {})
+        assert (plain(called), called.failures) == ((numbers, [0, 1]), {})
     else:
         assert sorted(called.failures) == [0, 1]
         assert "bolt 'odd' returned different columns per row" in str(called.failures[0])

@@ -157,9 +157,10 @@ def in_columns(kind, messages, schema, line_breaks):
     outcome = call_columns("json", json_columns(kind, limits=LIMITS).function, batch)
     assert all(isinstance(error, Reject) for error in outcome.failures.values())
     rows = [None] * len(messages)
-    parents = range(len(messages)) if outcome.parents is None else outcome.parents.tolist()
-    for place, parent in enumerate(parents):
-        rows[parent] = fitted(outcome.piece.slice(place, 1), schema)
+    for sent in outcome.sent.values():
+        parents = range(len(messages)) if sent.parents is None else sent.parents.tolist()
+        for place, parent in enumerate(parents):
+            rows[parent] = fitted(sent.piece.slice(place, 1), schema)
     return rows
 
 

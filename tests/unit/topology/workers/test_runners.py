@@ -125,15 +125,6 @@ def test_a_value_without_a_key_fails_for_good_and_alone(kind):
         assert reason in str(call.error)
 
 
-def test_each_task_is_an_instance_that_gets_its_own_values(kind):
-    seen = [[], []]
-    tasks = [bolt_of(kind, lambda value, its=its: its.append(value) or value) for its in seen]
-    with Bench(tasks, kind) as bench:
-        bench.submit(1, 2, 3, 4, tasks=[0, 1, 1, 0])
-        bench.take(4)
-        assert seen == [[1, 4], [2, 3]]
-
-
 class Ticking(Bolt):
     """Notes on which thread it ticks and processes; its first tick fails."""
 
