@@ -134,19 +134,23 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> bytes | None:
-        return self.message.key()  # type: ignore[no-any-return]  # as in Message
+        key: bytes | None = self.message.key()
+        return key
 
     @property
     def topic(self) -> str:
-        return self.message.topic()  # type: ignore[no-any-return]
+        topic: str = self.message.topic()
+        return topic
 
     @property
     def partition(self) -> int:
-        return self.message.partition()  # type: ignore[no-any-return]
+        partition: int = self.message.partition()
+        return partition
 
     @property
     def offset(self) -> int:
-        return self.message.offset()  # type: ignore[no-any-return]
+        offset: int = self.message.offset()
+        return offset
 
     @property
     def timestamp_ms(self) -> int:
@@ -169,9 +173,16 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
             headers: Any = headers_of(message)
         except HeadersUnreadable as error:
             headers = error.with_traceback(None)
-        names = ("value", "key", "topic", "partition", "offset", "timestamp")
-        kept = [*(getattr(message, name)() for name in names), headers]
-        return Record, (self.value, HeldMessage(*kept))
+        kept = HeldMessage(
+            message.value(),
+            message.key(),
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            message.timestamp(),
+            headers,
+        )
+        return Record, (self.value, kept)
 
 
 def headers_of(message: Any) -> Sequence[tuple[str, bytes | None]] | None:
@@ -235,7 +246,8 @@ class HeldMessage(msgspec.Struct, frozen=True, gc=False):
         return self.timestamp_
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return self.headers_  # type: ignore[no-any-return]
+        headers: list[tuple[str, bytes | None]] | None = self.headers_
+        return headers
 
     def __len__(self) -> int:
         return len(self.value_ or b"")
