@@ -202,22 +202,17 @@ class Executor:
         # Validated: of a direct stream all steps behind it are grouped so.
         grouping = getattr(children[0], "grouping", None) if children else None
         names_tasks = grouping is not None and grouping.is_direct
-        error: str | None = None
         if not children:
             allowed = ", ".join(name for name, read in step.streams.items() if read)
             error = f"bolt '{step.name}' sent to stream '{stream}', expected {allowed}"
-        elif names_tasks and (sent.tasks is None or None in sent.tasks):
-            error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
-        if error is not None:
             failure = Failure(step.name, BoltError(error))
             origins = (_origin(came_from, index) for index in range(len(sent.piece)))
             outcome.failures.update(dict.fromkeys(origins, failure))
             return
         origin = Upstream(step.name, stream)
-        tasks = cast("list[int]", sent.tasks) if names_tasks else None
-        for child in children or ():
-            if tasks is not None:
-                _check_tasks(cast("BoltStep", child), tasks, came_from, outcome)
+        given = (sent.tasks or [None] * len(sent.piece)) if names_tasks else None
+        for child in children:
+            tasks = given and _checked_tasks(child, given, came_from, outcome)
             yield child, sent.piece, came_from, origin, tasks
 
     def _route(
@@ -280,12 +275,16 @@ def _columns_for(step: BoltStep, messages: Sequence[Message]) -> pa.RecordBatch:
     return columns_of(messages, bolt.columns, line_breaks=as_lines)
 
 
-def _check_tasks(step: BoltStep, tasks: list[int], parents: Parents, outcome: Outcome) -> None:
-    count = len(step.bolts)
-    for index, task in enumerate(tasks):
+def _checked_tasks(
+    step: Step, given: Sequence[int | None], parents: Parents, outcome: Outcome
+) -> list[int]:
+    """Fail the values without a valid task of a direct step."""
+    count = len(cast("BoltStep", step).bolts)
+    for index, task in enumerate(given):
         if not isinstance(task, int) or not 0 <= task < count:
             message = f"task of bolt '{step.name}': found {task!r}, expected 0 to {count - 1}"
             outcome.failures[_origin(parents, index)] = Failure(step.name, BoltError(message))
+    return cast("list[int]", given)
 
 
 def _origin(parents: Parents, index: int) -> int:

@@ -226,11 +226,11 @@ def test_direct_value_goes_to_its_task_in_every_step(direct_step):
 
 @pytest.mark.parametrize("task", [2, -1, "1", 1.0, None])
 def test_direct_value_without_a_valid_task_fails_alone(direct_step, task):
-    outcome = Executor().run_after(direct_step, [To("to", "a", task=task)])
-    assert found(outcome) == []
+    outcome = Executor().run_after(direct_step, [To("to", "a", task=task), To("to", "b", task=0)])
+    assert found(outcome) == [("x", 0, 1, "b"), ("y", 0, 1, "b")]
+    assert list(outcome.failures) == [0]
     assert isinstance(outcome.failures[0].error, BoltError)
-    reason = f"found {task!r}, expected 0 to " if task is not None else "named no task"
-    assert reason in str(outcome.failures[0].error)
+    assert f"found {task!r}, expected 0 to " in str(outcome.failures[0].error)
 
 
 # Rows for sinks
