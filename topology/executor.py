@@ -212,7 +212,7 @@ class Executor:
         origin = Upstream(step.name, stream)
         given = (sent.tasks or [None] * len(sent.piece)) if names_tasks else None
         for child in children:
-            tasks = given and _checked_tasks(child, given, came_from, outcome)
+            tasks = None if given is None else _checked_tasks(child, given, came_from, outcome)
             yield child, sent.piece, came_from, origin, tasks
 
     def _route(
