@@ -1,6 +1,7 @@
-"""Stages for the acceptance tests: each has a pipeline, a topic and a table of its own."""
+"""Flights for the acceptance tests: each has a pipeline, a topic and a table of its own."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,42 +9,36 @@ import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
-from tests.acceptance.harness import Stage
+from tests.acceptance.trial import Flights
 
 Breakable = tuple[EmbeddedKafka, EmbeddedZooKeeper]
-MakeStage = Callable[..., Stage]
+MakeFlights = Callable[..., Flights]
 
 
 @pytest.fixture
-def make_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """`make_stage(breakable=False, ...)`: on the shared servers, or on some that may be broken."""
-    stages: list[Stage] = []
+def make_flights(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeFlights]:
+    """`make_flights(breakable=False, ...)`: on the shared servers, or on some to be broken."""
+    made: list[Flights] = []
 
-    def make(*, breakable: bool = False, **options: Any) -> Stage:
-        if breakable:
-            kafka, zookeeper = request.getfixturevalue("breakable_servers")
-        else:
-            kafka = request.getfixturevalue("kafka")
-            zookeeper = request.getfixturevalue("zookeeper")
-        folder = tmp_path / f"stage-{len(stages)}"
-        folder.mkdir()
-        stages.append(Stage(kafka, zookeeper, folder, **options))
-        return stages[-1]
+    def make(*, breakable: bool = False, **options: Any) -> Flights:
+        names = ["breakable_servers"] if breakable else ["kafka", "zookeeper"]
+        servers = [request.getfixturevalue(name) for name in names]
+        kafka, zookeeper = servers[0] if breakable else servers
+        made.append(Flights(kafka, zookeeper, tmp_path, **options))
+        return made[-1]
 
     yield make
-    for stage in stages:
-        stage.end()
+    for each in made:
+        each.end()
 
 
 @pytest.fixture(scope="session")
 def _own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breakable]:
-    kafka = EmbeddedKafka(tmp_path_factory.mktemp("breakable-kafka"))
-    zookeeper = EmbeddedZooKeeper(tmp_path_factory.mktemp("breakable-zookeeper"))
-    try:
+    with (
+        closing(EmbeddedKafka(tmp_path_factory.mktemp("breakable-kafka"))) as kafka,
+        closing(EmbeddedZooKeeper(tmp_path_factory.mktemp("breakable-zookeeper"))) as zookeeper,
+    ):
         yield kafka, zookeeper
-    finally:
-        kafka.close()
-        zookeeper.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ Nothing of the product reads it, so that nothing of the product vouches for itse
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,11 @@ class Topic:
     @property
     def total(self) -> int:
         return sum(self.ends.values())
+
+    def below(self, stored: Mapping[int, int]) -> tuple[set[Row], set[Place]]:
+        """The rows wanted, and the malformed records, below these offsets."""
+        rows = {row for row, (number, at) in self.rows.items() if at < stored.get(number, 0)}
+        return rows, {place for place in self.malformed if place[1] < stored.get(place[0], 0)}
 
 
 def read_topic(bootstrap: str, topic: str) -> Topic:
@@ -131,21 +136,14 @@ def _is_malformed(message: Message) -> bool:
 
 
 def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "evidence",
-            "enable.auto.commit": False,
-            "log_level": 3,
-        }
-    )
+    properties = {"bootstrap.servers": bootstrap, "group.id": "evidence", "log_level": 3}
+    consumer = Consumer({**properties, "enable.auto.commit": False})
     try:
         known = consumer.list_topics(topic, timeout=seconds(20)).topics[topic].partitions
         left = 0
         for number in known:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, number), timeout=seconds(20)
-            )
+            part = TopicPartition(topic, number)
+            low, high = consumer.get_watermark_offsets(part, timeout=seconds(20))
             left += high - low
         consumer.assign([TopicPartition(topic, number, 0) for number in known])
         while left:

@@ -3,7 +3,6 @@
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Self, TypeAlias
 from zlib import crc32
 
@@ -12,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from service.devservers.servers import EmbeddedKafka
+from tests.acceptance.stored import Part
 from tests.support.patience import seconds, until
 
-Part: TypeAlias = tuple[str, int]  # a topic and the number of a partition
 Ends: TypeAlias = dict[Part, int]  # by partition: so many records of it, from the first on
 
 _PAUSE_SECONDS = 0.05
@@ -68,12 +67,7 @@ class Feed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
         del self._producer  # it would complain of a broker that is gone
 

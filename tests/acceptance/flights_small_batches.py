@@ -1,7 +1,7 @@
 """The flights pipeline with many small commits, so that a fault hits between some of them.
 
-`FLIGHTS_TOPIC` names the topic, so that tests can share a broker. `FLIGHTS_SINK` says who writes
-the table: delta-rs, or Spark, to which a commit costs a hundred times as much.
+`FLIGHTS_SINK` says who writes the table: delta-rs, or Spark, to which a commit costs a hundred
+times as much.
 """
 
 import os
@@ -13,7 +13,7 @@ from headrace.sinks import DeltaSink, KafkaDeadLetters, Sink, SparkSink
 
 BATCH_ROWS = {"delta": 400, "spark": 2_000}
 
-TOPIC = os.environ["FLIGHTS_TOPIC"]
+TOPIC = os.environ["TRIAL_TOPIC"]
 SINK = os.environ["FLIGHTS_SINK"]
 topology = Topology("flights-small-batches")
 flights = topology.source(TOPIC).then(parse).then(keep_flown).then(Enrich)

@@ -1,143 +1,23 @@
-"""The service as a user runs it: a command, a configuration file, signals, files left behind."""
+"""A process of the service as a user runs it: a command, signals, what it prints and leaves."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from service.devservers.process import free_ports
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance import evidence, processes, stored
+from tests.acceptance import processes
 from tests.support import fork_server, patience
-from tests.support.patience import seconds, until
+from tests.support.patience import until
 
 REPOSITORY = Path(__file__).parents[2]
 HEADRACE = Path(sys.executable).with_name("headrace")
-TOPOLOGY = "tests.acceptance.flights_small_batches:topology"
-DRAIN_SECONDS = 20.0
-SESSION_SECONDS = 2.0
-
-_CONFIG = """\
-[pipeline]
-name = "{name}"
-commit_interval_seconds = 0.2
-drain_seconds = {drain_seconds}
-chunk_records = 200
-
-[kafka]
-"bootstrap.servers" = "{kafka}"
-"queued.min.messages" = 1000 # little is fetched ahead, so that an outage is felt
-"queued.max.messages.kbytes" = 256
-"max.partition.fetch.bytes" = 65536
-
-[zookeeper]
-hosts = "{zookeeper}"
-session_timeout_seconds = {session_seconds}
-
-[storage]
-warehouse = "{warehouse}"
-
-[http]
-port = {port}
-"""
-
-
-@dataclass
-class Stage:
-    """One pipeline's surroundings: its servers, topic, table and configuration."""
-
-    kafka: EmbeddedKafka
-    zookeeper: EmbeddedZooKeeper
-    folder: Path
-    sink: str = "delta"  # or "spark"
-    drain_seconds: float = field(default_factory=lambda: patience.slack(DRAIN_SECONDS))
-    name: str = field(default_factory=lambda: f"flights-{uuid.uuid4().hex[:8]}")
-    port: int = field(default_factory=lambda: free_ports(1)[0])
-    runs: "list[Run]" = field(default_factory=list)
-
-    @property
-    def topic(self) -> str:
-        return self.name
-
-    @property
-    def offsets_folder(self) -> str:
-        return f"/headrace/{self.name}/{self.topic}"
-
-    @property
-    def table(self) -> Path:
-        return self.folder / "warehouse" / "flight_events"
-
-    @property
-    def temporary(self) -> Path:
-        return self.folder / "tmp"
-
-    def start(self, *options: str) -> "Run":
-        """Start `headrace run` over this stage."""
-        self.temporary.mkdir(exist_ok=True)
-        config = self.folder / "service.toml"
-        config.write_text(
-            _CONFIG.format(
-                name=self.name,
-                drain_seconds=self.drain_seconds,
-                kafka=self.kafka.address,
-                zookeeper=self.zookeeper.address,
-                session_seconds=SESSION_SECONDS,
-                warehouse=self.folder / "warehouse",
-                port=self.port,
-            )
-        )
-        command = [str(HEADRACE), "run", TOPOLOGY, "--config", str(config), "--json", *options]
-        environment = {
-            "FLIGHTS_TOPIC": self.topic,
-            "FLIGHTS_SINK": self.sink,
-            "TMPDIR": str(self.temporary),
-        }
-        run = Run(command, self.folder / f"run-{len(self.runs) + 1}", environment)
-        self.runs.append(run)
-        return run
-
-    def watch(self) -> stored.Watch:
-        return stored.Watch(self.zookeeper.address, self.offsets_folder)
-
-    def stored(self) -> stored.Offsets:
-        with stored.client(self.zookeeper.address) as client:
-            return stored.read(client, self.offsets_folder)
-
-    def records(self) -> evidence.Topic:
-        return evidence.read_topic(self.kafka.address, self.topic)
-
-    def malformed(self) -> "set[evidence.Place]":
-        return evidence.malformed(self.kafka.address, self.topic)
-
-    def letters(self) -> "evidence.Counter[evidence.Place]":
-        return evidence.dead_letters(self.kafka.address, f"{self.topic}.dead")
-
-    def ready(self) -> int:
-        """What /health/ready answers; 0 when nobody does."""
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/health/ready", timeout=seconds(5)
-            ) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
-        except OSError:
-            return 0
-
-    def end(self) -> None:
-        for run in self.runs:
-            run.end()
 
 
 class Process(Protocol):

@@ -1,24 +1,22 @@
 """Several replicas of one pipeline under load.
 
 The pipeline's name is the trial's. tests/faults/topologies.py has the topologies, feed.py issues
-the ids, replica_nodes.py watches ZooKeeper, tests/faults/judge.py compares what was written.
+the ids, stored.py watches ZooKeeper, tests/faults/judge.py compares what was written.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
-from headrace.sinks import SinkContext
 from service.config.settings import EngineName
-from sinks.storage import Storage
 from tests.acceptance import evidence, feed
 from tests.acceptance.feed import Ends, Feed, Part
 from tests.acceptance.harness import Run
-from tests.acceptance.replica_nodes import Nodes, Plan, Stored
+from tests.acceptance.stored import Plan, Stored, Watch
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break, Found, Guarantee, Outcome, judge
 from tests.support.committed_messages import committed_values
@@ -32,14 +30,6 @@ BEGUN = 40  # records of each partition that are there before the first replica 
 SESSION_SECONDS = 4.0
 _SETTLED_SECONDS = 60.0
 _ENDED_SECONDS = 60.0
-_CONFIG: Mapping[str, Mapping[str, object]] = {
-    "pipeline": {
-        "commit_interval_seconds": 0.1,
-        "discover_interval_seconds": 0.3,
-        "drain_seconds": 15.0,
-    },
-    "kafka": {"topic.metadata.refresh.interval.ms": 1_000},
-}
 _RANGES: Mapping[str, object] = {"transaction_seconds": 0.2, "poll_seconds": 0.05}
 
 
@@ -61,39 +51,37 @@ class Replicas:
     def __enter__(self) -> Self:
         trial = self.trial
         (trial.folder / "trouble").touch()
-        self.feed = Feed(trial.kafka)
+        self._running = ExitStack()
+        self.feed = self._running.enter_context(Feed(trial.kafka))
         for topic, count in self.topics.items():
             self.feed.create(self.topic(topic), count)
         if self.output == "messages":
             trial.kafka.create_topic(self._out, 2)
         self.feed.publish(BEGUN)
-        self.nodes = Nodes(trial.zookeeper.address, trial.name, lambda: self.feed.parts)
-        self.nodes.__enter__()
+        watch = Watch(trial.zookeeper.address, trial.name, lambda: self.feed.parts)
+        self.nodes = self._running.enter_context(watch)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.nodes.__exit__(kind, error, traceback)
-        self.feed.__exit__(kind, error, traceback)
+    def __exit__(self, *_error: object) -> None:
+        self._running.close()
 
     def topic(self, name: str) -> str:
         return f"{self.trial.name}.{name}"
 
-    def start(
-        self,
-        *names: str,
-        environment: Mapping[str, str] | None = None,
-        prefix: Sequence[str] = (),
-    ) -> None:
+    def start(self, *names: str, environment: Any = None, prefix: Sequence[str] = ()) -> None:
         for name in names:
             told = {"HEADRACE_REPLICAS__NAME": name, **(environment or {})}
             self.runs[name] = self.trial.start(
                 self.output, config=self._config(), environment=told, prefix=prefix
             )
+
+    def begin(self, *names: str, **options: Any) -> Plan:
+        """Start to publish and these replicas; wait until all share the partitions and go on."""
+        self.feed.start()
+        self.start(*names, **options)
+        plan = self.settle(*self.runs)
+        self.goes_on()
+        return plan
 
     def settle(self, *names: str) -> Plan:
         """Wait until just these replicas are there and hold all partitions, within one; the plan.
@@ -161,7 +149,9 @@ class Replicas:
     def taken_over(self, stored: Mapping[Part, Stored], since: float) -> float:
         """Wait until others have stored more of all these; how long that took, in seconds."""
         self.until("they are taken over", lambda: self.nodes.taken_over(stored) < math.inf)
-        return self.nodes.taken_over(stored) - since
+        seconds = self.nodes.taken_over(stored) - since
+        print(f"taken over after {seconds:.1f} s")  # noqa: T201
+        return seconds
 
     def finish(self) -> None:
         """End the replicas in order, and compare what they wrote with what was published."""
@@ -210,12 +200,8 @@ class Replicas:
         if self.output == "lines":
             return self.trial.rows()
         if self.output == "messages":
-            context = SinkContext(
-                "", "", {"bootstrap.servers": self.trial.kafka.address}, Storage(""), None
-            )
-            return Counter(
-                (value or b"").decode() for value in committed_values(context, self._out)
-            )
+            values = committed_values(self.trial.kafka.address, self._out)
+            return Counter((value or b"").decode() for value in values)
         table = evidence.read_table(self._warehouse / "rows").to_pydict()
         return Counter(map("{} {}".format, table["id"], table["payload"]))
 
@@ -236,8 +222,13 @@ class Replicas:
 
     def _config(self) -> Mapping[str, Mapping[str, object]]:
         return {
-            **_CONFIG,
-            "pipeline": {**_CONFIG["pipeline"], "engine": self.engine},
+            "pipeline": {
+                "commit_interval_seconds": 0.1,
+                "discover_interval_seconds": 0.3,
+                "drain_seconds": 15.0,
+                "engine": self.engine,
+            },
+            "kafka": {"topic.metadata.refresh.interval.ms": 1_000},
             "zookeeper": {"session_timeout_seconds": self.session_seconds},
             "replicas": {"beat_seconds": 0.2},
             "storage": {"warehouse": str(self._warehouse)},
@@ -246,8 +237,6 @@ class Replicas:
 
     def _told(self) -> str:
         logs = [f"--- {name}\n{run.tail(12)}" for name, run in self.runs.items()]
-        nodes = self.nodes
-        behind = {
-            part: (each.offset, self.feed.ends()[part]) for part, each in nodes.offsets.items()
-        }
+        nodes, stored = self.nodes, self.stored()
+        behind = {part: (stored.get(part), end) for part, end in self.feed.ends().items()}
         return "\n".join([*logs, str(nodes.plan), str(nodes.members), str(behind)])

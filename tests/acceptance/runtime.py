@@ -6,28 +6,23 @@
 """
 
 import asyncio
-import time
 from collections import Counter
 from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace import Bolt, Hooks, Record, To, Topology, bolt, reference
+from headrace import Bolt, Hooks, Record, Topology, bolt, reference
 from headrace.sinks import DeltaSink, KafkaDeadLetters
-from tests.acceptance.traces import TOPIC, Lines, Trouble, check, is_opened, note, text
-from topology.sink import Staged
+from tests.acceptance.traces import TOPIC, Lines, Trouble, check, note, text
 
 BATCH_SECONDS = 0.05
 AT_MOST_ONCE_RATE = 4_000.0
-ORDERS_RATE = 400.0
-LATE_EVERY = 10
 KEYS = 17  # of each partition
 WORKERS = 40
 CALL_SECONDS = 0.005
 FAILS_EVERY = 50
 FAILURES = 2  # of a record that fails
-HELD_ROWS = 50
 CODES = 3
 ENRICHED_RATE = 200.0
 
@@ -61,67 +56,6 @@ at_most_once = Topology("at-most-once", reliability="at-most-once")
 _effects = at_most_once.source(TOPIC, records_per_second=AT_MOST_ONCE_RATE).then(has_an_effect)
 _effects.into(Lines(), batch_seconds=BATCH_SECONDS)
 at_most_once.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
-
-
-# Two sources, named streams, a merge, three sinks, and a rate limit
-
-
-@bolt
-def sort(record: Record) -> str | To:
-    """Tell late orders from others; every second order fails when it is first seen."""
-    place = text(record)
-    note("orders", f"{place} {time.monotonic()}")
-    _fail_first(place, record.offset % 2)
-    return To("late", place) if record.offset % LATE_EVERY == 0 else f"{place} order"
-
-
-@bolt
-def give_back(record: Record) -> str:
-    note("returns", f"{text(record)} {time.monotonic()}")
-    return f"{text(record)} return"
-
-
-@bolt
-def count(row: str) -> str:
-    return f"{row} counted"
-
-
-joined = _made("joined")
-_orders = joined.source(f"{TOPIC}.orders", records_per_second=ORDERS_RATE)
-_sorted = _orders.then(sort, streams=("late",))
-_returns = joined.source(f"{TOPIC}.returns").then(give_back)
-_sorted["late"].into(Lines("late"), batch_seconds=BATCH_SECONDS)
-_sorted.merge(_returns).then(count).into(Lines(), batch_seconds=BATCH_SECONDS)
-_returns.into(Lines("returned"), batch_seconds=BATCH_SECONDS)
-
-
-# A slow sink
-
-
-class HeldLines(Lines):
-    """Writes nothing until the test lets it."""
-
-    def commit(self, staged: Staged) -> None:
-        while not is_opened("all"):
-            time.sleep(BATCH_SECONDS)
-        super().commit(staged)
-
-
-@bolt
-def is_called(record: Record) -> str:
-    note("calls", text(record))
-    return text(record)
-
-
-@bolt
-def passes(record: Record) -> str:
-    return text(record)
-
-
-beside = _made("beside")
-_held = beside.source(f"{TOPIC}.held").then(is_called)
-_held.into(HeldLines("held"), batch_rows=HELD_ROWS, batch_seconds=BATCH_SECONDS)
-beside.source(f"{TOPIC}.free").then(passes).into(Lines("free"), batch_seconds=BATCH_SECONDS)
 
 
 # In order, key by key

@@ -1,25 +1,29 @@
-"""The stored offsets, read from ZooKeeper directly, and watched for a step back."""
+"""Offsets and replicas in ZooKeeper, read directly and watched.
+
+Nothing of the product reads them, so that it does not vouch for itself.
+"""
 
 import json
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from partition.zookeeper.zookeeper_client import KazooLog
-from tests.support.patience import seconds
+from tests.support.patience import seconds, until
 
 Offsets = dict[int, int]  # by partition
+Part: TypeAlias = tuple[str, int]  # a topic and the number of a partition
 PARTITIONS = range(4)
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.02
+_ANSWER_SECONDS = seconds(2.0)
 
 
 @contextmanager
@@ -48,38 +52,73 @@ def read(zookeeper: KazooClient, folder: str) -> Offsets:
     return found
 
 
+class Stored(NamedTuple):
+    """An offset, and who stored it in which epoch."""
+
+    offset: int
+    epoch: int
+    writer: str
+
+
+class Member(NamedTuple):
+    """A replica that is registered; `joined` grows from one to the next."""
+
+    process: str
+    joined: int
+    session: int  # of ZooKeeper
+    seen: int
+    holds: frozenset[Part]
+
+
+class Plan(NamedTuple):
+    """Who may hold what; `leaving` is what somebody must release first."""
+
+    number: int
+    owners: Mapping[str, frozenset[Part]]
+    leaving: frozenset[Part]
+
+    @property
+    def assigned(self) -> dict[Part, str]:
+        return {part: name for name, parts in self.owners.items() for part in parts}
+
+
+_NO_PLAN = Plan(0, {}, frozenset())
+
+
 @dataclass
 class Watch:
-    """Reads all stored offsets a hundred times a second on a thread of its own.
+    """Reads a pipeline's nodes fifty times a second on a thread. While ZooKeeper is away, it waits.
 
-    `steps_back` lists every offset that was lower than one seen before it, and every
-    node that was there and is gone; `steps` every change, with its moment of the monotonic
-    clock, its partition and the offset. While ZooKeeper is away it waits.
+    `wrong` lists what may never be: an offset, an epoch or a plan that is lower than before, a node
+    that is gone, two writers in one epoch.
     """
 
     hosts: str
-    folder: str
-    steps_back: list[str] = field(default_factory=list)
-    steps: list[tuple[float, int, int]] = field(default_factory=list)
-    newest: Offsets = field(default_factory=dict)
+    pipeline: str
+    parts: Callable[[], Collection[Part]]
+    wrong: list[str] = field(default_factory=list)
+    offsets: dict[Part, Stored] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    plan: Plan = _NO_PLAN
+    plans: list[Plan] = field(default_factory=list)  # all that were seen
+    steps: list[tuple[float, Part, Stored]] = field(default_factory=list)  # with their moments
     reads: int = 0
-    _ended: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, name="watch-offsets", daemon=True)
+        self._writers: dict[tuple[Part, int], str] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch-nodes", daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._ended.set()
-        assert self._thread is not None
         self._thread.join(seconds(30))
+
+    @property
+    def newest(self) -> Offsets:
+        """The newest offsets, where one topic is watched."""
+        return {number: each.offset for (_, number), each in self.offsets.items()}
 
     @property
     def total(self) -> int:
@@ -88,35 +127,106 @@ class Watch:
 
     def passed(self, partition: int, offset: int) -> float:
         """When a stored offset past that record was first seen; infinite if never."""
-        return next((at for at, p, o in self.steps if p == partition and o > offset), math.inf)
+        steps = (at for at, part, s in self.steps if part[1] == partition and s.offset > offset)
+        return next(steps, math.inf)
+
+    @property
+    def leader(self) -> str:
+        return min(self.members.items(), key=lambda each: each[1].joined)[0]
+
+    def now(self) -> dict[Part, Stored]:
+        enough = self.reads + 2  # the read that is under way may have begun before
+        until("the nodes are read", lambda: self.reads >= enough)
+        return self.offsets
+
+    def taken_over(self, before: Mapping[Part, Stored]) -> float:
+        """When the last of these partitions had more stored by another; infinite: not yet."""
+        found: dict[Part, float] = {}
+        for at, part, each in list(self.steps):
+            was = before.get(part)
+            if was is not None and each.writer != was.writer and each.offset > was.offset:
+                found.setdefault(part, at)
+        return max(found.values(), default=math.inf) if len(found) == len(before) else math.inf
 
     def _run(self) -> None:
         with client(self.hosts) as zookeeper:
             while not self._ended.wait(_POLL_SECONDS):
                 try:
-                    found = self._read(zookeeper)
+                    self._read(zookeeper)
                 except (KazooException, KazooTimeoutError):
                     continue
-                self._compare(found, time.monotonic())
-                self.newest = found
                 self.reads += 1
 
-    def _read(self, zookeeper: KazooClient) -> Offsets:
-        asked: dict[int, Any] = {
-            number: zookeeper.get_async(f"{self.folder}/partition_{number}")
-            for number in PARTITIONS
+    def _read(self, zookeeper: KazooClient) -> None:
+        base = f"/headrace/{self.pipeline}"
+        offsets = {
+            part: zookeeper.get_async(f"{base}/{part[0]}/partition_{part[1]}")
+            for part in self.parts()
         }
-        found = {}
-        for number, answer in asked.items():
-            try:
-                found[number] = int(json.loads(answer.get(timeout=2.0)[0])["offset"])
-            except NoNodeError:
-                continue
-        return found
+        plan = zookeeper.get_async(f"{base}/@plan")
+        try:
+            names = zookeeper.get_children(f"{base}/@replicas")
+        except NoNodeError:
+            names = []
+        members = {name: zookeeper.get_async(f"{base}/@replicas/{name}") for name in names}
+        for part, answer in offsets.items():
+            self._compare(part, _told(answer), time.monotonic())
+        self._follow(_told(plan))
+        found = {name: _told(answer) for name, answer in members.items()}
+        self.members = {name: _member(*each) for name, each in found.items() if each is not None}
 
-    def _compare(self, found: Mapping[int, int], now: float) -> None:
-        self.steps += [(now, p, o) for p, o in found.items() if self.newest.get(p) != o]
-        for number, before in self.newest.items():
-            after = found.get(number)
-            if after is None or after < before:
-                self.steps_back.append(f"partition {number}: {before} -> {after}")
+    def _compare(self, part: Part, found: tuple[dict[str, Any], Any] | None, now: float) -> None:
+        before = self.offsets.get(part)
+        if found is None:
+            if before is not None:
+                self.wrong.append(f"{part}: the node is gone")
+            return
+        own = found[0]["headrace"]
+        after = Stored(found[0]["offset"], own["epoch"], own["writer"])
+        if before == after:
+            return
+        if before is not None and (after.offset < before.offset or after.epoch < before.epoch):
+            self.wrong.append(f"{part}: {before} -> {after}")
+        writer = self._writers.setdefault((part, after.epoch), after.writer)
+        if writer != after.writer:
+            self.wrong.append(f"{part}: {writer} and {after.writer} write in epoch {after.epoch}")
+        self.offsets = {**self.offsets, part: after}  # others may be reading the old one
+        self.steps.append((now, part, after))
+
+    def _follow(self, found: tuple[dict[str, Any], Any] | None) -> None:
+        if found is None or found[0]["number"] == self.plan.number:
+            return
+        facts = found[0]
+        leaving = [
+            parts_of(topics) for held in facts["leaving"].values() for topics in held.values()
+        ]
+        owners = {name: parts_of(topics) for name, topics in facts["owners"].items()}
+        plan = Plan(facts["number"], owners, frozenset().union(*leaving))
+        if plan.number < self.plan.number:
+            self.wrong.append(f"plan {self.plan.number} -> {plan.number}")
+        self.plan = plan
+        self.plans.append(plan)
+
+
+def _told(answer: Any) -> tuple[dict[str, Any], Any] | None:
+    """A node's content, and its facts; None: it is not there."""
+    try:
+        data, stat = answer.get(timeout=_ANSWER_SECONDS)
+    except NoNodeError:
+        return None
+    return json.loads(data), stat
+
+
+def _member(facts: Mapping[str, Any], stat: Any) -> Member:
+    holds = parts_of(facts["holds"])
+    return Member(facts["process"], stat.czxid, stat.ephemeralOwner, facts["seen"], holds)
+
+
+def parts_of(topics: Mapping[str, str]) -> frozenset[Part]:
+    """The partitions of ranges such as {"orders": "0-3,7"}."""
+    found = set()
+    for topic, text in topics.items():
+        for each in text.split(",") if text else ():
+            first, _, last = each.partition("-")
+            found |= {(topic, number) for number in range(int(first), int(last or first) + 1)}
+    return frozenset(found)

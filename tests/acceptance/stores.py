@@ -21,15 +21,7 @@ import pyarrow as pa
 
 from examples.own_sink.sink import Order, SqliteOrders
 from examples.support.postgres_server import EmbeddedPostgres
-from headrace.sinks import (
-    DeltaSink,
-    IcebergSink,
-    KafkaTopicSink,
-    PostgresSink,
-    Sink,
-    SinkContext,
-    SparkSink,
-)
+from headrace.sinks import DeltaSink, IcebergSink, KafkaTopicSink, PostgresSink, Sink, SparkSink
 from headrace.state import DeltaState, PostgresState, State, StateStore, count
 from service.devservers.servers import EmbeddedKafka
 from sinks.storage import Storage
@@ -135,8 +127,7 @@ class Store(ABC):
         done = [place for place in every if place[1] < stored.get(place[0], 0)]
         rows = Counter(self.rows())
         return Found(
-            Counter(self.wanted_rows(done)) - rows,
-            rows - Counter(self.wanted_rows(every)),
+            Counter(self.wanted_rows(done)) - rows, rows - Counter(self.wanted_rows(every))
         )
 
     def wanted_rows(self, places: Iterable[Place]) -> Iterator[Row]:
@@ -264,8 +255,7 @@ class Topic(Store):
         return KafkaTopicSink(self.name, value=_as_json)
 
     def rows(self) -> Iterator[Row]:
-        context = SinkContext("", "", {"bootstrap.servers": self.site.kafka}, Storage(""), None)
-        for value in committed_values(context, self.name, waits=False):
+        for value in committed_values(self.site.kafka, self.name, waits=False):
             yield msgspec.json.decode(value or b"", type=tuple[str, int])
 
 

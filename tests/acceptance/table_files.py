@@ -38,15 +38,21 @@ def metadata_of(catalog: Path, name: str) -> str | None:
 
 def read_iceberg(location: str | None, files: fs.FileSystem | None = None) -> pa.Table:
     """The rows of a table whose metadata are there, from its metadata and its files alone."""
-    if location is None:
-        return _NONE
-    store = _Files(files or fs.LocalFileSystem())
-    metadata = json.loads(store.content(location))
-    lists = {each["snapshot-id"]: each["manifest-list"] for each in metadata.get("snapshots", ())}
-    now = metadata.get("current-snapshot-id", -1)
-    read = [store.rows(file) for file in store.files_of(lists[now])] if now in lists else []
+    read = [rows for rows, _ in pieces(location, files)]
     # Spark says of a file's columns that none of their values is null.
-    return pa.concat_tables(read, promote_options="default") if read else _NONE
+    return pa.concat_tables(read, promote_options="default") if read else pa.table({})
+
+
+def pieces(
+    location: str | None, files: fs.FileSystem | None = None
+) -> Iterator[tuple[pa.Table, dict[str, Any]]]:
+    """The rows of each file of the newest snapshot, with the file's partition."""
+    store = _Files(files or fs.LocalFileSystem())
+    metadata = {} if location is None else json.loads(store.content(location))
+    lists = {each["snapshot-id"]: each["manifest-list"] for each in metadata.get("snapshots", ())}
+    if newest := lists.get(metadata.get("current-snapshot-id")):
+        for file, partition in store.files_of(newest):
+            yield store.rows(file), partition
 
 
 class _Files:
@@ -63,7 +69,8 @@ class _Files:
         with self._files.open_input_file(_path(place)) as file:
             return pq.ParquetFile(file).read()
 
-    def files_of(self, manifest_list: str) -> Iterator[str]:
+    def files_of(self, manifest_list: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each data file with its partition."""
         for manifest in self._avro(manifest_list):
             for entry in self._avro(manifest["manifest_path"]):
                 file = entry["data_file"]
@@ -71,7 +78,7 @@ class _Files:
                     "rows are deleted by files beside theirs"
                 )
                 if entry["status"] != _DELETED:
-                    yield file["file_path"]
+                    yield file["file_path"], file["partition"]
 
     def _avro(self, place: str) -> list[Any]:
         return list(fastavro.reader(io.BytesIO(self.content(place))))
@@ -82,6 +89,3 @@ def _path(place: str) -> str:
     if place.startswith("file:"):  # Spark writes no authority
         return unquote(urlsplit(place).path)
     return place.partition("://")[2] or place
-
-
-_NONE = pa.table({})

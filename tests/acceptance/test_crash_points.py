@@ -34,9 +34,7 @@ def servers(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) 
     return Servers(kafka, zookeeper, tmp_path)
 
 
-def test_crash_points_of_the_day_lose_nothing(
-    servers: Servers,
-) -> None:
+def test_crash_points_of_the_day_lose_nothing(servers):
     """Promise 16: three cases of the day. At least once, no row repeats but in the window.
 
     Promise 2: no stored offset moves back. Promise 3: each refused record has its letter.

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from service.config.settings import EngineName
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.stores import STORES
 from tests.faults import sink_crashes
@@ -67,12 +66,9 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.mark.parametrize(
-    ("engine", "crashes"),
-    [("local", MOST_CRASHES), pytest.param("spark", 1, marks=nightly)],
+    ("engine", "crashes"), [("local", MOST_CRASHES), pytest.param("spark", 1, marks=nightly)]
 )
-def test_every_row_exists_once_wherever_the_process_is_killed(
-    servers: Servers, rng: random.Random, engine: EngineName, crashes: int
-) -> None:
+def test_every_row_exists_once_wherever_the_process_is_killed(servers, rng, engine, crashes):
     """Promises 1, 2, 3, 14 and 16: kill -9 at any instant loses nothing, and repeats no row either.
 
     Before and after writes to ZooKeeper, before, inside and after a sink's commit, between two
@@ -82,24 +78,20 @@ def test_every_row_exists_once_wherever_the_process_is_killed(
     _does_no_harm(sink_crashes.drawn(rng, NAMES, NAMES, kind, crashes, engine), servers)
 
 
-def test_every_row_is_there_once_in_a_failing_object_store(
-    servers: Servers, rng: random.Random
-) -> None:
+def test_every_row_is_there_once_in_a_failing_object_store(servers, rng):
     """Promise 14 and 16: three of a hundred requests fail, and the process is killed twice."""
     case = sink_crashes.drawn(rng, IN_LAKE, IN_LAKE, "opaque", 2)
     _does_no_harm(replace(case, on_s3=True), servers)
 
 
-def test_cases_that_failed_once_pass(servers: Servers) -> None:
+def test_cases_that_failed_once_pass(servers):
     """Promise 16. It does nothing as long as nothing has failed."""
     for case in FAILED_ONCE:
         _does_no_harm(case, servers)
 
 
 @nightly
-def test_zombie_commits_nothing_after_its_successor_began(
-    servers: Servers, rng: random.Random
-) -> None:
+def test_zombie_commits_nothing_after_its_successor_began(servers, rng):
     """Promise 9: it stood still just before a commit, and others have gone on since."""
     case = sink_crashes.of_sink(rng.choice(NAMES))
     print(case)  # noqa: T201
@@ -109,9 +101,7 @@ def test_zombie_commits_nothing_after_its_successor_began(
 @pytest.mark.parametrize(
     "stores", [["delta"], pytest.param(CONTROLS, marks=nightly)], ids=["delta", "any"]
 )
-def test_sink_without_txids_repeats_rows(
-    servers: Servers, rng: random.Random, stores: list[str]
-) -> None:
+def test_sink_without_txids_repeats_rows(servers, rng, stores):
     """The control: the same crash does harm where nothing prevents it."""
     case = sink_crashes.of_sink(rng.choice(stores))
     print(case)  # noqa: T201

@@ -27,25 +27,19 @@ EVERY_SLOW = 2_003
 RESUMES_WITHIN_SECONDS = 6.0  # 0.7 on a machine with nothing else to do
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [
-        "function",
-        "in_class",
-        "awaited",
-        "hanging",
-        "blocking",
-        "hanging_thread",
-        "fan_out",
-        "async_fan_out",
-        "by_key",
-        "in_order",
+def each(*topologies: str, at_night: tuple[str, ...]) -> pytest.MarkDecorator:
+    others = [pytest.param(name, marks=pytest.mark.nightly) for name in at_night]
+    return pytest.mark.parametrize("topology", [*topologies, *others])
+
+
+@each(
+    "awaited", "hanging_thread", "in_order", "vectorised", "rejected",
+    at_night=(
+        "function", "in_class", "hanging", "blocking", "fan_out", "async_fan_out", "by_key",
         "advanced",
-        "vectorised",
-        "rejected",
-    ],
-)
-def test_a_record_that_always_fails_takes_no_other_with_it(trial: Trial, topology: str) -> None:
+    ),
+)  # fmt: skip
+def test_a_record_that_always_fails_takes_no_other_with_it(trial, topology):
     """Promise 13: it is tried again, then buried, and only then may the offset pass.
 
     Each of the other 999 is in the sink, once, however the bolt is called: one by one, as a
@@ -65,15 +59,13 @@ def test_a_record_that_always_fails_takes_no_other_with_it(trial: Trial, topolog
     assert (int(letter["partition"]), int(letter["offset"])) == BAD
     assert int(letter["attempts"]) == (1 if is_final else 1 + RETRIES["limit"])
     assert trial.stored() == {0: RECORDS}
-    assert watch.steps_back == []
+    assert watch.wrong == []
     if not is_final:
         assert watch.passed(*BAD) > trial.tries(BAD)[-1]
 
 
-@pytest.mark.parametrize(
-    "topology", ["waiting", "function", "awaited", "vectorised", "advanced", "by_key", "in_order"]
-)
-def test_stored_offset_is_the_lowest_unresolved_record(trial: Trial, topology: str) -> None:
+@each("waiting", "advanced", "by_key", at_night=("function", "awaited", "vectorised", "in_order"))
+def test_stored_offset_is_the_lowest_unresolved_record(trial, topology):
     """Promise 1: single, adjacent and alternating gaps, within a chunk and across chunks.
 
     Promise 10: they hold up none of the others, but those that must come after them in the
@@ -100,12 +92,12 @@ def test_stored_offset_is_the_lowest_unresolved_record(trial: Trial, topology: s
     assert _disordered(trial, run, topology) == []
     assert trial.letters() == []
     assert trial.stored() == {0: RECORDS}
-    assert watch.steps_back == []
+    assert watch.wrong == []
     too_early = [place for place in order if watch.passed(*place) < opened[place]]
     assert too_early == []
 
 
-def test_failing_tenth_of_a_partition_stops_nothing(trial: Trial) -> None:
+def test_failing_tenth_of_a_partition_stops_nothing(trial):
     """Promise 10: a partition with stuck records goes on, and the others do as if they were none.
 
     Nothing limits how many gaps there are but the window itself.
@@ -125,11 +117,11 @@ def test_failing_tenth_of_a_partition_stops_nothing(trial: Trial) -> None:
     assert trial.rows() == rows_of(places(*counts))
     assert trial.letters() == []
     assert trial.stored() == dict(enumerate(counts))
-    assert watch.steps_back == []
+    assert watch.wrong == []
     assert watch.passed(0, 5) > opened
 
 
-def test_two_kills_among_slow_records_lose_nothing(trial: Trial) -> None:
+def test_two_kills_among_slow_records_lose_nothing(trial):
     """Promise 16: kill -9 at any instant loses nothing.
 
     Promise 1: at either kill every record below the stored offset is in the sink, though later
@@ -163,10 +155,10 @@ def test_two_kills_among_slow_records_lose_nothing(trial: Trial) -> None:
     assert rows <= allowed, "what was stored at a kill is not repeated"
     assert trial.letters() == []
     assert trial.stored() == dict(enumerate(counts))
-    assert watch.steps_back == []
+    assert watch.wrong == []
 
 
-def test_after_kill_9_the_next_process_reads_at_once(trial: Trial) -> None:
+def test_after_kill_9_the_next_process_reads_at_once(trial):
     """Promise 16: its own partitions are taken up again while the dead one's session still lives.
 
     The sessions' time-outs are 45 seconds, in ZooKeeper and in Kafka's client.

@@ -48,7 +48,7 @@ def servers(newcomer: Follower) -> Iterator[Given]:
         started.process.kill()
 
 
-def test_the_quickstart_works_as_it_is_written(newcomer: Follower, servers: Given) -> None:
+def test_the_quickstart_works_as_it_is_written(newcomer, servers):
     """Two rows are in the table, one record was filtered, and one is a dead letter."""
     make, graph, up, check, run, show = commands(PAGE)
     assert (make, up) == ("make run", servers.command)

@@ -7,15 +7,15 @@ through, and all rows are counted: replicas.py says what may be there twice.
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
-from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, TOPOLOGIES, Output, Replicas
+from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, TOPOLOGIES, Replicas
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break
 from tests.support.patience import slack
@@ -35,29 +35,18 @@ def make_replicas(
     kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> Iterator[MakeReplicas]:
     """`make_replicas(...)`: a pipeline of the test's own on the shared servers."""
-    trials: list[Trial] = []
-
-    def make(output: Output = "lines", **options: Any) -> Replicas:
-        trials.append(Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES))
-        return Replicas(trials[-1], output, **options)
-
-    yield make
-    for trial in trials:
-        trial.end()
+    trial = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
+    yield partial(Replicas, trial)
+    trial.end()
 
 
-def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(
-    make_replicas: MakeReplicas,
-) -> None:
+def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(make_replicas):
     """Promise 2: three share twelve partitions of two topics, as few as possible move to a fourth.
 
     Whoever loses one finishes and stores all of it first, so nothing comes twice, at least once.
     """
     with make_replicas() as replicas:
-        replicas.feed.start()
-        replicas.start("a", "b", "c")
-        before = replicas.settle("a", "b", "c").assigned
-        replicas.goes_on()
+        before = replicas.begin("a", "b", "c").assigned
         replicas.start("d")
         after = replicas.settle("a", "b", "c", "d").assigned
         replicas.goes_on()
@@ -76,23 +65,17 @@ def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(
 @pytest.mark.parametrize(
     ("output", "leads"), [("lines", True), pytest.param("messages", False, marks=nightly)]
 )
-def test_killed_replica_is_taken_over_when_its_session_ends(
-    make_replicas: MakeReplicas, output: Output, *, leads: bool
-) -> None:
+def test_killed_replica_is_taken_over_when_its_session_ends(make_replicas, output, leads):
     """Promise 16: kill -9 loses nothing, and others go on within two seconds of the session's end.
 
     Promise 2: the stored offsets never move back, whether the leader is killed or another.
     """
     with make_replicas(output) as replicas:
-        replicas.feed.start()
-        replicas.start("a", "b", "c")
-        replicas.settle("a", "b", "c")
-        replicas.goes_on()
+        replicas.begin("a", "b", "c")
         name = replicas.one(leads=leads)
         killed = time.monotonic()
         stored = replicas.lose(name, Run.kill)
         seconds = replicas.taken_over(stored, killed)
-        print(f"taken over {seconds:.1f} s after the kill")  # noqa: T201
         replicas.settle(*{"a", "b", "c"} - {name})
         replicas.finish()
     assert seconds < SESSION_SECONDS + slack(SLACK_SECONDS)
@@ -101,24 +84,18 @@ def test_killed_replica_is_taken_over_when_its_session_ends(
 @pytest.mark.parametrize(
     ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
 )
-def test_frozen_replica_does_no_harm_and_rejoins(
-    make_replicas: MakeReplicas, output: Output, *, leads: bool
-) -> None:
+def test_frozen_replica_does_no_harm_and_rejoins(make_replicas, output, leads):
     """Promise 9: nothing of its old epochs has any effect, and it gets partitions again.
 
     What it repeats at least once was in flight when it was stopped: nothing that came later.
     """
     with make_replicas(output) as replicas:
-        replicas.feed.start()
-        replicas.start("a", "b", "c")
-        replicas.settle("a", "b", "c")
-        replicas.goes_on()
+        replicas.begin("a", "b", "c")
         name = replicas.one(leads=leads)
         before = replicas.nodes.members[name]
         frozen = time.monotonic()
         stored = replicas.lose(name, lambda run: processes.freeze(run.pid))
         seconds = replicas.taken_over(stored, frozen)
-        print(f"taken over {seconds:.1f} s after it stood still")  # noqa: T201
         replicas.settle(*{"a", "b", "c"} - {name})
         processes.thaw(replicas.runs[name].pid)
         plan = replicas.settle("a", "b", "c")
@@ -132,22 +109,16 @@ def test_frozen_replica_does_no_harm_and_rejoins(
 
 
 @nightly
-def test_rolling_restart_repeats_nothing(
-    make_replicas: MakeReplicas,
-) -> None:
+def test_rolling_restart_repeats_nothing(make_replicas):
     """Promise 16: SIGTERM drains and ends with 0; the others wait for no session to end."""
     with make_replicas("messages", session_seconds=LONG_SESSION_SECONDS) as replicas:
-        replicas.feed.start()
-        replicas.start("a", "b", "c")
-        replicas.settle("a", "b", "c")
-        replicas.goes_on()
+        replicas.begin("a", "b", "c")
         for name in (replicas.one(leads=True), replicas.one(leads=False)):
             stored = replicas.stored_of(name)
             sent = time.monotonic()
             replicas.runs[name].send(signal.SIGTERM)
             assert replicas.runs[name].wait() == 0, replicas.runs[name].tail()
             seconds = replicas.taken_over(stored, sent)
-            print(f"taken over {seconds:.1f} s after SIGTERM")  # noqa: T201
             assert seconds < AT_ONCE_SECONDS
             replicas.settle(*{"a", "b", "c"} - {name})
             replicas.start(name)
@@ -159,21 +130,15 @@ def test_rolling_restart_repeats_nothing(
 @pytest.mark.parametrize(
     ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
 )
-def test_restarted_replica_reclaims_its_partitions_at_once(
-    make_replicas: MakeReplicas, output: Output, *, leads: bool
-) -> None:
+def test_restarted_replica_reclaims_its_partitions_at_once(make_replicas, output, leads):
     """Promise 16: it waits for no session to end, and nothing moves to the others."""
     with make_replicas(output, session_seconds=LONG_SESSION_SECONDS) as replicas:
-        replicas.feed.start()
-        replicas.start("a", "b", "c")
-        before = replicas.settle("a", "b", "c")
-        replicas.goes_on()
+        before = replicas.begin("a", "b", "c")
         name = replicas.one(leads=leads)
         stored = replicas.lose(name, Run.kill)
         started = time.monotonic()
         replicas.start(name)
         seconds = replicas.taken_over(stored, started)
-        print(f"taken back {seconds:.1f} s after the start")  # noqa: T201
         replicas.settle("a", "b", "c")
         replicas.goes_on()
         plans = [plan for plan in replicas.nodes.plans if plan.number > before.number]
@@ -182,15 +147,10 @@ def test_restarted_replica_reclaims_its_partitions_at_once(
     assert seconds < AT_ONCE_SECONDS
 
 
-def test_second_process_of_a_name_ends_the_first_with_a_reason(
-    make_replicas: MakeReplicas,
-) -> None:
+def test_second_process_of_a_name_ends_the_first_with_a_reason(make_replicas):
     """Promise 9: what the first has in flight is the second's, and is committed once."""
     with make_replicas("messages", session_seconds=LONG_SESSION_SECONDS) as replicas:
-        replicas.feed.start()
-        replicas.start("a")
-        replicas.settle("a")
-        replicas.goes_on()
+        replicas.begin("a")
         first, stored = replicas.runs["a"], replicas.stored_of("a")
         replicas.start("a")
         assert first.wait() > 0, first.tail()
@@ -205,13 +165,9 @@ def test_second_process_of_a_name_ends_the_first_with_a_reason(
 
 
 @nightly
-def test_replicas_share_new_partitions_and_topics(
-    make_replicas: MakeReplicas,
-) -> None:
+def test_replicas_share_new_partitions_and_topics(make_replicas):
     with make_replicas() as replicas:
-        replicas.feed.start()
-        replicas.start("a", "b")
-        before = replicas.settle("a", "b").assigned
+        before = replicas.begin("a", "b").assigned
         replicas.feed.grow(replicas.topic("in-b"), TOPICS["in-b"] + 1)
         replicas.feed.create(replicas.topic("in-c"), 1)
         after = replicas.settle("a", "b").assigned

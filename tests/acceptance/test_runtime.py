@@ -3,7 +3,6 @@
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from itertools import count, groupby
 from signal import SIGTERM
 
@@ -24,8 +23,6 @@ CHUNK = 100
 RETRIES = {"limit": 5, "initial_seconds": 0.05}
 
 # What runtime.py has:
-ORDERS_RATE = 400.0
-LATE_EVERY = 10
 KEYS = 17
 FAILS_EVERY = 50
 FAILURES = 2
@@ -42,7 +39,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-def test_at_most_once_kill_repeats_no_effect(trial: Trial, rng: random.Random) -> None:
+def test_at_most_once_kill_repeats_no_effect(trial, rng):
     counts = (5_000, 5_000)
     trial.publish(*counts)
     config = {"pipeline": {"max_pending": WINDOW, "chunk_records": CHUNK}}
@@ -52,10 +49,8 @@ def test_at_most_once_kill_repeats_no_effect(trial: Trial, rng: random.Random) -
             run = trial.start("at_most_once", config=config)
             trial.wait_for(run, rng.randrange(1, 3_000), "effects")
             offsets = trial.kill(run)
-            not_stored = [
-                place for place in _noted(trial, run, "effects") if _is_at(place, offsets)
-            ]
-            assert not_stored == [], "their effect came before their offset was stored"
+            early = [at for at in _noted(trial, run, "effects") if at[1] >= offsets.get(at[0], 0)]
+            assert early == [], "their effect came before their offset was stored"
         run = trial.start("at_most_once", "--until-caught-up", config=config)
         assert run.wait() == 0, run.tail()
     effects = Counter(trial.notes("effects"))
@@ -66,10 +61,10 @@ def test_at_most_once_kill_repeats_no_effect(trial: Trial, rng: random.Random) -
         print(f"partition {partition}: {had_none} records are lost")  # noqa: T201
         assert had_none <= kills * WINDOW
     assert trial.stored() == dict(enumerate(counts))
-    assert watch.steps_back == []
+    assert watch.wrong == []
 
 
-def test_at_most_once_sigterm_loses_nothing(trial: Trial, rng: random.Random) -> None:
+def test_at_most_once_sigterm_loses_nothing(trial, rng):
     """Promise 16: it drains what is stored ahead, too."""
     counts = (3_000, 3_000)
     bad = [(0, 10), (0, 11), (1, 2_999)]
@@ -92,9 +87,17 @@ def test_at_most_once_sigterm_loses_nothing(trial: Trial, rng: random.Random) ->
 
 
 @pytest.mark.parametrize(
-    "topology", ["awaited", "blocking", "async_fan_out", "by_key", "in_order", "advanced"]
+    "topology",
+    [
+        "blocking",
+        "by_key",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("awaited", "async_fan_out", "in_order", "advanced")
+        ),
+    ],
 )
-def test_sigterm_finishes_calls_and_awaits_no_retry(trial: Trial, topology: str) -> None:
+def test_sigterm_finishes_calls_and_awaits_no_retry(trial, topology):
     """Promise 16: the deadline is not waited for, also when others must come after the retry."""
     counts = (20_000, 20_000)
     stuck = (0, 500)
@@ -129,54 +132,7 @@ def test_sigterm_finishes_calls_and_awaits_no_retry(trial: Trial, topology: str)
     assert max(trial.rows().values()) == 1
 
 
-def test_merged_sources_keep_their_own_rate_limits(
-    trial: Trial,
-) -> None:
-    """Every second order fails once: were retries counted, two thirds of the rate would be left."""
-    orders, returns = (1_000, 1_000), (1_500, 500)
-    trial.publish(*orders, topic="orders")
-    trial.publish(*returns, topic="returns")
-    run = trial.start("joined", "--until-caught-up", config={"retries": RETRIES})
-    assert run.wait() == 0, run.tail()
-    late = [place for place in places(*orders) if place[1] % LATE_EVERY == 0]
-    in_time = [place for place in places(*orders) if place[1] % LATE_EVERY]
-    assert trial.rows("late") == rows_of(late)
-    assert trial.rows("returned") == _with(" return", places(*returns))
-    wanted = _with(" order counted", in_time) + _with(" return counted", places(*returns))
-    assert trial.rows() == wanted
-    assert trial.stored("orders") == dict(enumerate(orders))
-    assert trial.stored("returns") == dict(enumerate(returns))
-    assert trial.letters() == []
-
-    calls = _moments(trial.notes("orders"))
-    assert Counter(map(len, calls.values())) == {1: 1_000, 2: 1_000}
-    first = sorted(moments[0] for moments in calls.values())
-    rate = (len(first) - 1) / (first[-1] - first[0])
-    assert ORDERS_RATE * 0.8 <= rate <= ORDERS_RATE * 1.2
-    given_back = sorted(m[0] for m in _moments(trial.notes("returns")).values())
-    assert given_back[-1] < first[len(first) // 2], "the other source waits for none"
-
-
-def test_blocked_sink_holds_only_its_own_source(trial: Trial) -> None:
-    """Promise 10."""
-    counts = (5_000, 5_000)
-    trial.publish(*counts, topic="held")
-    trial.publish(*counts, topic="free")
-    config = {"pipeline": {"chunk_records": CHUNK}}
-    with trial.watch("free") as watch:
-        run = trial.start("beside", "--until-caught-up", config=config)
-        trial.wait_for(run, sum(counts), "free")
-        until("it is stored", lambda: watch.newest == dict(enumerate(counts)) or not run.alive)
-    assert trial.stored("held") == {0: 0, 1: 0}
-    assert 0 < trial.written(run, "calls") <= 4 * CHUNK, "one batch is written, one is full"
-    assert trial.rows("held") == Counter()
-    trial.open()
-    assert run.wait() == 0, run.tail()
-    assert trial.rows("held") == trial.rows("free") == rows_of(places(*counts))
-    assert trial.stored("held") == dict(enumerate(counts))
-
-
-def test_keys_are_called_in_order_after_kill_9(trial: Trial, rng: random.Random) -> None:
+def test_keys_are_called_in_order_after_kill_9(trial, rng):
     """Promise 16, and nothing of a key is called while a record of it waits for its retry."""
     counts = (4_000, 4_000)
     trial.publish(*counts)
@@ -196,9 +152,7 @@ def test_keys_are_called_in_order_after_kill_9(trial: Trial, rng: random.Random)
     assert trial.letters() == []
 
 
-def test_hooks_see_each_partition_assigned_and_revoked_once(
-    trial: Trial,
-) -> None:
+def test_hooks_see_each_partition_assigned_and_revoked_once(trial):
     counts = (50, 0, 50, 50)
     trial.publish(*counts)
     run = trial.start("hooked")
@@ -245,21 +199,3 @@ def _place(text: str) -> Place:
 
 def _first_left(offsets: set[int]) -> int:
     return next(offset for offset in count() if offset not in offsets)
-
-
-def _is_at(place: Place, offsets: Offsets) -> bool:
-    """Whether a record stands at the stored offset of its partition, or behind it."""
-    return place[1] >= offsets.get(place[0], 0)
-
-
-def _with(end: str, these: Iterable[Place]) -> Counter[str]:
-    return Counter(f"{place}{end}" for place in rows_of(these))
-
-
-def _moments(lines: Iterable[str]) -> dict[str, list[float]]:
-    """By the place of each line, its moments, ascending."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for line in lines:
-        place, moment = line.split()
-        found[place].append(float(moment))
-    return {place: sorted(moments) for place, moments in found.items()}

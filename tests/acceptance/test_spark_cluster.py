@@ -98,9 +98,7 @@ def finish(pipeline: CrashPipeline, run: Run, trial: Trial) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.nightly
-def test_killed_executor_loses_and_repeats_no_row(
-    trial: Trial, master: SparkMaster, workers: list[SparkWorker]
-) -> None:
+def test_killed_executor_loses_and_repeats_no_row(trial, master, workers):
     """Promises 3, 14 and 15: the driver goes on, as the same process with the same Spark.
 
     Its rows take both ways: executors write the files of one table, and hand over the rows of the
@@ -120,7 +118,7 @@ def test_killed_executor_loses_and_repeats_no_row(
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("workers")
-def test_speculative_task_writes_every_row_once(trial: Trial, master: SparkMaster) -> None:
+def test_speculative_task_writes_every_row_once(trial, master):
     """Promises 3 and 14: executors write the files of one table, the driver commits another's."""
     conf = {
         "spark.speculation": "true",

@@ -1,14 +1,11 @@
 """The flights of docker-compose.yml where PySpark is not installed: into Delta and PostgreSQL."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from deploy.chart import ROOT
 from examples.flights.publish import publish
-from examples.support.postgres_server import EmbeddedPostgres
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence
 from tests.acceptance.harness import Run
 from tests.support.postgres_table import connected, rows_of
@@ -20,9 +17,7 @@ LATE_MINUTES = 180
 FLIGHTS = 20_000
 
 
-def test_delta_and_postgresql_work_without_pyspark(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, postgres: EmbeddedPostgres, tmp_path: Path
-) -> None:
+def test_delta_and_postgresql_work_without_pyspark(kafka, zookeeper, postgres, tmp_path):
     publish(kafka.address, "flights", limit=FLIGHTS)
     python, environment = without(tmp_path / "packages", *SPARK)
     environment |= {

@@ -1,7 +1,4 @@
-"""A pipeline whose records name their places: its topic, its folder, and what came out of it.
-
-`traces.py` is the other side of the folder.
-"""
+"""A pipeline's surroundings: its topics, its folder, its processes, and what came out of them."""
 
 import json
 import time
@@ -17,9 +14,12 @@ from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import evidence, stored
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import HEADRACE, Launch, Run
-from tests.support.patience import seconds, until
+from tests.support.patience import seconds, slack, until
+from tests.support.service import Window
 
 TOPOLOGIES = "tests.acceptance.troubled"
+DRAIN_SECONDS = 20.0  # of the flights
+SESSION_SECONDS = 2.0  # of the flights
 
 _PUBLISH_SECONDS = seconds(60.0)
 _DEFAULTS: Mapping[str, Mapping[str, object]] = {
@@ -32,8 +32,9 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 
 @dataclass
 class Trial:
-    """One pipeline's surroundings. A place is a record's partition and offset.
+    """One pipeline whose records name their places: their partitions and offsets.
 
+    `traces.py` is the other side of its folder.
     `topologies` is the module of its topologies. The topic has the pipeline's name; others are
     called by what stands behind it and a dot.
     """
@@ -147,11 +148,12 @@ class Trial:
         return evidence.reasons(self.kafka.address, f"{self.name}.dead")
 
     def watch(self, topic: str = "") -> stored.Watch:
-        return stored.Watch(self.zookeeper.address, self._offsets(topic))
+        parts = [(self._topic(topic), number) for number in stored.PARTITIONS]
+        return stored.Watch(self.zookeeper.address, self.name, lambda: parts)
 
     def stored(self, topic: str = "") -> stored.Offsets:
         with stored.client(self.zookeeper.address) as client:
-            return stored.read(client, self._offsets(topic))
+            return stored.read(client, f"/headrace/{self.name}/{self._topic(topic)}")
 
     def end(self) -> None:
         for run in self.runs:
@@ -159,9 +161,6 @@ class Trial:
 
     def _topic(self, topic: str) -> str:
         return f"{self.name}.{topic}" if topic else self.name
-
-    def _offsets(self, topic: str) -> str:
-        return f"/headrace/{self.name}/{self._topic(topic)}"
 
     def _toml(self, config: Mapping[str, Mapping[str, object]]) -> str:
         own: Mapping[str, Mapping[str, object]] = {
@@ -179,6 +178,51 @@ class Trial:
             }
             lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in facts.items()]
         return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Flights(Trial):
+    """The flights example in small batches, with a table that `sink` ("delta", "spark") writes."""
+
+    topologies: str = "tests.acceptance.flights_small_batches"
+    sink: str = "delta"
+    drain_seconds: float = field(default_factory=lambda: slack(DRAIN_SECONDS))
+    window: Window = field(default_factory=Window)
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "warehouse" / "flight_events"
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "tmp"
+
+    def run(self, *options: str) -> Run:
+        self.temporary.mkdir(exist_ok=True)
+        config = {
+            "pipeline": {
+                "commit_interval_seconds": 0.2,
+                "drain_seconds": self.drain_seconds,
+                "chunk_records": 200,
+            },
+            "kafka": {  # little is fetched ahead, so that an outage is felt
+                "queued.min.messages": 1000,
+                "queued.max.messages.kbytes": 256,
+                "max.partition.fetch.bytes": 65_536,
+            },
+            "zookeeper": {"session_timeout_seconds": SESSION_SECONDS},
+            "storage": {"warehouse": str(self.folder / "warehouse")},
+        }
+        environment = {"FLIGHTS_SINK": self.sink, "TMPDIR": str(self.temporary)}
+        environment |= self.window.environment
+        return self.start("topology", *options, config=config, environment=environment)
+
+    def records(self) -> evidence.Topic:
+        return evidence.read_topic(self.kafka.address, self.name)
+
+    def dead(self) -> Counter[Place]:
+        """How often each record is among the dead letters."""
+        return evidence.dead_letters(self.kafka.address, f"{self.name}.dead")
 
 
 def places(*counts: int) -> Iterator[Place]:

@@ -4,9 +4,11 @@ traces.py says how they meet with their tests.
 """
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +16,7 @@ import pyarrow.compute as pc
 from headrace import AdvancedBolt, Bolt, Collector, Record, Topology, Tuple, bolt
 from headrace.sinks import KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, TROUBLE, Lines, Trouble, check, is_opened, text
+from topology.sink import Staged
 from topology.stream import Stream
 
 COPIES = 3  # rows that the generator makes of a record
@@ -138,15 +141,18 @@ def passes(record: Record) -> str:
     return text(record)
 
 
-Input: TypeAlias = Stream[Record]
+@bolt
+def place(record: Record) -> str:
+    """The record's place, which is what its value begins with."""
+    return text(record).partition(" ")[0]
 
 
-def as_it_comes(stream: Input) -> Input:
-    return stream
+class Paced(Lines):
+    """Writes `TRIAL_PACE` rows a second, as a store that is far away."""
 
-
-def by_key_of(stream: Input) -> Input:
-    return stream.keyed_by(lambda record: record.offset % KEYS)
+    def commit(self, staged: Staged) -> None:
+        time.sleep(staged.num_rows / float(os.environ.get("TRIAL_PACE", "inf")))
+        super().commit(staged)
 
 
 def _through(
@@ -154,14 +160,15 @@ def _through(
     workers: int = 1,
     *,
     timeout_seconds: float | None = None,
-    rejects: bool = False,
-    arrange: Callable[[Input], Input] = as_it_comes,
+    sink: Lines | None = None,
+    arrange: Callable[[Stream[Record]], Stream[Record]] = lambda stream: stream,
+    **batch: float,
 ) -> Topology:
     made = Topology("troubled")
     stream = arrange(made.source(TOPIC)).then(
         bolt, workers=workers, timeout_seconds=timeout_seconds
     )
-    stream.into(Lines(rejects=TROUBLE if rejects else ()), batch_seconds=BATCH_SECONDS)
+    stream.into(sink or Lines(), **{"batch_seconds": BATCH_SECONDS, **batch})
     made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
@@ -175,9 +182,14 @@ async_fan_out = _through(fails_midway_awaited, WORKERS)
 blocking = _through(fails_in_a_thread, THREADS)
 hanging_thread = _through(hangs_in_a_thread, THREADS, timeout_seconds=0.5)
 advanced = _through(FailsLater)
-by_key = _through(fails_awaited, WORKERS, arrange=by_key_of)
+by_key = _through(
+    fails_awaited,
+    WORKERS,
+    arrange=lambda stream: stream.keyed_by(lambda record: record.offset % KEYS),
+)
 in_order = _through(fails_in_a_thread, THREADS, arrange=Stream.ordered)
 vectorised = _through(fails_as_a_batch)
-rejected = _through(passes, rejects=True)
+rejected = _through(passes, sink=Lines(rejects=TROUBLE))
 waiting = _through(waits, WORKERS)
 slow = _through(takes_long, WORKERS)
+paced = _through(place, sink=Paced(), batch_rows=500, batch_seconds=0.2)

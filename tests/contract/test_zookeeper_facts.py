@@ -20,8 +20,9 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 
 from service.devservers.servers import EmbeddedZooKeeper
+from tests.support.network import Relay
 from tests.support.patience import until
-from tests.support.zookeeper import SECONDS, Proxy, expire
+from tests.support.zookeeper import SECONDS, expire
 
 pytestmark = pytest.mark.integration
 
@@ -29,8 +30,8 @@ Connect = Callable[..., KazooClient]
 
 
 @pytest.fixture
-def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
-    made = Proxy(zookeeper.port)
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Relay]:
+    made = Relay(zookeeper.port)
     yield made
     made.close()
 
@@ -115,7 +116,7 @@ def test_a_transaction_that_fails_raises_nothing(connect: Connect, path: str) ->
 
 
 def test_a_session_is_known_to_be_lost_only_at_the_next_connection(
-    connect: Connect, proxy: Proxy
+    connect: Connect, proxy: Relay
 ) -> None:
     """Faults F6: nothing tells that the session is over, before the next connection.
 

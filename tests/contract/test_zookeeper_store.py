@@ -16,12 +16,12 @@ from partition.records import Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import processes
+from tests.support.network import Relay
 from tests.support.patience import slack, until
 from tests.support.zookeeper import (
     SECONDS,
     A,
     B,
-    Proxy,
     ZooKeeperWorld,
     begin,
     claim,
@@ -47,13 +47,13 @@ def world(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperWorld]:
 
 
 @pytest.fixture
-def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
-    made = Proxy(zookeeper.port)
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Relay]:
+    made = Relay(zookeeper.port)
     yield made
     made.close()
 
 
-def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Proxy) -> None:
+def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Relay) -> None:
     """Promise 9: ConnectionLoss after the server has written is neither failure nor fence.
 
     Faults F5: the reply is lost. Faults Z12: reading back finds our own write.
@@ -73,7 +73,7 @@ def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Pr
     assert world.store().load(A) == StoredOffset(Position(3), "shop-1", "shop-1", 2)
 
 
-def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: Proxy) -> None:
+def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: Relay) -> None:
     """Promise 9: a commit under way when the session ends is refused.
 
     Faults F4: no retry of kazoo's repeats it. Faults Z05: and no ownership outlives it.
@@ -103,7 +103,7 @@ def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: 
     assert commit(store, {A: 9}) == {}
 
 
-def test_repeated_claim_goes_on_in_the_next_session(world: ZooKeeperWorld, proxy: Proxy) -> None:
+def test_repeated_claim_goes_on_in_the_next_session(world: ZooKeeperWorld, proxy: Relay) -> None:
     store = world.store(hosts=proxy.address)
     begin(store, A, 5)
     proxy.hears.clear()

@@ -78,10 +78,7 @@ POINTS: Mapping[str, Point] = {
     ),
     "C07": Point("amid the trees", _both("own_mid_tree"), 150),
     "C08": Point("a bolt's side effect is done, its ack is not", _both("own_effect_done"), 150),
-    "C09": Point(
-        "the trees are done but for the sink",
-        _both("sink_before_stage"),
-    ),
+    "C09": Point("the trees are done but for the sink", _both("sink_before_stage")),
     "C10": Point(
         "the sink has written, and not committed",
         {"at least once": "own_sink_writing", "exactly once": "sink_before_commit"},
@@ -187,16 +184,8 @@ class _Crash:
     def play(self) -> Outcome:
         replicas = self._replicas
         replicas.feed.start()
-        begin = {
-            "claiming": self._claiming,
-            "working": self._working,
-            "leaving": self._leaving,
-            "draining": self._draining,
-        }[self._point.moment]
-        begin()
-        seconds = {"kill": self._killed, "stop": self._stopped, "term": self._told}[
-            self._case.action
-        ]()
+        getattr(self, f"_{self._point.moment}")()
+        seconds = getattr(self, f"_{self._case.action}")()
         replicas.goes_on()
         ends = replicas.end()
         outcome = replace(replicas.judged(ends), recovery_seconds=round(seconds, 1))
@@ -260,7 +249,7 @@ class _Crash:
 
     # It is hit, and what comes after; each gives the seconds until all is well again
 
-    def _killed(self) -> float:
+    def _kill(self) -> float:
         if self._point.moment == "draining":
             self._run.kill()
         else:
@@ -269,7 +258,7 @@ class _Crash:
             assert self._run.process.returncode == -signal.SIGKILL, self._run.tail()
         return self._recovers(self._break())
 
-    def _stopped(self) -> float:
+    def _stop(self) -> float:
         """It stands still past its session, and goes on."""
         if self._point.moment == "draining":
             processes.freeze(self._run.pid)
@@ -298,7 +287,7 @@ class _Crash:
         self._replicas.settle(*self._names)
         return self._stored_of(issued, thawed) if seconds is None else seconds
 
-    def _told(self) -> float:
+    def _term(self) -> float:
         """It is told to end; where it was told before, it ends at once."""
         if self._point.moment == "draining":
             self._run.send(signal.SIGTERM)

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from tests.acceptance import feed
 from tests.acceptance.feed import Ends, Part
-from tests.acceptance.replica_nodes import Stored
+from tests.acceptance.stored import Stored
 
 Guarantee: TypeAlias = Literal["at least once", "exactly once"]
 Place: TypeAlias = tuple[Part, int]

@@ -35,11 +35,7 @@ def written_into(
 
 
 def _part(
-    cases: Mapping[str, Case],
-    outcomes: Mapping[str, Outcome],
-    seed: str,
-    seconds: float,
-    jobs: int,
+    cases: Mapping[str, Case], outcomes: Mapping[str, Outcome], seed: str, seconds: float, jobs: int
 ) -> Iterable[str]:
     yield _conditions(seed, seconds, jobs)
     yield ""

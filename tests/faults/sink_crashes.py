@@ -47,13 +47,7 @@ ANY = "any"  # no place, but any moment
 _INSIDE = "sink_inside_commit"
 _OF_RANGES = "range_"  # places that only the spark engine passes
 _OF_RECORDS = ("letters_before_commit",)  # and those that only the local one does
-OF_FAULTS = (
-    "claim_",
-    "plan_",
-    "offset_",
-    "letter_",
-    "leaving_",
-)
+OF_FAULTS = ("claim_", "plan_", "offset_", "letter_", "leaving_")
 """So begin places that `make faults` plays (tests/faults), and `make crash` does not."""
 _RANGES: Mapping[str, object] = {
     # Several groups of ranges, the last two of them open at every moment.
@@ -214,10 +208,7 @@ class CrashPipeline:
             run = self.start(topology)
             wanted_total = watch.total + float(more) * sum(RECORDS)
             until(
-                "it goes on",
-                lambda: watch.total > wanted_total or not run.alive,
-                SECONDS,
-                run.tail,
+                "it goes on", lambda: watch.total > wanted_total or not run.alive, SECONDS, run.tail
             )
             _wait(run, float(later))
             assert run.alive or run.process.returncode == 0, run.tail()
@@ -227,10 +218,7 @@ class CrashPipeline:
         if crash.endswith(":kill-jvm"):  # the process heals, and goes on
             restarted = '"spark_restarted"'
             until(
-                "Spark is back",
-                lambda: restarted in run.errors or not run.alive,
-                SECONDS,
-                run.tail,
+                "Spark is back", lambda: restarted in run.errors or not run.alive, SECONDS, run.tail
             )
             assert restarted in run.errors, run.tail()
             _kill(run)
@@ -294,7 +282,7 @@ def crashed(pipeline: CrashPipeline, kind: Kind, crashes: Iterable[str]) -> Outc
                 return replace(outcome, said=(f"after {crash}", *outcome.said))
         pipeline.finish(kind)
     outcome = pipeline.verdict(at_end=True)
-    return replace(outcome, said=(*outcome.said, *watch.steps_back))
+    return replace(outcome, said=(*outcome.said, *watch.wrong))
 
 
 def thawed(pipeline: CrashPipeline) -> Outcome:

@@ -19,13 +19,7 @@ from headrace.sinks import Batch, Sink
 from headrace.testing import TopologyTest
 from sinks.columns import rows_of
 from topology.advanced import AdvancedBolt
-from topology.bolt import (
-    Component,
-    Kind,
-    kind_of,
-    yields_later,
-    yields_many,
-)
+from topology.bolt import Component, Kind, kind_of, yields_later, yields_many
 from topology.sink import Staged
 from topology.vectorised import PARENT
 

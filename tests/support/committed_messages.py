@@ -18,20 +18,23 @@ from topology.sink import SinkContext
 _PASSING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.LEADER_NOT_AVAILABLE)
 
 
-def committed_values(context: SinkContext, topic: str, *, waits: bool = True) -> list[bytes | None]:
+def committed_values(
+    kafka: str | SinkContext, topic: str, *, waits: bool = True
+) -> list[bytes | None]:
     """The values of all messages that are committed, once no transaction is open.
 
     Without `waits`, of those before the first transaction that is open now.
     """
-    return [value for value, *_ in committed_messages(context, topic, waits=waits)]
+    return [value for value, *_ in committed_messages(kafka, topic, waits=waits)]
 
 
 def committed_messages(
-    context: SinkContext, topic: str, *, waits: bool = True
+    kafka: str | SinkContext, topic: str, *, waits: bool = True
 ) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
     """Value, key and headers of all messages that are committed; see above."""
+    properties = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka.kafka)
     level = IsolationLevel.READ_UNCOMMITTED if waits else IsolationLevel.READ_COMMITTED
-    admin = AdminClient(dict(context.kafka))
+    admin = AdminClient(properties)
     parts = [
         TopicPartition(topic, each)
         for each in admin.list_topics(timeout=seconds(20)).topics[topic].partitions
@@ -39,7 +42,7 @@ def committed_messages(
     ends = _ends(admin, parts, level)
     consumer = Consumer(
         {
-            **context.kafka,
+            **properties,
             "group.id": "reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import Queue
-from types import TracebackType
 from typing import IO, Any, Self
 
 from tests.support.patience import seconds
@@ -102,12 +101,7 @@ class ForkServer:
         self._reader.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()  # it ends all that live, and itself
         self._process.wait(_ANSWER_SECONDS)

@@ -138,11 +138,7 @@ class SparkTable(Table):
             "spark.sql.catalog.lake.warehouse": f"file://{warehouse}",
         }
         self.spark = spark
-        super().__init__(
-            warehouse,
-            in_postgres(server, warehouse),
-            f"orders_{uuid.uuid4().hex}",
-        )
+        super().__init__(warehouse, in_postgres(server, warehouse), f"orders_{uuid.uuid4().hex}")
 
     def sql(self, *statements: str) -> None:
         """Have Spark run statements in which OURS is the table."""

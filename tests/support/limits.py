@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.patience import until
@@ -57,12 +56,7 @@ class SmallDisk:
         _run("mount", "-t", "tmpfs", "-o", self._size, "tmpfs", str(self.path))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         _run("umount", "--lazy", str(self.path))
 
     def fill(self) -> None:
@@ -130,12 +124,7 @@ class SmallMemory:
         (self._group / "memory.limit_in_bytes").write_text(str(self._bytes))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         outside = _GROUPS / "cgroup.procs"
         for process in (self._group / "cgroup.procs").read_text().split():
             outside.write_text(process)

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -253,12 +252,7 @@ class Works:
         until("all is open", opened, PATIENCE_SECONDS, turn=self.pipeline.step)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for sink in self.sinks:
             if isinstance(sink, HeldSink):
                 sink.gate.set()

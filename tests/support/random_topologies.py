@@ -14,31 +14,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import SKIP, AdvancedBolt, Bolt, Record, Reject, Retry, To, Topology, bolt, fields
 from headrace.sinks import Batch, MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
-from partition.consumer import Consumer, ConsumerPolicy, Time
+from partition.consumer import ConsumerPolicy
 from partition.errors import PartitionError, StoreUnavailable
 from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
-from partition.memory.ports import (
-    MemoryCatalogue,
-    MemoryFetcher,
-)
 from partition.records import Partition
-from partition.recovery import Ways
-from partition.replicas.heartbeat import Heartbeats
-from partition.replicas.plan import Member
-from service.membership import GroupMembership, MembershipPolicy, copartitions_of
-from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of
+from service.membership import MembershipPolicy
+from service.pipeline.build import PipelinePolicy, delivery_of
 from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit
+from tests.support.replicas import Replica
 from topology.errors import SinkFailed
 from topology.sink import BOTH_KINDS, Committed, DeadLetter, Fence, Sink, Staged
 from transactions.transaction import TransactionPolicy
@@ -191,7 +184,7 @@ class World:
                 self._start(name)
             elif process is not None and self.now >= process.frozen_until:
                 try:
-                    process.turn()
+                    process.go_on()
                 except (PartitionError, SinkFailed) as error:
                     self.say(f"{name} ends: {type(error).__name__}: {error}")
                     self.end(name, 1.0)
@@ -431,68 +424,43 @@ class Door(Sink[Any]):
             raise ConnectionError("the reply is lost")
 
 
-class Process:
+class Process(Replica):
     """One life of a replica."""
 
     def __init__(self, world: World, name: str, number: int) -> None:
-        self.world, self.name, self.number = world, name, number
+        self.world, self.number = world, number
         self.is_dead = False
         self.frozen_until = 0.0
-        plan = world.plan
         topology = wired(self)
-        letters_sink = _Letters(self)
-        topology.dead_letters.into(letters_sink)
+        topology.dead_letters.into(_Letters(self))
         topology.validate()
         transactions = TransactionPolicy(
             topology.transactions, records=5, plan_records=3, plan_seconds=0.0
         )
-        clock = self._clock
-        self.store = FaultyStore(world.nodes, clock=clock)
-
-        def make_reader(notify, fences):
-            return Consumer(
-                MemoryFetcher(world.log),
-                Ways(self.store, MemoryCatalogue(world.log), notify, fences),
-                plan.sources,
-                ConsumerPolicy(
-                    AssignmentPolicy(
-                        limits=InFlightLimits(max_pending=8),
-                        retries=RetryPolicy(limit=5),
-                        delivery=delivery_of(topology, transactions),
-                        discover_interval_seconds=5.0,
-                        shared=True,
-                    ),
-                    commit_interval_seconds=0.5,
-                    fetch_records=6,
-                    chunk_records=3,
-                ),
-                random.Random(f"{world.seed} {number}"),
-                Time(clock, sleep=lambda _: None),
-            )
-
-        self.pipeline = build_pipeline(
-            topology,
-            Ports(make_reader, letters_sink, np.random.default_rng(number), clock),
-            PipelinePolicy(TIMEOUT_SECONDS, write_retries=WriteRetries(0.001, 0.005)),
+        assignment = AssignmentPolicy(
+            limits=InFlightLimits(max_pending=8),
+            retries=RetryPolicy(limit=5),
+            delivery=delivery_of(topology, transactions),
+            discover_interval_seconds=5.0,
+            shared=True,
         )
-        self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
-        me = Member(name, f"{name}/{number}")
-        heartbeats = Heartbeats("/headrace", "memory", me, copartitions_of(topology))
-        policy = MembershipPolicy(name, handover_seconds=6.0, suspend_seconds=6.0)
-        self.membership = GroupMembership(self.store, heartbeats, self.reader.assignment, policy)
+        super().__init__(
+            name,
+            topology,
+            world.log,
+            world.nodes,
+            consumer=ConsumerPolicy(
+                assignment, commit_interval_seconds=0.5, fetch_records=6, chunk_records=3
+            ),
+            pipeline=PipelinePolicy(TIMEOUT_SECONDS, write_retries=WriteRetries(0.001, 0.005)),
+            membership=MembershipPolicy(name),
+            clock=lambda: world.now,
+            seed=1_000 * world.seed + number,
+        )
 
-    def _clock(self) -> float:
-        return self.world.now
-
-    def open(self) -> None:
-        """Open all. Raises StoreUnavailable."""
-        self.reader.open()
-        self.pipeline.open()
-
-    def turn(self) -> None:
-        self.membership.poll(self.world.now)
+    def go_on(self) -> None:
         flush = bool(self.reader.leaving) or self.world.rng.random() < 0.5
-        self.pipeline.step(flush=flush)
+        self.turn(self.world.now, flush=flush)
 
     def drain(self) -> None:
         """End as a process does that is told to: finish what can be, and commit."""

@@ -4,16 +4,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from topology.sink import (
-    Batch,
-    Committed,
-    Fence,
-    Piece,
-    Sink,
-    SinkContext,
-    Staged,
-    Stager,
-)
+from topology.sink import Batch, Committed, Fence, Piece, Sink, SinkContext, Staged, Stager
 
 
 def copied(value: Any) -> Any:

@@ -1,7 +1,9 @@
 """Replicas of one pipeline that share a log and a register in memory, turned one by one."""
 
 import random
+import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,7 @@ import numpy as np
 from headrace import Topology
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
-from partition.memory.ports import (
-    MemoryCatalogue,
-    MemoryFetcher,
-)
+from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Member
@@ -20,11 +19,10 @@ from service.membership import GroupMembership, MembershipPolicy, copartitions_o
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
-from topology.sink import DeadLetterSink
 
 
 class Replica:
-    """One of them. Its clock is what it is told."""
+    """One of them. Its clock is what it is told, unless one is given."""
 
     def __init__(
         self,
@@ -33,50 +31,55 @@ class Replica:
         log: FaultyLog,
         nodes: FaultyNodes,
         *,
-        beat_seconds: float = 0.0,
+        consumer: ConsumerPolicy | None = None,
+        pipeline: PipelinePolicy | None = None,
+        membership: MembershipPolicy | None = None,
+        clock: Callable[[], float] | None = None,
+        seed: int = 1,
     ) -> None:
         self.name = name
         self.now = 0.0
-        letters_sink: Any = topology.dead_letters.sink
-        assert isinstance(letters_sink, DeadLetterSink)
-        store = FaultyStore(nodes)
+        self.store = FaultyStore(nodes, clock=clock or time.monotonic)
+        clock = clock or (lambda: self.now)
+        afresh = AssignmentPolicy(shared=True, discover_interval_seconds=0)
 
-        def make_reader(notify: Any, _fences: Any) -> Consumer:
+        def make_reader(notify: Any, fences: Any) -> Consumer:
             return Consumer(
                 MemoryFetcher(log),
-                Ways(store, MemoryCatalogue(log), notify),
+                Ways(self.store, MemoryCatalogue(log), notify, fences),
                 [source.topic for source in topology.sources],
-                ConsumerPolicy(
-                    AssignmentPolicy(shared=True, discover_interval_seconds=0),
-                    commit_interval_seconds=0,
-                ),
-                random.Random(1),
-                Time(clock=lambda: self.now),
+                consumer or ConsumerPolicy(afresh, commit_interval_seconds=0),
+                random.Random(seed),
+                Time(clock, sleep=lambda _: None),
             )
 
+        letters: Any = topology.dead_letters.sink
         self.pipeline = build_pipeline(
             topology,
-            Ports(make_reader, letters_sink, np.random.default_rng(1), lambda: self.now),
-            PipelinePolicy(message_timeout_seconds=30.0),
+            Ports(make_reader, letters, np.random.default_rng(seed), clock),
+            pipeline or PipelinePolicy(message_timeout_seconds=30.0),
         )
         self.reader = self.pipeline.consumer
         copartitions = copartitions_of(topology)
         me = Member(name, uuid.uuid4().hex)
-        heartbeats = Heartbeats("/headrace", "memory", me, copartitions)
-        policy = MembershipPolicy(name, beat_seconds)
         self.membership = GroupMembership(
-            store, heartbeats, self.reader.assignment, policy, copartitions
+            self.store,
+            Heartbeats("/headrace", "memory", me, copartitions),
+            self.reader.assignment,
+            membership or MembershipPolicy(name, 0.0),
+            copartitions,
         )
 
     def open(self) -> None:
+        """Open all. Raises StoreUnavailable."""
         self.reader.open()
         self.pipeline.open()
 
-    def turn(self, now: float) -> None:
+    def turn(self, now: float, *, flush: bool = True) -> None:
         """Turn the loop once, as `Service` does."""
         self.now = now
         self.membership.poll(now)
-        self.pipeline.step(flush=True)
+        self.pipeline.step(flush=flush)
 
     def close(self) -> None:
         self.pipeline.close(5.0)

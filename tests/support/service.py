@@ -194,6 +194,10 @@ class Running:
 
         until(what, so, seconds, lambda: self.snapshot)
 
+    def says(self, text: str) -> None:
+        """Wait until the service is not ready, for a reason with this text."""
+        self.until(f"it says {text}", lambda: any(text in each for each in self.problems))
+
     def committed(self, topic: str, ends: Mapping[int, int]) -> None:
         """Wait until these offsets of these partitions are stored."""
         self.until(

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from headrace import Record, Topology, bolt
@@ -263,12 +262,7 @@ class Driving:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close everything, in the middle of whatever is under way: a crash that says goodbye."""
         self.executors.gate.set()
         self.engine.close(5.0)

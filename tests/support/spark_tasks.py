@@ -97,10 +97,7 @@ class Tasks:
             self.log.append(Partition(topic, partition), value)
 
     def task(
-        self,
-        ranges: Iterable[TaskRange],
-        stagers: Mapping[str, Stager],
-        **settings: Any,
+        self, ranges: Iterable[TaskRange], stagers: Mapping[str, Stager], **settings: Any
     ) -> Task:
         return Task(replace(SETTINGS, **settings), tuple(ranges), stagers)
 

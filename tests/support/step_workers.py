@@ -20,12 +20,7 @@ class Bench:
         self.step = BoltStep("step", tuple(bolts), kind, **options)
         self.now = 0.0
         self.failed_ticks = []
-        self.runners = WorkerPool(
-            [self.step],
-            self._put,
-            general_timeout_seconds,
-            lambda: self.now,
-        )
+        self.runners = WorkerPool([self.step], self._put, general_timeout_seconds, lambda: self.now)
         self.trees = 0
 
     def _put(self, result):

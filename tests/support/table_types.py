@@ -27,10 +27,7 @@ EVERY_TYPE = pa.schema(
         ("large_price", pa.decimal128(38, 18)),
         ("list", pa.list_(pa.string())),
         ("map", pa.map_(pa.string(), pa.decimal128(10, 2))),
-        (
-            "struct",
-            pa.struct([("a", pa.timestamp("us", tz="UTC")), ("b", pa.list_(pa.int64()))]),
-        ),
+        ("struct", pa.struct([("a", pa.timestamp("us", tz="UTC")), ("b", pa.list_(pa.int64()))])),
     ]
 )
 SOMETHING: dict[str, Any] = {

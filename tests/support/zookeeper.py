@@ -1,10 +1,7 @@
 """Where offset stores are tested: nodes in memory, and a real ZooKeeper."""
 
-import contextlib
 import itertools
 import json
-import socket
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -253,52 +250,6 @@ def commit_plans(
     store: OffsetStore, plans: Mapping[Partition, Progress]
 ) -> dict[Partition, StoreError]:
     return dict(store.commit(plans).result(SECONDS))
-
-
-class Proxy:
-    """Passes bytes on to a server; `lose_replies` drops its answers, then the connection.
-
-    `deaf` lets no byte through either way, and no connection end.
-    """
-
-    def __init__(self, port: int) -> None:
-        self.target = port
-        self.lose_replies = False
-        self.lost = threading.Event()
-        self.hears = threading.Event()
-        self.hears.set()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self) -> None:
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self.target))
-            threading.Thread(target=self.copy, args=(near, far, False), daemon=True).start()
-            threading.Thread(target=self.copy, args=(far, near, True), daemon=True).start()
-
-    def copy(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                self.hears.wait(SECONDS)
-                if replies and self.lose_replies:
-                    self.lose_replies = False
-                    self.lost.set()
-                    break
-                sink.sendall(data)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def close(self) -> None:
-        self.hears.set()
-        self.listener.close()
 
 
 SERVERS = (1, 2, 3)

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 import pytest
 
@@ -14,20 +15,16 @@ MakeServing = Callable[..., Serving]
 
 @pytest.fixture
 def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(kafka, topic)
-    yield made
-    made.close()
+    with closing(KafkaWorld(kafka, topic)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """A broker of the module's own, which its tests may stop; its log cleaner never rests."""
     restless = {"log.cleaner.backoff.ms": "200"}
-    server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=restless)
-    try:
+    with closing(EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=restless)) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -39,9 +36,8 @@ def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
         own_broker.create_topic(name, partitions, config=config or {})
         return name
 
-    made = KafkaWorld(own_broker, topic)
-    yield made
-    made.close()
+    with closing(KafkaWorld(own_broker, topic)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka
 from sinks import KafkaTopicSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
@@ -99,9 +98,7 @@ def read_by_spark(table: Lake, spark: SparkDriver) -> Counter[int]:
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_owners_with_skewed_clocks_fence_and_lose_nothing(
-    kind: str, host: Host, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_owners_with_skewed_clocks_fence_and_lose_nothing(kind, host, tmp_path, spark):
     """Promises 3 and 9: also for those who read with Java's libraries."""
     table = lake(tmp_path, kind)
     for turn, shift in enumerate(SHIFTS):
@@ -122,9 +119,7 @@ def test_owners_with_skewed_clocks_fence_and_lose_nothing(
 
 
 @pytest.mark.parametrize("kind", ["delta", "parts", "iceberg"])
-def test_vacuum_by_a_clock_that_is_ahead_takes_no_staged_file(
-    kind: str, host: Host, tmp_path: Path
-) -> None:
+def test_vacuum_by_a_clock_that_is_ahead_takes_no_staged_file(kind, host, tmp_path):
     """Promise 14: it is refused, and the transaction is committed."""
     table = lake(tmp_path, kind)
     owner = Owner(table)
@@ -168,9 +163,7 @@ def send_two(server: str, name: str, epoch: int) -> int:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("shift", [HOUR, -HOUR])
-def test_topic_owners_whose_clocks_differ_fence_each_other(
-    shift: int, host: Host, kafka: EmbeddedKafka, topic: Callable[..., str]
-) -> None:
+def test_topic_owners_whose_clocks_differ_fence_each_other(shift, host, kafka, topic):
     """Promises 3 and 9: a broker takes records of up to an hour ahead."""
     name = topic()
     first = topic_sink(kafka.address, name)

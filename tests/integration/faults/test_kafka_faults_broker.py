@@ -6,8 +6,7 @@ import pytest
 
 from partition.records import Partition
 from tests.acceptance import processes
-from tests.integration.faults.conftest import MakeServing
-from tests.support.kafka import KafkaWorld, numbers
+from tests.support.kafka import numbers
 from tests.support.service import Running
 
 pytestmark = pytest.mark.faults
@@ -23,9 +22,7 @@ def is_away(running: Running) -> bool:
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_broker_that_restarts_again_and_again_repeats_nothing(
-    own: KafkaWorld, serve: MakeServing, end: str
-) -> None:
+def test_a_broker_that_restarts_again_and_again_repeats_nothing(own, serve, end):
     """Promise 15; Faults K01: not ready while it is away, and reading on once it is back."""
     topic = own.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
@@ -49,9 +46,7 @@ def test_a_broker_that_restarts_again_and_again_repeats_nothing(
     assert serving.events("partition_halted") == []
 
 
-def test_frozen_broker_is_waited_for_beyond_client_timeouts(
-    own: KafkaWorld, serve: MakeServing
-) -> None:
+def test_frozen_broker_is_waited_for_beyond_client_timeouts(own, serve):
     """Promise 15; Faults K02: the client tells nothing; requests and connections have ended."""
     topic = own.topic()
     a = Partition(topic, 0)

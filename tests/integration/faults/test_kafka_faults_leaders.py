@@ -12,6 +12,7 @@ from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import stored
 from tests.support.kafka import SECONDS, numbers
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers import opened
 from tests.support.service import Serving
 
 pytestmark = pytest.mark.faults
@@ -21,12 +22,8 @@ NOBODY = -1
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    made = KafkaCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        made.open()
+    with opened(KafkaCluster(tmp_path_factory.mktemp("cluster"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -62,9 +59,7 @@ def stored_epoch(zookeeper: EmbeddedZooKeeper, serving: Serving, partition: int)
         return int(json.loads(client.get(path)[0])["headrace"]["leader_epoch"])
 
 
-def test_repeated_leader_deaths_lose_and_repeat_nothing(
-    cluster: KafkaCluster, zookeeper: EmbeddedZooKeeper, serving: Serving, topic: str
-) -> None:
+def test_repeated_leader_deaths_lose_and_repeat_nothing(cluster, zookeeper, serving, topic):
     """Promise 15; Faults K03: reading goes on at the new leader, whose epoch is stored."""
     a, b = Partition(topic, 0), Partition(topic, 1)
     epochs = []
@@ -96,9 +91,7 @@ def test_repeated_leader_deaths_lose_and_repeat_nothing(
     assert serving.events("partition_halted") == []
 
 
-def test_a_leader_moved_in_order_is_followed_without_an_outage(
-    cluster: KafkaCluster, serving: Serving, topic: str
-) -> None:
+def test_a_leader_moved_in_order_is_followed_without_an_outage(cluster, serving, topic):
     """Promise 15; Faults K03: an election among living brokers is nothing to be told of."""
     a = Partition(topic, 0)
     cluster.brokers[2].close()
@@ -117,9 +110,7 @@ def test_a_leader_moved_in_order_is_followed_without_an_outage(
     assert serving.events("partition_halted") == []
 
 
-def test_unclean_election_loss_halts_the_partition(
-    cluster: KafkaCluster, serving: Serving, topic: str
-) -> None:
+def test_unclean_election_loss_halts_the_partition(cluster, serving, topic):
     """Promise 12; Faults K04: new records that stand where others were read are not skipped."""
     a, b = Partition(topic, 0), Partition(topic, 1)
     cluster.until(a, lambda _leader, isr: isr == {2, 3})

@@ -13,7 +13,6 @@ from confluent_kafka.admin import (
 
 from partition.records import Partition
 from service.errors import TooManyDeadLetters
-from tests.integration.faults.conftest import MakeServing
 from tests.support.kafka import KafkaWorld, numbers
 from tests.support.patience import seconds
 from tests.support.raw_headers import RawRecord, send_raw
@@ -35,9 +34,7 @@ def allow(world: KafkaWorld, topic: str, size: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(seconds(30))
 
 
-def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(
-    world: KafkaWorld, own: KafkaWorld, serve: MakeServing
-) -> None:
+def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(world, own, serve):
     """Promise 1; Faults D01: the broker of the letters is away, that of the records is not."""
     topic = world.topic()
     a = Partition(topic, 0)
@@ -49,10 +46,7 @@ def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(
         world.append(a, [*numbers(5), *bad(2), *numbers(5)])
         running.until("both letters wait", lambda: running.figure(PENDING) == 2)
         running.committed(topic, {0: 9})
-        running.until(
-            "not ready",
-            lambda: any("dead letters wait" in problem for problem in running.problems),
-        )
+        running.says("dead letters wait")
         assert running.figure(WAITING) >= 10
         world.append(a, numbers(5))
         running.until("the others go on", lambda: running.of("emitted_offset", topic, 0) == 21)
@@ -67,7 +61,7 @@ def test_no_offset_passes_a_record_whose_letter_cannot_be_sent(
     assert serving.events("dead_letter_broker_error"), "the log says what is wrong"
 
 
-def test_letters_are_resent_until_their_topic_exists(world: KafkaWorld, serve: MakeServing) -> None:
+def test_letters_are_resent_until_their_topic_exists(world, serve):
     """Promise 3; Faults D01: a broker that answers and refuses is not taken for one that has it."""
     topic = world.topic()
     a = Partition(topic, 0)
@@ -79,10 +73,7 @@ def test_letters_are_resent_until_their_topic_exists(world: KafkaWorld, serve: M
         world.append(a, [*numbers(2), *bad(1), *numbers(2)])
         running.until("a letter is refused", lambda: running.figure(REFUSED) > 0)
         running.committed(topic, {0: 3})
-        running.until(
-            "not ready",
-            lambda: any("dead letters wait" in problem for problem in running.problems),
-        )
+        running.says("dead letters wait")
         assert running.figure(PENDING) == 1
         assert running.of("committed_offset", topic, 0) == 3
         assert running.of("emitted_offset", topic, 0) == 6, "the others go on"
@@ -94,9 +85,7 @@ def test_letters_are_resent_until_their_topic_exists(world: KafkaWorld, serve: M
     assert serving.events("dead_letter_refused")
 
 
-def test_too_many_dead_letters_end_the_run_and_lose_nothing(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_too_many_dead_letters_end_the_run_and_lose_nothing(world, serve):
     """Promise 1; Faults D02: it is the service or the sender that is wrong, not the records."""
     topic = world.topic()
     a = Partition(topic, 0)
@@ -116,7 +105,7 @@ def test_too_many_dead_letters_end_the_run_and_lose_nothing(
     assert account.problems() == []
 
 
-def test_oversized_key_becomes_its_size_and_digest(world: KafkaWorld, serve: MakeServing) -> None:
+def test_oversized_key_becomes_its_size_and_digest(world, serve):
     """Promise 3; Faults D04: the value is left out, then the key, and the offset passes."""
     topic = world.topic(config={"max.message.bytes": "10000000"})
     serving = serve(topic, world)
@@ -139,9 +128,7 @@ def test_oversized_key_becomes_its_size_and_digest(world: KafkaWorld, serve: Mak
     assert whole == {b"bad"}, "those that fit are whole, although many were sent at once"
 
 
-def test_letter_too_large_in_any_form_blocks_its_offset(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_letter_too_large_in_any_form_blocks_its_offset(world, serve):
     """Promise 1; Faults D04: nothing is lost, and the log says which letter it is."""
     topic = world.topic()
     serving = serve(topic, world)

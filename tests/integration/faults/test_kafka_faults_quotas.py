@@ -8,7 +8,6 @@ import pytest
 from partition.records import Partition
 from service.devservers.java import find_java, java_command
 from service.jars.resolver import resolve
-from tests.integration.faults.conftest import MakeServing
 from tests.support.kafka import KafkaWorld
 from tests.support.patience import seconds
 
@@ -36,7 +35,7 @@ def limit(world: KafkaWorld, client: str, bytes_per_second: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_throttled_service_is_slow_but_ready(world: KafkaWorld, serve: MakeServing) -> None:
+def test_throttled_service_is_slow_but_ready(world, serve):
     """Promise 15; Faults K16: a broker that makes its clients wait is not away, and it is told."""
     topic = world.topic()
     a = Partition(topic, 0)

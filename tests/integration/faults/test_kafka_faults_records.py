@@ -6,7 +6,6 @@ import time
 import pytest
 
 from partition.records import Partition
-from tests.integration.faults.conftest import MakeServing
 from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
 from tests.support.patience import Limit
 from tests.support.raw_headers import RawRecord, send_raw
@@ -23,9 +22,7 @@ COMPACTED = {
 KEYS = 4
 
 
-def test_markers_and_what_was_aborted_leave_no_lag_behind(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_markers_and_what_was_aborted_leave_no_lag_behind(world, serve):
     """Promise 11; Faults K08: the stored offset passes markers and aborted records."""
     topic = world.topic()
     a = Partition(topic, 0)
@@ -46,9 +43,7 @@ def test_markers_and_what_was_aborted_leave_no_lag_behind(
     assert serving.run().read == 0
 
 
-def test_the_holes_of_a_compacted_log_leave_no_lag_behind(
-    own: KafkaWorld, serve: MakeServing
-) -> None:
+def test_the_holes_of_a_compacted_log_leave_no_lag_behind(own, serve):
     """Promise 11; Faults K08: what the cleaner took is no loss, and holds nothing up."""
     topic = own.topic(config=COMPACTED)
     a = Partition(topic, 0)
@@ -86,9 +81,7 @@ def held(world: KafkaWorld, partition: Partition) -> int:
     return len(reading.offsets(partition))
 
 
-def test_corrupt_record_halts_until_an_operator_skips_it(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_corrupt_record_halts_until_an_operator_skips_it(world, serve):
     """Promise 12; Faults K10: the default configuration tells a flipped bit on the disk."""
     topic = world.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
@@ -120,9 +113,7 @@ def test_corrupt_record_halts_until_an_operator_skips_it(
 
 
 @pytest.mark.parametrize("limit", ["of the service", "of the dead-letter topic"])
-def test_oversized_record_becomes_a_letter_by_reference(
-    world: KafkaWorld, serve: MakeServing, limit: str
-) -> None:
+def test_oversized_record_becomes_a_letter_by_reference(world, serve, limit):
     """Promise 3; Faults K11, D03: size, digest and place are told, and the offset passes."""
     topic = world.topic(config={"max.message.bytes": "10000000"})
     a = Partition(topic, 0)
@@ -147,14 +138,7 @@ def test_oversized_record_becomes_a_letter_by_reference(
     ("policy", "written", "filtered", "buried"),
     [("deliver", [0, 1, 2, 3], 0, 0), ("skip", [0, 1, 3], 1, 0), ("dead-letter", [0, 1, 3], 0, 1)],
 )
-def test_null_values_follow_the_policy(
-    world: KafkaWorld,
-    serve: MakeServing,
-    policy: str,
-    written: list[int],
-    filtered: int,
-    buried: int,
-) -> None:
+def test_null_values_follow_the_policy(world, serve, policy, written, filtered, buried):
     """Promise 3; Faults K12: each of them is somewhere, and is told from the others."""
     topic = world.topic()
     a = Partition(topic, 0)
@@ -172,7 +156,7 @@ def test_null_values_follow_the_policy(
     ] * buried
 
 
-def test_non_utf8_header_name_costs_only_the_headers(world: KafkaWorld, serve: MakeServing) -> None:
+def test_non_utf8_header_name_costs_only_the_headers(world, serve):
     """Promise 3; Faults K17: the client gives no headers; who looks at them has a dead letter."""
     topic = world.topic()
     good = ((b"a", b"1"), (b"b", None))

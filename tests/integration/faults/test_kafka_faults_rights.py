@@ -14,6 +14,7 @@ from partition.records import Partition
 from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.kafka import SECONDS, KafkaWorld, numbers
+from tests.support.servers import opened
 from tests.support.service import Serving
 
 pytestmark = pytest.mark.faults
@@ -91,12 +92,8 @@ def right(topic: str, operation: str, kind: Any = kafka_admin.AclBinding) -> Any
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    server = Guarded(tmp_path_factory.mktemp("kafka"))
-    try:
-        server.open()
+    with opened(Guarded(tmp_path_factory.mktemp("kafka"))) as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -130,9 +127,7 @@ def tells_no_secret(serving: Serving, error: BaseException, *secrets: str) -> bo
     return not any(secret in text for secret in secrets)
 
 
-def test_rejected_password_ends_the_start_with_a_reason(
-    broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str
-) -> None:
+def test_rejected_password_ends_the_start_with_a_reason(broker, zookeeper, topic):
     """Faults K15: no waiting for what cannot change; the secret is in no text."""
     begun = serving(broker, zookeeper, topic, OTHER_SECRET)
     with begun.runs() as running:
@@ -141,9 +136,7 @@ def test_rejected_password_ends_the_start_with_a_reason(
     assert tells_no_secret(begun, error, OTHER_SECRET)
 
 
-def test_revoked_right_ends_the_run_without_loss(
-    broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str, world: KafkaWorld
-) -> None:
+def test_revoked_right_ends_the_run_without_loss(broker, zookeeper, topic, world):
     """Promise 15; Faults K15: what was resolved is stored; with the right back it goes on."""
     a = Partition(topic, 0)
     world.append(a, [*numbers(20), b"bad"])
@@ -163,9 +156,7 @@ def test_revoked_right_ends_the_run_without_loss(
     assert begun.offsets(0) == [*range(20), *range(21, 41)]
 
 
-def test_password_changed_during_a_run_ends_it(
-    broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str, world: KafkaWorld
-) -> None:
+def test_password_changed_during_a_run_ends_it(broker, zookeeper, topic, world):
     """Promise 15; Faults K15: connections that are there stay; the first new one is refused."""
     a = Partition(topic, 0)
     world.append(a, numbers(20))
@@ -186,9 +177,7 @@ def test_password_changed_during_a_run_ends_it(
     assert begun.offsets(0) == list(range(40))
 
 
-def test_letters_that_may_not_be_written_hold_their_offset(
-    broker: Guarded, zookeeper: EmbeddedZooKeeper, topic: str, world: KafkaWorld
-) -> None:
+def test_letters_that_may_not_be_written_hold_their_offset(broker, zookeeper, topic, world):
     """Promise 1; Faults K15, D01: refused letters are sent again until they may be."""
     a = Partition(topic, 0)
     begun = serving(broker, zookeeper, topic)

@@ -4,14 +4,13 @@ import pytest
 
 from partition.errors import SourceLost
 from partition.records import Partition
-from tests.integration.faults.conftest import MakeServing
-from tests.support.kafka import KafkaWorld, numbers
+from tests.support.kafka import numbers
 
 pytestmark = pytest.mark.faults
 SOON = {"discover_interval_seconds": 0.3}
 
 
-def test_deleted_topic_makes_the_service_unready(world: KafkaWorld, serve: MakeServing) -> None:
+def test_deleted_topic_makes_the_service_unready(world, serve):
     """Promise 12; Faults K05: its partitions halt and are looked for; the others go on."""
     other = world.topic()
     gone = world.topic(2)
@@ -36,9 +35,7 @@ def test_deleted_topic_makes_the_service_unready(world: KafkaWorld, serve: MakeS
     assert {event["partition"] for event in halted} == set(account.halted)
 
 
-def test_recreated_topic_halts_until_policy_allows_it(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_recreated_topic_halts_until_policy_allows_it(world, serve):
     """Promise 12; Faults K06: the new records are read from the first, once that is wanted."""
     other = world.topic()
     again = world.topic()
@@ -48,10 +45,7 @@ def test_recreated_topic_halts_until_policy_allows_it(
         running.committed(again, {0: 20})
         world.recreate_topic(again)
         world.append(Partition(again, 0), numbers(50))
-        running.until(
-            "it is halted as another topic",
-            lambda: any("created again" in problem for problem in running.problems),
-        )
+        running.says("created again")
         world.append(Partition(other, 0), numbers(3))
         running.committed(other, {0: 3})
         running.end()
@@ -70,9 +64,7 @@ def test_recreated_topic_halts_until_policy_allows_it(
     assert lost["reason"] == "recreated"
 
 
-def test_added_partitions_are_read_from_their_beginning(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_added_partitions_are_read_from_their_beginning(world, serve):
     """Promise 7; Faults K07: what was written before they were found is not skipped."""
     topic = world.topic()
     first = Partition(topic, 0)
@@ -94,9 +86,7 @@ def test_added_partitions_are_read_from_their_beginning(
     assert started == {f"{topic}[0]": 5, f"{topic}[1]": 0, f"{topic}[2]": 0}
 
 
-def test_records_lost_to_retention_are_never_skipped_silently(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_records_lost_to_retention_are_never_skipped_silently(world, serve):
     """Promise 12; Faults K09: halted while it runs, and skipped only by policy, and counted."""
     topic = world.topic(2)
     slow, other = Partition(topic, 0), Partition(topic, 1)
@@ -124,9 +114,7 @@ def test_records_lost_to_retention_are_never_skipped_silently(
     assert (notice["headrace.reason"], notice["headrace.lost"]) == ("expired", "16")
 
 
-def test_recreated_only_topic_ends_the_service_with_a_reason(
-    world: KafkaWorld, serve: MakeServing
-) -> None:
+def test_recreated_only_topic_ends_the_service_with_a_reason(world, serve):
     """Promise 12; Faults K06: with every partition halted there is nothing to run for."""
     topic = world.topic()
     world.append(Partition(topic, 0), numbers(20))

@@ -35,7 +35,7 @@ def make_trial(
     def make() -> Trial:
         folder = tmp_path / str(len(trials))
         folder.mkdir()
-        trials.append(Trial(kafka, zookeeper, folder, topologies="tests.acceptance.paced"))
+        trials.append(Trial(kafka, zookeeper, folder, topologies="tests.acceptance.troubled"))
         trials[-1].publish(*COUNTS)
         return trials[-1]
 
@@ -115,7 +115,7 @@ def seconds_of(trial: Trial, port: int) -> float:
     return seconds
 
 
-def test_scrapes_and_slow_clients_do_not_hold_up_a_run(make_trial: Callable[[], Trial]) -> None:
+def test_scrapes_and_slow_clients_do_not_hold_up_a_run(make_trial):
     alone = seconds_of(make_trial(), free_ports(1)[0])
     port = free_ports(1)[0]
     with Crowd(port) as crowd:

@@ -2,18 +2,15 @@
 
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from partition.records import Partition
-from service.devservers.servers import EmbeddedKafka
 from service.observability.health import STALLED_SECONDS
 from tests.acceptance import replicas as sharing
 from tests.acceptance import trial as alone
 from tests.acceptance.harness import Run
-from tests.acceptance.replicas import Output, Replicas
-from tests.acceptance.trial import Trial
+from tests.acceptance.replicas import Replicas
 from tests.support.clock_shift import WallClock
 from tests.support.kafka import KafkaWorld
 from tests.support.patience import slack, until
@@ -40,16 +37,13 @@ DISTURBED = (
 
 
 @pytest.mark.parametrize("output", ["lines", "delta"])  # a broker refuses records of next year
-def test_sessions_ignore_the_wall_clock(trial: Trial, tmp_path: Path, output: Output) -> None:
+def test_sessions_ignore_the_wall_clock(trial, tmp_path, output):
     """One replica's clock jumps, the other one's does not."""
     clock = WallClock(tmp_path)
     trial.topologies = sharing.TOPOLOGIES
     with Replicas(trial, output, topics={"in-a": 3, "in-b": 2}) as replicas:
-        replicas.feed.start()
         replicas.start("a", environment=clock.environment)
-        replicas.start("b")
-        before = replicas.settle("a", "b")
-        replicas.goes_on()
+        before = replicas.begin("b")
         sessions = {name: each.session for name, each in replicas.nodes.members.items()}
         disturbed = {name: len(replicas.events(name)) for name in DISTURBED}
         for seconds in JUMPS:
@@ -62,7 +56,7 @@ def test_sessions_ignore_the_wall_clock(trial: Trial, tmp_path: Path, output: Ou
         replicas.finish()
 
 
-def test_retries_are_on_time_if_the_wall_clock_jumps(trial: Trial, tmp_path: Path) -> None:
+def test_retries_are_on_time_if_the_wall_clock_jumps(trial, tmp_path):
     """Nothing else moves meanwhile. (Back, librdkafka's waits would last: docs/reliability.md.)"""
     clock, window = WallClock(tmp_path), Window()
     trial.publish(50, trouble=[(0, 20)])
@@ -90,9 +84,7 @@ def test_retries_are_on_time_if_the_wall_clock_jumps(trial: Trial, tmp_path: Pat
     assert trial.stored() == {0: 50}
 
 
-def test_quiet_service_asks_for_a_restart_after_clock_set_back(
-    kafka: EmbeddedKafka, trial: Trial, tmp_path: Path
-) -> None:
+def test_quiet_service_asks_for_a_restart_after_clock_set_back(kafka, trial, tmp_path):
     """librdkafka waits until a time of day (docs/reliability.md): live says so after a minute."""
     clock, window = WallClock(tmp_path), Window()
     trial.publish(50)

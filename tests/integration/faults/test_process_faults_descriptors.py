@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.replicas import Replicas
-from tests.acceptance.trial import Trial
 from tests.support.patience import until
 from tests.support.service import Window
 
@@ -25,15 +24,12 @@ ENOUGH = 256
 KAFKA_AVAILABLE = "headrace_service_kafka_available_state"
 
 
-def test_without_descriptors_it_waits_says_so_and_does_not_spin(trial: Trial) -> None:
+def test_without_descriptors_it_waits_says_so_and_does_not_spin(trial):
     """The sink cannot open its files; the metrics' port answers. Then there are some again."""
     window, hungry = Window(), trial.folder / "hungry-a"
     environment = window.environment | {"HUNGRY_FOR": "descriptors"}
     with Replicas(trial, "delta", topics={"in-a": 3}) as replicas:
-        replicas.feed.start()
-        replicas.start("a", environment=environment, prefix=_limited(ENOUGH))
-        replicas.settle("a")
-        replicas.goes_on()
+        replicas.begin("a", environment=environment, prefix=_limited(ENOUGH))
         a = replicas.runs["a"]
         hungry.touch()
         replicas.until("it says so", lambda: "Too many open files" in _told(window))
@@ -51,7 +47,7 @@ def test_without_descriptors_it_waits_says_so_and_does_not_spin(trial: Trial) ->
 
 
 @pytest.mark.parametrize("limit", TOO_FEW)
-def test_a_start_without_descriptors_ends_with_a_message(trial: Trial, limit: int) -> None:
+def test_a_start_without_descriptors_ends_with_a_message(trial, limit):
     with Replicas(trial, "lines", topics={"in-a": 1}) as replicas:
         replicas.start("a", prefix=_limited(limit))
         a = replicas.runs["a"]

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from tests.acceptance.harness import Run
-from tests.acceptance.replicas import SESSION_SECONDS, Output, Replicas
-from tests.acceptance.trial import Trial
+from tests.acceptance.replicas import SESSION_SECONDS, Replicas
 from tests.support.limits import SmallMemory
 from tests.support.patience import slack
 
@@ -21,18 +20,15 @@ DIES_SECONDS = 60.0
 
 
 @pytest.mark.parametrize("output", ["lines", "messages"])
-def test_out_of_memory_ends_one_process_and_a_new_one_goes_on(trial: Trial, output: Output) -> None:
+def test_out_of_memory_ends_one_process_and_a_new_one_goes_on(trial, output):
     """The other replica takes over; started again, it gets its share."""
     hungry = trial.folder / "hungry-a"
     with (
         SmallMemory(MEGABYTES) as memory,
         Replicas(trial, output, topics={"in-a": 3, "in-b": 2}) as replicas,
     ):
-        replicas.feed.start()
         replicas.start("a", prefix=memory.prefix)
-        replicas.start("b")
-        replicas.settle("a", "b")
-        replicas.goes_on()
+        replicas.begin("b")
         assert memory.kills == 0
 
         def eat(run: Run) -> None:

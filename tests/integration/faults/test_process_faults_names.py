@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.acceptance.replicas import TOPOLOGIES, Output, Replicas
+from tests.acceptance.replicas import TOPOLOGIES, Replicas
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Break
 from tests.support.limits import Names
 from tests.support.patience import until
+from tests.support.servers import opened
 from tests.support.service import Window
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
@@ -26,15 +27,11 @@ def servers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[EmbeddedKafka, EmbeddedZooKeeper]]:
     """A broker and a ZooKeeper that a test may stop."""
-    kafka = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
-    zookeeper = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        kafka.open()
-        zookeeper.open()
+    with (
+        opened(EmbeddedKafka(tmp_path_factory.mktemp("kafka"))) as kafka,
+        opened(EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as zookeeper,
+    ):
         yield kafka, zookeeper
-    finally:
-        kafka.close()
-        zookeeper.close()
 
 
 @pytest.fixture
@@ -45,15 +42,12 @@ def trial(servers: tuple[EmbeddedKafka, EmbeddedZooKeeper], tmp_path: Path) -> I
 
 
 @pytest.mark.parametrize("output", ["lines", "messages"])
-def test_names_that_are_forgotten_amid_a_run_only_pause_it(trial: Trial, output: Output) -> None:
+def test_names_that_are_forgotten_amid_a_run_only_pause_it(trial, output):
     """Both servers start again meanwhile, so that the clients must connect anew."""
     names, window = Names(trial.folder, [KAFKA, ZOOKEEPER]), Window()
     names.know()
     with Replicas(trial, output, topics={"in-a": 3, "in-b": 2}) as replicas:
-        replicas.feed.start()
-        replicas.start("a", environment=_named(trial) | window.environment, prefix=names.prefix)
-        replicas.settle("a")
-        replicas.goes_on()
+        replicas.begin("a", environment=_named(trial) | window.environment, prefix=names.prefix)
         before = replicas.stored_of("a")
         names.forget()
         for server in (trial.zookeeper, trial.kafka):
@@ -73,7 +67,7 @@ def test_names_that_are_forgotten_amid_a_run_only_pause_it(trial: Trial, output:
         replicas.finish()
 
 
-def test_unresolvable_names_end_the_start_with_a_message(trial: Trial) -> None:
+def test_unresolvable_names_end_the_start_with_a_message(trial):
     names = Names(trial.folder, [KAFKA, ZOOKEEPER])
     with Replicas(trial, "lines", topics={"in-a": 1}) as replicas:
         replicas.start("a", environment=_named(trial), prefix=names.prefix)

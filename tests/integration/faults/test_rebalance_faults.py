@@ -68,9 +68,7 @@ def ended_well(trial: Trial, *runs: Run) -> None:
     assert trial.letters() == []
 
 
-def test_partition_is_given_up_at_the_handover_deadline(
-    trial: Trial,
-) -> None:
+def test_partition_is_given_up_at_the_handover_deadline(trial):
     """R01: it drains, and what is stuck then is the next owner's; R03: it comes back afresh."""
     a = stuck(trial)
     with trial.watch() as watch:
@@ -92,13 +90,11 @@ def test_partition_is_given_up_at_the_handover_deadline(
         )  # fmt: skip
         trial.open()  # calls of both ownerships of a's end now
         ended_well(trial, a)
-    assert watch.steps_back == []
+    assert watch.wrong == []
     assert a.account()["unresolved"] == 0
 
 
-def test_lost_partition_is_not_committed_by_its_former_owner(
-    trial: Trial,
-) -> None:
+def test_lost_partition_is_not_committed_by_its_former_owner(trial):
     """R05, promise 9: it was stopped past its session, and its bolts end when it goes on."""
     a = stuck(trial)
     b = start(trial, "b")
@@ -112,4 +108,4 @@ def test_lost_partition_is_not_committed_by_its_former_owner(
         processes.thaw(a.pid)
         wait(a, "a hears of its session", lambda: a.events("zookeeper_session_ended"))
         ended_well(trial, a, b)
-    assert watch.steps_back == []
+    assert watch.wrong == []

@@ -28,7 +28,7 @@ SECONDS = 180.0
 
 @pytest.fixture
 def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
-    trial = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.paced")
+    trial = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.troubled")
     (trial.folder / "trouble").touch()
     kafka.create_topic(trial.name, len(COUNTS))
     producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True})

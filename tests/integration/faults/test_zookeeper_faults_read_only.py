@@ -1,17 +1,16 @@
 """Z09: of three ZooKeeper servers one is left, which answers what is read and takes no writes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from partition.errors import StoreUnavailable
 from partition.records import Partition
-from service.devservers.servers import EmbeddedKafka
-from tests.support.kafka import KafkaWorld, numbers
+from tests.support.kafka import numbers
 from tests.support.service import Serving
 from tests.support.zookeeper import ZooKeeperEnsemble, read_only
-from topology.topology import Reliability
 
 pytestmark = pytest.mark.faults
 
@@ -20,11 +19,8 @@ TAKEN = "headrace_service_written_records_total"
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    made = ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble"))
-    try:
+    with closing(ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -33,17 +29,8 @@ def ensemble(started: ZooKeeperEnsemble) -> ZooKeeperEnsemble:
     return started
 
 
-@pytest.fixture
-def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(kafka, topic)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
-def test_read_only_zookeeper_counts_as_away(
-    ensemble: ZooKeeperEnsemble, world: KafkaWorld, reliability: Reliability
-) -> None:
+def test_read_only_zookeeper_counts_as_away(ensemble, world, reliability):
     """Promise 2; Faults Z09: not ready, and nothing that must be stored first is emitted."""
     topic = world.topic()
     one = Partition(topic, 0)
@@ -76,9 +63,7 @@ def test_read_only_zookeeper_counts_as_away(
 
 
 @pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
-def test_start_at_a_read_only_zookeeper_fails_without_loss(
-    ensemble: ZooKeeperEnsemble, world: KafkaWorld, reliability: Reliability
-) -> None:
+def test_start_at_a_read_only_zookeeper_fails_without_loss(ensemble, world, reliability):
     """Promise 8; Faults Z09: what it would answer is not taken for all that there is."""
     topic = world.topic()
     one = Partition(topic, 0)

@@ -10,9 +10,10 @@ from kazoo.exceptions import NoNodeError
 
 from partition.errors import PartitionError, SinkAhead, StoreBehind
 from partition.records import Partition
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import stored
 from tests.support.kafka import KafkaWorld, numbers
+from tests.support.servers import opened
 from tests.support.service import Serving
 from topology.topology import Reliability
 
@@ -51,19 +52,8 @@ class Losing(EmbeddedZooKeeper):
 
 @pytest.fixture
 def losing(tmp_path: Path) -> Iterator[Losing]:
-    server = Losing(tmp_path / "zookeeper")
-    server.open()
-    try:
+    with opened(Losing(tmp_path / "zookeeper")) as server:
         yield server
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(kafka, topic)
-    yield made
-    made.close()
 
 
 class Place:
@@ -102,9 +92,7 @@ Make = Callable[[Reliability], Place]
 
 
 @EACH
-def test_run_stops_if_zookeeper_has_lost_its_data(
-    make: Make, reliability: Reliability, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_stops_if_zookeeper_has_lost_its_data(make, reliability, caplog):
     """Promises 8 and 9; Faults Z13: it waits, stores nothing there, and goes on with the data."""
     place = make(reliability)
     place.publish(50)
@@ -130,7 +118,7 @@ def test_run_stops_if_zookeeper_has_lost_its_data(
     assert account.problems() == []
 
 
-def test_exactly_once_halts_if_the_sink_is_ahead(make: Make) -> None:
+def test_exactly_once_halts_if_the_sink_is_ahead(make):
     """Promise 9; Faults Z13: a node that is new has a smaller epoch than the sink."""
     place = make("exactly-once")
     for _ in range(3):  # each raises the epoch
@@ -146,7 +134,7 @@ def test_exactly_once_halts_if_the_sink_is_ahead(make: Make) -> None:
     assert told == [str(error) for error in errors]
 
 
-def test_exactly_once_older_data_are_not_gone_on_with(make: Make) -> None:
+def test_exactly_once_older_data_are_not_gone_on_with(make):
     """Promise 9; Faults Z13: a backup of which the sink has seen later epochs and transactions."""
     place = make("exactly-once")
     place.publish(10)
@@ -167,7 +155,7 @@ def test_exactly_once_older_data_are_not_gone_on_with(make: Make) -> None:
     assert place.offset() == place.end
 
 
-def test_exactly_once_a_replica_among_others_halts_too(make: Make) -> None:
+def test_exactly_once_a_replica_among_others_halts_too(make):
     """Promise 9; Faults Z13: it does not try until its epoch has passed the sink's."""
     place = make("exactly-once")
     for _ in range(4):
@@ -196,7 +184,7 @@ def refused(place: Place) -> list[PartitionError]:
     return errors
 
 
-def test_at_least_once_older_offsets_repeat_and_lose_nothing(make: Make) -> None:
+def test_at_least_once_older_offsets_repeat_and_lose_nothing(make):
     """Promise 1; Faults Z13: the sink has no epoch to compare with."""
     place = make("at-least-once")
     place.publish(20)
@@ -213,7 +201,7 @@ def test_at_least_once_older_offsets_repeat_and_lose_nothing(make: Make) -> None
     assert account.problems() == []
 
 
-def test_at_least_once_lost_offsets_are_a_first_start(make: Make) -> None:
+def test_at_least_once_lost_offsets_are_a_first_start(make):
     """Promise 1; Faults Z13: `partition_started` where `partition_resumed` was to come."""
     place = make("at-least-once")
     place.publish(20)

@@ -2,16 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from partition.records import Partition
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.kafka import KafkaWorld, numbers
 from tests.support.network import Relay
 from tests.support.service import Running, Serving
-from topology.topology import Reliability
 
 pytestmark = pytest.mark.faults
 
@@ -22,13 +21,6 @@ PARTS = 5
 FRESH_SECONDS = 2.0  # far less than the answers to all that is asked would take
 TAKEN = "headrace_service_written_records_total"
 COMMIT = "headrace_service_commit_seconds"
-
-
-@pytest.fixture
-def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(kafka, topic)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -48,9 +40,7 @@ def taken_at(running: Running) -> float:
 
 
 @pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
-def test_a_slow_server_delays_offsets_and_blocks_nothing(
-    world: KafkaWorld, relay: Relay, reliability: Reliability
-) -> None:
+def test_a_slow_server_delays_offsets_and_blocks_nothing(world, relay, reliability):
     """Promise 2; Faults Z03: the loop turns, and one commit takes all that has moved meanwhile."""
     topic = world.topic(PARTITIONS)
     serving = Serving(topic, world.properties, relay.address, reliability=reliability)
@@ -92,9 +82,7 @@ def test_a_slow_server_delays_offsets_and_blocks_nothing(
 
 
 @pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
-def test_connection_cut_amid_slow_answers_is_harmless(
-    world: KafkaWorld, relay: Relay, reliability: Reliability
-) -> None:
+def test_connection_cut_amid_slow_answers_is_harmless(world, relay, reliability):
     """Promise 2; Faults Z03 and Z12: what was on its way either way is read back."""
     topic = world.topic(PARTITIONS)
     serving = Serving(topic, world.properties, relay.address, reliability=reliability)

@@ -11,8 +11,8 @@ from partition.errors import StoreUnavailable
 from partition.records import Partition
 from partition.storm_offsets import read_offsets
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
+from tests.support.network import Relay
 from tests.support.patience import seconds, slack
-from tests.support.zookeeper import Proxy
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,7 @@ def test_of_many_who_change_a_node_none_loses_a_change(zookeeper, editor_of, cli
 
 def test_a_reply_lost_on_the_way_counts_as_done(zookeeper, editor_of, client, path):
     """Faults F5: the reply is lost; the node is read back, and the change stands there once."""
-    proxy = Proxy(zookeeper.port)
+    proxy = Relay(zookeeper.port)
     try:
         editor = editor_of(proxy.address)
         editor.change(path, lambda _: b"1")
@@ -118,7 +118,7 @@ def test_a_server_that_is_away_is_no_answer_in_bounded_time(zookeeper, editor_of
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
         ZooKeeperStore("127.0.0.1:1", timeout_seconds=0.5).open()
-    proxy = Proxy(zookeeper.port)
+    proxy = Relay(zookeeper.port)
     try:
         editor = editor_of(proxy.address, timeout_seconds=1.0)
         proxy.hears.clear()

@@ -20,31 +20,20 @@ from tests.faults.servers import Servers
 EVERY = list(crash_cases())
 
 
-def test_every_crash_point_is_hit_in_each_way() -> None:
-    assert [
-        f"{point}:{action}:{replicas}"
-        for point in POINTS
-        for action in ACTIONS
-        for replicas in (1, 2)
-    ] == EVERY
-    assert len(EVERY) == 108
-
-
-def test_both_guarantees_are_played_at_every_point() -> None:
-    found = defaultdict(set)
+def test_crash_points_are_hit_in_each_way_under_each_guarantee():
+    ways = [f"{action}:{replicas}" for action in ACTIONS for replicas in (1, 2)]
+    assert [f"{point}:{way}" for point in POINTS for way in ways] == EVERY
+    assert set(EVERY) <= set(catalogue("1"))
+    guarantees, held = defaultdict(set), Counter()
     for case in crash_cases().values():
-        assert case.guarantee in POINTS[case.point].places
-        found[case.point].add(case.guarantee)
-    assert found == {name: set(point.places) for name, point in POINTS.items()}
-    held = Counter((case.action, case.guarantee) for case in crash_cases().values())
+        guarantees[case.point].add(case.guarantee)
+        held[case.action, case.guarantee] += 1
+    assert guarantees == {name: set(point.places) for name, point in POINTS.items()}
     assert min(held.values()) >= 8
-
-
-def test_some_are_played_into_a_delta_table() -> None:
     assert {each.id for each in crash_cases().values() if each.output == "delta"} == IN_DELTA
 
 
-def test_every_place_is_one_that_a_failpoint_understands() -> None:
+def test_every_place_is_one_that_a_failpoint_understands():
     for point in POINTS.values():
         for place in filter(None, point.places.values()):
             assert place in PLACES or place.startswith(OWN)
@@ -60,41 +49,30 @@ def test_every_place_is_one_that_a_failpoint_understands() -> None:
         ("K02,C07:stop:1", ["K02", "C07:stop:1"]),
     ],
 )
-def test_a_case_is_asked_for_by_its_id_or_the_beginning(asked: str, found: list[str]) -> None:
+def test_a_case_is_asked_for_by_its_id_or_the_beginning(asked, found):
     assert chosen(asked, [*EVERY, "K02"]) == found
 
 
 @pytest.mark.parametrize("asked", ["", "C0", "C19", "C07:hug", "C07:kill:3"])
-def test_what_is_not_there_is_refused_and_what_is_there_is_named(asked: str) -> None:
+def test_unknown_case_is_rejected_with_the_known_ones(asked):
     with pytest.raises(argparse.ArgumentTypeError, match="expected one of C01, C02"):
         chosen(asked, EVERY)
 
 
-def test_the_catalogue_plays_them_all() -> None:
-    assert set(EVERY) <= set(catalogue("1"))
-
-
-def test_what_failed_is_told_and_what_came_too_late_is_skipped(servers: Servers) -> None:
+def test_results_count_failed_and_skipped_cases(servers):
     results = Results(ends=float("inf"))
+    assert not results.is_good, "nothing was played"
     results.play("C01:kill:1", Play("", lambda _: Outcome(duplicates=3)), servers)
-    assert results.figures("7", 12.3)["failed"] == []
+    assert results.is_good
     bad = Outcome(lost=2, unexplained_duplicates=1)
     results.play("C01:kill:2", Play("", lambda _: bad), servers)
     results.ends = 0.0
     results.play("C02:kill:1", Play("", lambda _: Outcome()), servers)
     assert not results.is_good
-    figures = results.figures("7", 12.3)
-    assert figures == {
-        "cases": 2,
-        "passed": 1,
-        "lost": 2,
-        "duplicates": 3,
-        "unexplained_duplicates": 1,
-        "skipped": 1,
-        "failed": ["C01:kill:2"],
-        "seconds": 12,
-        "seed": "7",
-    }
+    assert results.figures("7", 12.3) == {
+        "cases": 2, "passed": 1, "lost": 2, "duplicates": 3, "unexplained_duplicates": 1,
+        "skipped": 1, "failed": ["C01:kill:2"], "seconds": 12, "seed": "7",
+    }  # fmt: skip
 
 
 def raise_an_error() -> Outcome:
@@ -102,9 +80,7 @@ def raise_an_error() -> Outcome:
 
 
 @pytest.mark.parametrize("ends", [lambda: Outcome(lost=1), raise_an_error])
-def test_folder_of_a_failed_case_is_kept_and_no_other(
-    servers: Servers, tmp_path: Path, ends: Callable[[], Outcome]
-) -> None:
+def test_folder_of_a_failed_case_is_kept_and_no_other(servers, tmp_path, ends):
     def write_and(ends: Callable[[], Outcome]) -> Play:
         def case(trial: Trial) -> Outcome:
             (trial.folder / "log").write_text("so it was")
@@ -119,10 +95,6 @@ def test_folder_of_a_failed_case_is_kept_and_no_other(
     results.play("C01:kill:2", write_and(ends), servers)
     [log] = tmp_path.rglob("log")
     assert log.parent.parent == tmp_path / "kept" / "C01-kill-1"
-
-
-def test_nothing_played_is_not_good() -> None:
-    assert not Results(ends=0.0).is_good
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ OUTCOMES = {
 }
 
 
-def test_each_case_has_its_outcome_repetitions_and_seconds() -> None:
+def test_each_case_has_its_outcome_repetitions_and_seconds():
     page = written_into(PAGE, crash_cases(), OUTCOMES, "7", 120.0, 2)
     assert page.startswith("# Reliability\n\n<!-- faults -->\n\nMeasured ")
     assert page.endswith("<!-- end -->\n\nKept.\n")
@@ -34,11 +34,11 @@ def test_each_case_has_its_outcome_repetitions_and_seconds() -> None:
     assert "2 of 3 cases as promised, 1 records lost" in page
 
 
-def test_a_page_without_a_place_for_it_is_refused() -> None:
+def test_a_page_without_a_place_for_it_is_refused():
     with pytest.raises(KeyError, match="faults"):
         written_into("# Reliability\n", crash_cases(), OUTCOMES, "7", 1.0, 2)
 
 
-def test_the_page_in_the_documentation_has_a_place_for_it() -> None:
+def test_the_page_in_the_documentation_has_a_place_for_it():
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     assert "Measured " in written_into(page, crash_cases(), OUTCOMES, "7", 1.0, 2)

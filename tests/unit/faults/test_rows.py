@@ -43,13 +43,11 @@ def test_row_of_an_unknown_test_is_refused(tmp_path, monkeypatch):
         rows.every_row.__wrapped__()
 
 
-def test_a_row_without_tests_is_not_good(servers: Servers) -> None:
+def test_a_row_without_tests_is_not_good(servers):
     assert not rows.play("K01", Row("it goes on", "", ()), servers).is_good
 
 
-def test_a_test_that_passes_is_good_and_runs_once_for_all_rows(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_test_that_passes_is_good_and_runs_once_for_all_rows(servers, tmp_path):
     runs = tmp_path / "runs"
     row = written(tmp_path, f"def test_it():\n    open({str(runs)!r}, 'a').write('x')\n")
     assert [rows.play(name, row, servers) for name in ("K01", "K02")] == [Outcome(), Outcome()]
@@ -65,15 +63,13 @@ def test_a_test_that_passes_is_good_and_runs_once_for_all_rows(
     ],
     ids=["fails", "is skipped", "is none"],
 )
-def test_matrix_row_fails_if_its_test_fails_or_is_skipped(
-    servers: Servers, tmp_path: Path, test: str
-) -> None:
+def test_matrix_row_fails_if_its_test_fails_or_is_skipped(servers, tmp_path, test):
     outcome = rows.play("K01", written(tmp_path, test), servers)
     assert not outcome.is_good
     assert outcome.said
 
 
-def test_what_is_skipped_did_not_run() -> None:
+def test_what_is_skipped_did_not_run():
     assert rows.counted(REPORT.format(5, 2)) == (3, 2)
 
 

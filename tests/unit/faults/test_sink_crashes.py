@@ -28,7 +28,7 @@ def test_each_way_to_end_is_played_once_for_each_sink_and_kind(sink):
     assert max(len(case.crashes) for case in cases) <= MOST_CRASHES
 
 
-def test_every_place_is_passed_on_one_engine_or_the_other() -> None:
+def test_every_place_is_passed_on_one_engine_or_the_other():
     on_local, on_spark = ({way.place for way in ways(each)} for each in ENGINES)
     assert on_local | on_spark == {
         *(place for place in PLACES if not place.startswith(OF_FAULTS)),
@@ -38,7 +38,7 @@ def test_every_place_is_passed_on_one_engine_or_the_other() -> None:
     assert not {place for place in on_local if place.startswith("range_")}
 
 
-def test_a_failpoint_understands_every_crash_that_is_drawn() -> None:
+def test_a_failpoint_understands_every_crash_that_is_drawn():
     for seed in range(200):
         case = drawn(random.Random(seed), STORES, STORES, "opaque", MOST_CRASHES)
         for crash in case.crashes:
@@ -47,7 +47,7 @@ def test_a_failpoint_understands_every_crash_that_is_drawn() -> None:
                 assert crash.split(":")[2] in ACTIONS
 
 
-def test_a_seed_draws_the_same_again() -> None:
+def test_a_seed_draws_the_same_again():
     first, second = (drawn(random.Random("3 test"), STORES, STORES, "opaque", 3) for _ in range(2))
     assert first == second
 

@@ -70,7 +70,7 @@ class Counted(CountsInDelta):
         return [(slot, copy, n) for (slot, copy), n in self._told.items()]
 
 
-def test_rows_below_the_stored_offset_must_exist() -> None:
+def test_rows_below_the_stored_offset_must_exist():
     rows = list(wanted.rows(ROWS, records(300, 100)))
     for stored in ({}, {0: 120}, {0: 300, 1: 100}):
         found = Appended(rows).found(stored, EVERY)
@@ -80,14 +80,14 @@ def test_rows_below_the_stored_offset_must_exist() -> None:
     assert found.missing == {("0:300", 0): 1, ("0:300", 1): 1, ("0:301", 0): 1, ("0:301", 1): 1}
 
 
-def test_repeated_and_unknown_rows_are_surplus() -> None:
+def test_repeated_and_unknown_rows_are_surplus():
     rows = list(wanted.rows(ROWS, records(300, 100)))
     found = Appended([*rows, rows[7], ("9:9", 0)]).found({0: 10}, EVERY)
     assert found.surplus == {rows[7]: 1, ("9:9", 0): 1}
     assert not found.missing
 
 
-def test_a_state_has_counted_each_row_once() -> None:
+def test_a_state_has_counted_each_row_once():
     rows = list(wanted.rows(ROWS, records(300, 100)))
     found = Counted(rows).found({0: 300, 1: 100}, EVERY)
     assert (found.missing, found.surplus) == (Counter(), Counter())
@@ -96,7 +96,7 @@ def test_a_state_has_counted_each_row_once() -> None:
     assert Counted([*every, rows[0]]).found({}, EVERY).surplus == {("0-0", 0): 1}
 
 
-def test_keyed_table_matches_a_prefix_of_each_partition() -> None:
+def test_keyed_table_matches_a_prefix_of_each_partition():
     for ends in ((0, 0), (1, 0), (300, 100), (451, 499), COUNTS):
         made = table(wanted.rows(ROWS, records(*ends)))
         for stored in ({}, {0: ends[0] // 2}, dict(enumerate(ends))):
@@ -107,25 +107,25 @@ def test_keyed_table_matches_a_prefix_of_each_partition() -> None:
     assert Keyed(made).found({0: 302}, EVERY).missing
 
 
-def test_transaction_rewritten_after_a_later_one_is_found() -> None:
+def test_transaction_rewritten_after_a_later_one_is_found():
     rows = list(wanted.rows(ROWS, records(600, 0)))
     once = [row for row in rows if 200 <= int(row[0].split(":")[1]) < 400]
     found = Keyed(table([*rows, *once])).found({0: 600}, EVERY)
     assert found.missing.total() > 100
 
 
-def test_a_key_that_is_there_twice_is_too_much() -> None:
+def test_a_key_that_is_there_twice_is_too_much():
     keyed = Keyed(table(wanted.rows(ROWS, records(300, 100))))
     keyed._told.append(keyed._told[3])
     assert keyed.found({}, EVERY).surplus.total() == 1
 
 
-def test_a_file_of_sqlite_that_nobody_made_has_no_rows(tmp_path: Path) -> None:
+def test_a_file_of_sqlite_that_nobody_made_has_no_rows(tmp_path):
     assert Own(Site("trial", tmp_path, ""), ROWS).rows() == []
 
 
 @pytest.mark.parametrize("name", [ROWS, wanted.OTHERS])
-def test_few_records_of_each_sort_are_in_each_transaction(name: str) -> None:
+def test_few_records_of_each_sort_are_in_each_transaction(name):
     """So that every commit has rows that do not fit, and others that failed once."""
     offsets = range(200, 400)
     assert any(map(wanted.is_rejected, offsets))

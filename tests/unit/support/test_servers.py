@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 from service.devservers.process import HOST, EmbeddedServer, connects
 from tests.support.servers import shared_by_workers
@@ -27,7 +26,7 @@ class Listener(EmbeddedServer):
         return connects(self.port)
 
 
-def test_second_worker_attaches_and_the_first_closes_after_it(tmp_path: Path) -> None:
+def test_second_worker_attaches_and_the_first_closes_after_it(tmp_path):
     with ExitStack() as first, ExitStack() as second:
         started = first.enter_context(shared_by_workers(tmp_path, Listener))
         attached = second.enter_context(shared_by_workers(tmp_path, Listener))
@@ -38,7 +37,7 @@ def test_second_worker_attaches_and_the_first_closes_after_it(tmp_path: Path) ->
     assert not connects(attached.port)
 
 
-def test_server_that_ended_with_its_worker_is_started_again(tmp_path: Path) -> None:
+def test_server_that_ended_with_its_worker_is_started_again(tmp_path):
     lost = Listener(tmp_path / "server")
     lost.open()
     (tmp_path / "started").touch()
