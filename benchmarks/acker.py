@@ -7,14 +7,12 @@ server is needed.
 
 import statistics
 import time
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from acker.acker import Acker
 from benchmarks.bench import Bench
-from benchmarks.result import Result, Table
+from benchmarks.result import Result, facts, table
 
 IN_FLIGHT = 1_000_000
 BATCHES = (1_000, 4_000)
@@ -24,31 +22,24 @@ _PLACE = 3 << 48  # an owner is a partition's place and an offset
 
 
 def run(bench: Bench) -> Result:
-    options = bench.options
+    options, rounds = bench.options, bench.options.rounds or ROUNDS
     trees = options.trees or TREES
     in_flight = options.in_flight or IN_FLIGHT
-    rounds = options.rounds or ROUNDS
     held = bytes_per_tree(in_flight)
-    variants: dict[str, Callable[[], float]] = {
-        f"batch_{size}": partial(batch_ns, size, trees) for size in BATCHES
-    }
-    found: dict[str, list[float]] = {name: [] for name in variants}
+    found: dict[str, list[float]] = {f"batch_{size}": [] for size in BATCHES}
     for _round in range(rounds):
-        for name, measure in variants.items():
-            found[name].append(measure())
-    figures = {name: statistics.median(values) for name, values in found.items()}
-    rows = [(name, f"{nanoseconds:.0f}") for name, nanoseconds in figures.items()]
-    title = f"begin, init, ack, drain; medians of {rounds} rounds"
+        for size in BATCHES:
+            found[f"batch_{size}"].append(batch_ns(size, trees))
+    figures = {
+        name: {"ns_per_tree": statistics.median(each), "bytes": held}
+        for name, each in found.items()
+    }
+    columns = {"ns/tree": "{ns_per_tree:.0f}", "bytes/tree in flight": "{bytes:.2f}"}
+    sizes = {"in_flight": in_flight, "bytes_per_tree": round(held, 2)}
     return Result(
         "acker",
-        {
-            "rounds": rounds,
-            "in_flight": in_flight,
-            "bytes_per_tree": round(held, 2),
-            "ns_per_tree": {name: round(value, 1) for name, value in figures.items()},
-        },
-        [Table(title, ("variant", "ns/tree"), rows)],
-        notes=f"{held:.2f} bytes per tree with {in_flight:,} in flight.",
+        {"rounds": rounds, **sizes, **facts(figures, ns_per_tree=1)},
+        [table(f"begin, init, ack, drain; medians of {rounds} rounds", figures, columns)],
     )
 
 

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -49,12 +48,11 @@ class Bench:
         self._closing.enter_context(self.progress)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def asked(self, rounds: int, records: int) -> tuple[int, int]:
+        """The rounds and records that the command line asks for, or else these."""
+        return self.options.rounds or rounds, self.options.records or records
+
+    def __exit__(self, *_error: object) -> None:
         self._closing.close()
 
     @property
@@ -80,15 +78,14 @@ class Bench:
 
     def publish_flights(self, topic: str, records: int) -> int:
         """Fill a new topic with the flights as often as it takes; return how many records."""
-        published = publish_flights(
+        return publish_flights(
             self.servers.kafka.address,
             topic,
             limit=min(records, FLIGHTS),
             repeat=-(-records // FLIGHTS),
             malformed=0,
             progress=lambda done, total: self.progress.step("publishing", done, total),
-        )
-        return published.total
+        ).total
 
     def rounds(
         self,
@@ -149,7 +146,6 @@ class Bench:
 
 
 def run_alone(job: Job) -> Figures:
-    """Run a job in a process and session of its own. Raises SystemExit if it fails."""
     try:
         ran = subprocess.run(
             [sys.executable, "-m", "benchmarks.child", msgspec.json.encode(job).decode()],
@@ -167,24 +163,13 @@ def run_alone(job: Job) -> Figures:
     return figures
 
 
-def opened(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Seconds that each variant took to open its partitions, if it reports them."""
+def medians(runs: Runs) -> dict[str, Figures]:
+    """By variant: the median of each figure that is a number."""
     return {
-        name: round(found["open_seconds"], 3)
-        for name, found in figures.items()
-        if "open_seconds" in found
-    }
-
-
-def rounded(
-    figures: Mapping[str, Mapping[str, float]], key: str, digits: int | None = 3
-) -> dict[str, float]:
-    return {name: round(found[key], digits) for name, found in figures.items()}
-
-
-def medians(runs: Sequence[Figures]) -> dict[str, float]:
-    return {
-        key: statistics.median(run[key] for run in runs)
-        for key, value in runs[0].items()
-        if isinstance(value, int | float)
+        name: {
+            key: statistics.median(run[key] for run in found)
+            for key, value in found[0].items()
+            if isinstance(value, int | float)
+        }
+        for name, found in runs.items()
     }

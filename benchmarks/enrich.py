@@ -7,12 +7,12 @@ from functools import partial
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from benchmarks.bench import Bench, medians, opened, rounded
+from benchmarks.bench import Bench, medians
 from benchmarks.child import Figures, Job
 from benchmarks.measured import AT_ONCE, FEW_AT_ONCE, BareLoop, run_headrace
 from benchmarks.orders import LEAST_TOTAL, Orders, users
 from benchmarks.orders_topologies import FLOWS
-from benchmarks.result import Goal, Result, Table
+from benchmarks.result import Result, divide, facts, goals, table
 from headrace import Topology
 from headrace.sinks import DiscardSink
 
@@ -23,55 +23,31 @@ TOPIC = "orders"
 MODULE = "benchmarks.enrich"
 NAMES = ("loop", "loop_few", "functions", "vectorised")
 MOST = {"functions": 1.25, "vectorised": 1.0}  # of the loop's CPU per record
-NOTES = f"""\
-Orders as JSON of 111 bytes. Each is parsed, its user looked up among 100,000, quantity and
-price are multiplied, and totals below 50 dropped (one order in twelve). `loop` is written by
-hand with confluent-kafka, takes {AT_ONCE:,} messages at once and commits to its consumer group
-once a second; Headrace stores its offsets in ZooKeeper as often. All make the same rows and give
-them to a sink that counts. The ratios are to the loop; those in brackets to `loop_few`, which
-takes {FEW_AT_ONCE:,} messages at once and is otherwise the same."""
+COLUMNS = {
+    "records/s": "{per_second:,.0f}", "CPU µs/record": "{cpu_us:.2f}",
+    "CPU ratio": "{cpu_ratio:.2f} ({cpu_ratio_few:.2f})", "rate ratio": "{rate_ratio:.2f}",
+    "peak MB": "{peak_mb:,.0f}",
+}  # fmt: skip
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     bench.publish(TOPIC, Orders().value, records)
-    runs = bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds)
-    figures = {name: medians(found) for name, found in runs.items()}
+    figures = medians(bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds))
     rows_found = {found["rows"] for found in figures.values()}
     if len(rows_found) > 1:
         raise SystemExit(f"the variants do not make the same rows: {rows_found}")
-    ratios = {name: figures[name]["cpu_us"] / figures["loop"]["cpu_us"] for name in MOST}
-    few = {name: figures[name]["cpu_us"] / figures["loop_few"]["cpu_us"] for name in MOST}
-    rates = {name: figures[name]["per_second"] / figures["loop"]["per_second"] for name in MOST}
-    rows = [
-        (
-            name,
-            f"{found['per_second']:,.0f}",
-            f"{found['cpu_us']:.2f}",
-            f"{ratios[name]:.2f} ({few[name]:.2f})" if name in ratios else "",
-            f"{rates[name]:.2f}" if name in rates else "",
-            f"{found['peak_mb']:,.0f}",
-        )
-        for name, found in figures.items()
-    ]
-    columns = ("variant", "records/s", "CPU µs/record", "CPU ratio", "rate ratio", "peak MB")
-    title = f"{records:,} records, medians of {rounds} rounds"
+    divide(figures, "cpu_ratio", "cpu_us", dict.fromkeys(MOST, "loop"))
+    divide(figures, "cpu_ratio_few", "cpu_us", dict.fromkeys(MOST, "loop_few"))
+    divide(figures, "rate_ratio", "per_second", dict.fromkeys(MOST, "loop"))
+    rounded = facts(
+        figures, open_seconds=3, cpu_us=3, per_second=None, cpu_ratio=3, cpu_ratio_few=3
+    )
     return Result(
         "enrich",
-        {
-            "records": records,
-            "rounds": rounds,
-            "open_seconds": opened(figures),
-            "rows": int(rows_found.pop()),
-            "cpu_us": rounded(figures, "cpu_us", 3),
-            "per_second": rounded(figures, "per_second", None),
-            "cpu_ratio": {name: round(ratio, 3) for name, ratio in ratios.items()},
-            "cpu_ratio_few": {name: round(ratio, 3) for name, ratio in few.items()},
-        },
-        [Table(title, columns, rows)],
-        [Goal(f"{name}: CPU", ratios[name], most, at_most=True) for name, most in MOST.items()],
-        NOTES,
+        {"records": records, "rounds": rounds, "rows": int(rows_found.pop()), **rounded},
+        [table(f"{records:,} records, medians of {rounds} rounds", figures, COLUMNS)],
+        goals(figures, "cpu_ratio", MOST, "CPU", at_most=True),
     )
 
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from benchmarks.bench import Bench, medians, opened
+from benchmarks.bench import Bench, medians
 from benchmarks.child import Figures, Job
 from benchmarks.measured import BareLoop, run_headrace
-from benchmarks.result import Goal, Result, Table
+from benchmarks.result import Goal, Result, facts, table
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink
 
@@ -23,55 +23,35 @@ NAMES = ("loop", "functions", "vectorised")
 HEADRACE = ("functions", "vectorised")
 MOST_US = 1.5
 BOLTS = 3
-NOTES = f"""\
-A record is a line of {WORDS} words. The first bolt makes a tuple of each, the second turns it into
-capitals, the third adds its length, and a sink counts. Everything is divided by {WORDS} tuples
-per record, that is, the reading of the record and all three bolts are in the figure; a step is
-one tuple through one bolt. `loop` is the same work by hand, without any tracking or commit."""
+COLUMNS = {
+    "tuples/s": "{tuples:,.0f}", "CPU µs/tuple": "{cpu_us_per_tuple:.2f}",
+    "wall µs/tuple": "{wall_us_per_tuple:.2f}", "CPU µs/step": "{step:.2f}",
+    "peak MB": "{peak_mb:,.0f}",
+}  # fmt: skip
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     bench.publish(TOPIC, line, records)
-    runs = bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds)
-    figures = {name: medians(found) for name, found in runs.items()}
+    figures = medians(bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds))
     for name, found in figures.items():
         if found["rows"] != records * WORDS:
             raise SystemExit(f"{name} made {found['rows']:,} rows of {records:,} records")
-    cpu = {name: found["cpu_us"] / WORDS for name, found in figures.items()}
-    wall = {name: 1e6 / found["per_second"] / WORDS for name, found in figures.items()}
-    rows = [
-        (
-            name,
-            f"{found['per_second'] * WORDS:,.0f}",
-            f"{cpu[name]:.2f}",
-            f"{wall[name]:.2f}",
-            f"{cpu[name] / BOLTS:.2f}",
-            f"{found['peak_mb']:,.0f}",
-        )
-        for name, found in figures.items()
-    ]
-    columns = ("variant", "tuples/s", "CPU µs/tuple", "wall µs/tuple", "CPU µs/step", "peak MB")
+        found["tuples"] = found["per_second"] * WORDS
+        found["cpu_us_per_tuple"] = found["cpu_us"] / WORDS
+        found["wall_us_per_tuple"] = 1e6 / found["tuples"]
+        found["step"] = found["cpu_us_per_tuple"] / BOLTS
     title = f"{records * WORDS:,} tuples of {records:,} records, medians of {rounds} rounds"
-    goals = [
-        Goal(f"{name}: {kind} µs/tuple", of[name], MOST_US, at_most=True)
-        for name in HEADRACE
-        for kind, of in (("CPU", cpu), ("wall", wall))
-    ]
+    rounded = facts(figures, open_seconds=3, cpu_us_per_tuple=3, wall_us_per_tuple=3)
     return Result(
         "fanout",
-        {
-            "records": records,
-            "rounds": rounds,
-            "open_seconds": opened(figures),
-            "tuples_per_record": WORDS,
-            "cpu_us_per_tuple": {name: round(value, 3) for name, value in cpu.items()},
-            "wall_us_per_tuple": {name: round(value, 3) for name, value in wall.items()},
-        },
-        [Table(title, columns, rows)],
-        goals,
-        NOTES,
+        {"records": records, "rounds": rounds, "tuples_per_record": WORDS, **rounded},
+        [table(title, figures, COLUMNS)],
+        [
+            Goal(f"{name}: {kind} µs/tuple", figures[name][key], MOST_US, at_most=True)
+            for name in HEADRACE
+            for kind, key in (("CPU", "cpu_us_per_tuple"), ("wall", "wall_us_per_tuple"))
+        ],
     )
 
 

@@ -9,8 +9,8 @@ from functools import partial
 from benchmarks.bench import Bench
 from benchmarks.child import Figures, Job
 from benchmarks.orders import Orders
-from benchmarks.result import Comparison, Goal, Result
-from benchmarks.tables import WORK, local
+from benchmarks.result import COMPARED, Goal, Result, compared, compared_facts, table
+from benchmarks.tables import local
 
 RECORDS = 2_000_000
 ROUNDS = 9
@@ -19,32 +19,19 @@ MODULE = "benchmarks.guarantees"
 AGAINST = {"exactly_once": "at_least_once"}
 NAMES = ("at_least_once", "exactly_once")
 LEAST_KEPT = 0.9  # of the rate
-NOTES = f"""\
-{WORK}
-
-Both are the local engine with two vectorised bolts, into a Delta table of its own that is there
-and empty. Rates and CPU are as in suite `tables`. One run takes a few
-seconds, and differs from the next by more than the guarantees do: hence the {ROUNDS} rounds."""
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     bench.publish(TOPIC, Orders().value, records)
-    runs = bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds)
-    found = Comparison(runs, AGAINST)
-    kept = found.ratio["exactly_once"]
+    figures = compared(bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds), AGAINST)
+    kept = figures["exactly_once"]["ratio"]
+    cost = {"exactly_once_cost": round(1 - kept, 3)}
     return Result(
         "guarantees",
-        {
-            "records": records,
-            "rounds": rounds,
-            **found.facts,
-            "exactly_once_cost": round(1 - kept, 3),
-        },
-        [found.table(f"{records:,} records, medians of {rounds} rounds")],
+        {"records": records, "rounds": rounds, **compared_facts(figures), **cost},
+        [table(f"{records:,} records, medians of {rounds} rounds", figures, COMPARED)],
         [Goal("exactly once: rate of at least once", kept, LEAST_KEPT)],
-        NOTES,
     )
 
 

@@ -12,7 +12,7 @@ from benchmarks.bench import Bench, medians
 from benchmarks.child import Figures, Job
 from benchmarks.measured import run_headrace
 from benchmarks.orders import Orders
-from benchmarks.result import Goal, Result, Table
+from benchmarks.result import Goal, Result, facts, table
 from headrace import Bolt, Record, Topology
 from headrace.sinks import DiscardSink
 from partition.kafka.librdkafka import DEFAULTS
@@ -30,13 +30,12 @@ NAMES = ("bare", "headrace")  # the first runs once: it changes little, and take
 OURS = ("headrace",)
 LEAST = 0.9  # of the ideal rate
 MOST_SLOWER = 1.1  # the median of the fast calls beside slow ones, to that without
-NOTES = f"""\
-Each record is a call that waits 10 ms; in the runs named `slow` one record in {SLOW_ONE_IN:,}
-waits 10 s, and so holds half of the workers. The ideal is workers that take the records in order
-and lose no time between calls; the rate is that from the first call's start to the last one's.
-`bare` is persistent workers on a uvloop event loop that take records from a list: what is
-possible on this machine. The configuration is the default one, but for `max_pending`, which is
-{MAX_PENDING:,}: the window must hold what overtakes a slow record."""
+
+
+COLUMNS = {
+    "calls/s": "{per_second:,.0f}", "of the ideal": "{share:.3f}", "CPU µs/call": "{cpu_us:.1f}",
+    "fast p50 ms": "{fast_p50_ms:.1f}", "fast p99 ms": "{fast_p99_ms:.1f}",
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -56,62 +55,39 @@ CASES = (
 )
 
 
-Found = dict[str, dict[str, float]]  # by variant
-
-
 def run(bench: Bench) -> Result:
     rounds = bench.options.rounds or ROUNDS
     figures = {case.name: _measure(bench, case, rounds) for case in CASES}
-    rows = [
-        (
-            f"{name}, {case} in flight",
-            f"{found['per_second']:,.0f}",
-            f"{found['share']:.3f}",
-            f"{found['cpu_us']:.1f}",
-            f"{found['fast_p50_ms']:.1f}",
-            f"{found['fast_p99_ms']:.1f}",
-        )
+    every = {
+        f"{name}, {case} in flight": found
         for case, both in figures.items()
         for name, found in both.items()
-    ]
-    columns = ("variant", "calls/s", "of the ideal", "CPU µs/call", "fast p50 ms", "fast p99 ms")
+    }
     ours = {case: both["headrace"] for case, both in figures.items()}
     slower = {
         case.in_flight: ours[case.name]["fast_p50_ms"] / ours[f"{case.in_flight:,}"]["fast_p50_ms"]
         for case in CASES
         if case.slow
     }
+    shares = {case: facts(both, share=3)["share"] for case, both in figures.items()}
+    rounded = facts(ours, records=None, cpu_us=2, fast_p50_ms=2, fast_p99_ms=2)
     return Result(
         "io",
-        {
-            "rounds": rounds,
-            "records": {case: int(found["records"]) for case, found in ours.items()},
-            "of_ideal": {
-                case: {name: round(found["share"], 3) for name, found in both.items()}
-                for case, both in figures.items()
-            },
-            "cpu_us": {case: round(found["cpu_us"], 2) for case, found in ours.items()},
-            "fast_p50_ms": {case: round(found["fast_p50_ms"], 2) for case, found in ours.items()},
-            "fast_p99_ms": {case: round(found["fast_p99_ms"], 2) for case, found in ours.items()},
-        },
-        [Table(f"Medians of {rounds} rounds, `bare` of one", columns, rows)],
+        {"rounds": rounds, "of_ideal": shares, **rounded},
+        [table(f"Medians of {rounds} rounds, `bare` of one", every, COLUMNS)],
         [
             *(Goal(f"{case} in flight: rate", ours[case]["share"], LEAST) for case in ours),
             *(
                 Goal(
-                    f"{count:,} in flight: fast calls beside slow ones",
-                    ratio,
-                    MOST_SLOWER,
-                    at_most=True,
+                    f"{n:,} in flight: fast calls beside slow ones", each, MOST_SLOWER, at_most=True
                 )
-                for count, ratio in slower.items()
+                for n, each in slower.items()
             ),
         ],
-        NOTES,
     )
 
 
-def _measure(bench: Bench, case: Case, rounds: int) -> Found:
+def _measure(bench: Bench, case: Case, rounds: int) -> dict[str, Figures]:
     options = bench.options
     count = int((options.records or RECORDS) * case.part)
     slow_seconds = (options.slow_seconds or SLOW_SECONDS) if case.slow else 0.0
@@ -128,9 +104,8 @@ def _measure(bench: Bench, case: Case, rounds: int) -> Found:
         slow_seconds if case.slow and is_slow(number) else FAST_SECONDS for number in range(count)
     )
     ideal = count / ideal_seconds(seconds, case.in_flight)
-    figures = {}
-    for name, each in runs.items():
-        figures[name] = found = medians(each)
+    figures = medians(runs)
+    for found in figures.values():
         found["per_second"] = count / found["start_seconds"]
         found["share"] = found["per_second"] / ideal
     return figures

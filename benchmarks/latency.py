@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import order_table
-from benchmarks.bench import TIMEOUT_SECONDS, Bench, Runs, medians, rounded
+from benchmarks.bench import TIMEOUT_SECONDS, Bench, Runs, medians
 from benchmarks.child import Figures, Job
 from benchmarks.measured import run_headrace
 from benchmarks.order_table import PRICED, delays
 from benchmarks.orders_topologies import priced_columns
 from benchmarks.place import DELTA, KAFKA_SOURCE, Place, place
 from benchmarks.publishing import PARTITIONS, Publisher
-from benchmarks.result import Goal, Result, Table, check_rows
+from benchmarks.result import Goal, Result, check_rows, facts, table
 from benchmarks.structured import BATCH_ROWS, priced, users_table, writer
 from headrace import Topology
 from headrace.sinks import DeltaSink
@@ -33,20 +33,14 @@ MODULE = "benchmarks.latency"
 NAMES = ("structured", "headrace")
 PERCENTILES = ("p50", "p99")
 MOST = 0.5  # of Structured Streaming's
-NOTES = f"""\
-A publisher in a process of its own makes {PER_SECOND:,} orders a second, which carry the
-millisecond at which they were made, and puts them into four partitions. They are processed as in
-suite `tables`, into a Delta table, exactly once: by Structured Streaming with a trigger every
-{BATCH_SECONDS:g} s, and by the local engine with two vectorised bolts and micro-batches of as long.
-A row can be read once the entry of the table's log is there that names its file, so the entry's
-modification time less the order's millisecond is its latency. The first third of the orders is
-not counted: until then a JVM warms up. Number of rows, sum of the order numbers and sum of the
-totals are the same for both."""
+COLUMNS = {
+    "p50 ms": "{p50_ms:,.0f}", "p99 ms": "{p99_ms:,.0f}", "longest ms": "{most_ms:,.0f}",
+    "commits": "{commits:.0f}", "published/s": "{published_per_second:,.0f}",
+}  # fmt: skip
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     runs: Runs = {name: [] for name in NAMES}
     names = list(NAMES)
     for turn in range(rounds):
@@ -58,46 +52,27 @@ def run(bench: Bench) -> Result:
             runs[name].append(bench.run(MODULE, name, topic, records))
         names.reverse()
     check_rows(runs)
-    figures = {name: medians(found) for name, found in runs.items()}
-    latency = {
-        name: {each: round(found[f"{each}_ms"]) for each in PERCENTILES}
-        for name, found in figures.items()
-    }
-    ratio = {
-        each: figures["headrace"][f"{each}_ms"] / figures["structured"][f"{each}_ms"]
-        for each in PERCENTILES
-    }
-    rows = [
-        (
-            name,
-            *(f"{found[f'{each}_ms']:,.0f}" for each in PERCENTILES),
-            f"{found['most_ms']:,.0f}",
-            f"{found['commits']:.0f}",
-            f"{found['published_per_second']:,.0f}",
-        )
-        for name, found in figures.items()
-    ]
-    columns = ("variant", "p50 ms", "p99 ms", "longest ms", "commits", "published/s")
-    title = f"{records:,} records, medians of {rounds} rounds"
+    figures = medians(runs)
+    ours, theirs = figures["headrace"], figures["structured"]
+    ratio = {each: ours[f"{each}_ms"] / theirs[f"{each}_ms"] for each in PERCENTILES}
     return Result(
         "latency",
         {
             "records": records,
             "rounds": rounds,
-            "rows": int(figures["headrace"]["rows"]),
-            "commits": rounded(figures, "commits", None),
-            "published_per_second": {
-                name: round(found["published_per_second"]) for name, found in figures.items()
+            "rows": int(ours["rows"]),
+            **facts(figures, commits=None, published_per_second=None),
+            "latency_ms": {
+                name: {each: round(found[f"{each}_ms"]) for each in PERCENTILES}
+                for name, found in figures.items()
             },
-            "latency_ms": latency,
             "ratio": {each: round(value, 3) for each, value in ratio.items()},
         },
-        [Table(title, columns, rows)],
+        [table(f"{records:,} records, medians of {rounds} rounds", figures, COLUMNS)],
         [
             Goal(f"{each}: of Structured Streaming's", value, MOST, at_most=True)
             for each, value in ratio.items()
         ],
-        NOTES,
     )
 
 

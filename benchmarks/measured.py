@@ -90,9 +90,7 @@ class BareLoop:
         self._partitions = [TopicPartition(job.topic, n, OFFSET_BEGINNING) for n in numbers]
 
     def run(
-        self,
-        work: Callable[[list[Message]], None],
-        at_end: Callable[[], object] = lambda: None,
+        self, work: Callable[[list[Message]], None], at_end: Callable[[], object] = lambda: None
     ) -> Figures:
         """Pass every record through `work`, in lists, then do what is left; measure both."""
         consumer, records = self.consumer, self._records
@@ -199,7 +197,7 @@ def figures(start: Moment, end: Moment, memory: Memory) -> Figures:
         "cpu_us": (end.cpu - start.cpu) / read * 1e6,
         "early_mb": memory.early_mb,
         "end_mb": resident_mb(),
-        "peak_mb": _peak_mb(),
+        "peak_mb": peak_mb(),
     }
 
 
@@ -207,9 +205,9 @@ def resident_mb(process: int | str = "self") -> float:
     return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_MB
 
 
-def _peak_mb() -> float:
+def peak_mb(process: int | str = "self") -> float:
     """The most it has been; `getrusage` would begin with what our parent has been."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     kilobytes = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(kilobytes.split()[1]) * 1024 / 1e6
 

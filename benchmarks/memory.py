@@ -7,10 +7,10 @@ from statistics import median
 
 import orjson
 
-from benchmarks.bench import Bench, medians, opened
+from benchmarks.bench import Bench, medians
 from benchmarks.child import Figures, Job
 from benchmarks.measured import resident_mb, run_headrace
-from benchmarks.result import Goal, Result, Table
+from benchmarks.result import Result, facts, goals, table
 from headrace import SKIP, Bolt, Record, Reject, Skip, Topology, bolt
 from headrace.sinks import DiscardSink
 from partition.kafka.librdkafka import DEFAULTS
@@ -28,14 +28,10 @@ FLAT = ("noop", "functions")
 PENDING = ("behind", "unresolved")
 MOST_GROWTH = 1.02  # of the median of the last third of the records, to the third before
 _SMALLER = 5  # how much smaller the window is that the large one is held against
-NOTES = """\
-Records are JSON of about 13 bytes, the configuration is the default one. Resident memory is looked
-at thirty times; growth is the median of the last third of the looks to that of the third before,
-for in the first the client's queues and the allocators' pools fill. A pending record's
-bytes are the resident memory that a window of a million takes more than one of a fifth, divided
-by the records it has more: payload, librdkafka's and Python's message, offset, state, and for
-`unresolved` the row in the batch, tree and edge. `behind` is a window of records that are done,
-behind one that is not."""
+COLUMNS = {
+    **{f"MB in the {third} third": f"{{mb_{third}:,.0f}}" for third in THIRDS},
+    "growth": "{growth:.3f}", "records/s": "{per_second:,.0f}",
+}  # fmt: skip
 
 
 def value(number: int) -> bytes:
@@ -43,60 +39,47 @@ def value(number: int) -> bytes:
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or 1
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(1, RECORDS)
     large = min(WINDOW, records)
     bench.publish(TOPIC, value, records)
-    flat = bench.rounds(MODULE, FLAT, TOPIC, records, rounds=rounds)
-    figures = {name: medians(found) for name, found in flat.items()}
+    figures = medians(bench.rounds(MODULE, FLAT, TOPIC, records, rounds=rounds))
+    for found in figures.values():
+        found["growth"] = found["mb_last"] / found["mb_middle"]
     held = {}
     for window in (large // _SMALLER, large):
         topic = f"{TOPIC}-{window}"
         bench.publish(topic, value, window, partitions=1)
-        runs = bench.rounds(MODULE, PENDING, topic, window, rounds=rounds)
-        held[window] = {name: medians(found) for name, found in runs.items()}
-    per_record = {name: _slope(held, name, "held_mb") * 1e6 for name in PENDING}
-    payload = {name: _slope(held, name, "payload_bytes") for name in PENDING}
-    growth = {name: found[mark("last")] / found[mark("middle")] for name, found in figures.items()}
-    flat_rows = [
-        (
-            name,
-            *(f"{found[mark(third)]:,.0f}" for third in THIRDS),
-            f"{growth[name]:.3f}",
-            f"{found['per_second']:,.0f}",
-        )
+        held[window] = medians(bench.rounds(MODULE, PENDING, topic, window, rounds=rounds))
+    pending = {
+        name: {
+            "bytes_per_pending": _slope(held, name, "held_mb") * 1e6,
+            "payload_bytes": _slope(held, name, "payload_bytes"),
+        }
+        for name in PENDING
+    }
+    resident = {
+        name: [round(found[f"mb_{third}"], 1) for third in THIRDS]
         for name, found in figures.items()
-    ]
-    pending_rows = [
-        (name, f"{bytes_each:,.0f}", f"{payload[name]:.0f}")
-        for name, bytes_each in per_record.items()
-    ]
-    marks = [f"MB in the {third} third" for third in THIRDS]
+    }
     return Result(
         "memory",
         {
             "records": records,
             "rounds": rounds,
-            "open_seconds": opened(figures),
-            "resident_mb": {
-                name: [round(found[mark(third)], 1) for third in THIRDS]
-                for name, found in figures.items()
-            },
-            "growth": {name: round(value, 3) for name, value in growth.items()},
+            **facts(figures, open_seconds=3, growth=3),
+            "resident_mb": resident,
             "window": large,
-            "bytes_per_pending": {name: round(value) for name, value in per_record.items()},
-            "payload_bytes": {name: round(value, 1) for name, value in payload.items()},
+            **facts(pending, bytes_per_pending=None, payload_bytes=1),
         },
         [
-            Table(
-                f"{records:,} records read",
-                ("variant", *marks, "growth", "records/s"),
-                flat_rows,
+            table(f"{records:,} records read", figures, COLUMNS),
+            table(
+                f"{large:,} records pending",
+                pending,
+                {"bytes each": "{bytes_per_pending:,.0f}", "payload": "{payload_bytes:.0f}"},
             ),
-            Table(f"{large:,} records pending", ("variant", "bytes each", "payload"), pending_rows),
         ],
-        [Goal(f"{name}: growth", growth[name], MOST_GROWTH, at_most=True) for name in FLAT],
-        NOTES,
+        goals(figures, "growth", dict.fromkeys(FLAT, MOST_GROWTH), at_most=True),
     )
 
 
@@ -121,11 +104,7 @@ class Looks:
     def figures(self) -> Figures:
         size = len(self._found) // len(THIRDS)
         parts = (self._found[number * size :][:size] for number in range(len(THIRDS)))
-        return {mark(name): median(part) for name, part in zip(THIRDS, parts, strict=True)}
-
-
-def mark(third: str) -> str:
-    return f"mb_{third}"
+        return {f"mb_{name}": median(part) for name, part in zip(THIRDS, parts, strict=True)}
 
 
 @bolt

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, Producer
@@ -114,12 +113,7 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -69,7 +69,7 @@ def written_into(page: str, result: Result, conditions: Conditions) -> str:
     block = re.compile(_BLOCK.format(suite=re.escape(result.suite)), re.DOTALL)
     if not block.search(page):
         raise KeyError(f"the report has no line '<!-- suite: {result.suite} -->'")
-    parts = [str(conditions), "", *([result.notes, ""] if result.notes else [])]
+    parts = [str(conditions), ""]
     for table in result.all_tables:
         parts += [*table.markdown(), ""]
     text = "\n".join(parts)

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks.bench import Runs, medians, opened
+from benchmarks.bench import Runs, medians
+from benchmarks.child import Figures
 
 Facts = dict[str, Any]
 
@@ -60,7 +61,6 @@ class Result:
     facts: Facts
     tables: list[Table]
     goals: list[Goal] = field(default_factory=list)
-    notes: str = ""  # what a reader of the tables must know, in Markdown
 
     @property
     def json(self) -> Facts:
@@ -94,7 +94,56 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def divide(
+    figures: Mapping[str, Figures], ratio: str, key: str, against: Mapping[str, str]
+) -> None:
+    """Add a figure to variants: the ratio of another one to that of the variant held against."""
+    for name, other in against.items():
+        figures[name][ratio] = figures[name][key] / figures[other][key]
+
+
+def table(title: str, figures: Mapping[str, Figures], columns: Mapping[str, str]) -> Table:
+    """A row for each variant. A column is a format of its figures; empty if one is missing."""
+
+    def cell(form: str, found: Figures) -> str:
+        try:
+            return form.format(**found)
+        except KeyError:
+            return ""
+
+    rows = [(name, *(cell(c, found) for c in columns.values())) for name, found in figures.items()]
+    return Table(title, ("variant", *columns), rows)
+
+
+def facts(figures: Mapping[str, Figures], **digits: int | None) -> Facts:
+    """By figure: what the variants that have it found, rounded to so many digits."""
+    return {
+        key: {name: round(found[key], n) for name, found in figures.items() if key in found}
+        for key, n in digits.items()
+    }
+
+
+def goals(
+    figures: Mapping[str, Figures],
+    key: str,
+    limits: Mapping[str, float],
+    what: str = "",
+    *,
+    at_most: bool = False,
+) -> list[Goal]:
+    """A goal for a figure of each of these variants."""
+    return [
+        Goal(f"{name}: {what or key}", figures[name][key], limit, at_most)
+        for name, limit in limits.items()
+    ]
+
+
 SAME = ("rows", "order_ids", "cents")  # found alike in all tables
+COMPARED = {
+    "records/s": "{per_second:,.0f}", "CPU µs/record": "{cpu_us:.2f}", "batches": "{batches:.0f}",
+    "rate ratio": "{ratio:.2f}", "lowest": "{spread[0]:.2f}", "highest": "{spread[1]:.2f}",
+    "CPU ratio": "{cpu_ratio:.2f}",
+}  # fmt: skip
 
 
 def check_rows(runs: Runs) -> None:
@@ -106,66 +155,32 @@ def check_rows(runs: Runs) -> None:
         raise SystemExit(f"the variants do not make the same rows ({', '.join(SAME)}): {made}")
 
 
-class Comparison:
-    """Figures of variants. Ratios are medians over the rounds, each to the same round's other one.
+def compared(runs: Runs, against: Mapping[str, str]) -> dict[str, Figures]:
+    """Medians, with ratios of variants: medians over the rounds, each to the same round's other.
 
     `against` says which one of the others each variant is held against. Raises SystemExit if
     the variants have not made the same rows.
     """
+    check_rows(runs)
+    figures = medians(runs)
+    for name, other in against.items():
+        pairs = list(zip(runs[name], runs[other], strict=True))
+        rates, cpu = (
+            [mine[key] / theirs[key] for mine, theirs in pairs] for key in ("per_second", "cpu_us")
+        )
+        ratios = {"ratio": statistics.median(rates), "cpu_ratio": statistics.median(cpu)}
+        figures[name] |= {**ratios, "spread": spread(rates)}
+    return figures
 
-    def __init__(self, runs: Runs, against: Mapping[str, str]) -> None:
-        check_rows(runs)
-        self._figures = {name: medians(found) for name, found in runs.items()}
-        self._ratios = _ratios(runs, against, "per_second")
-        self.cpu_us = {name: found["cpu_us"] for name, found in self._figures.items()}
-        self.batches = {name: round(found["batches"]) for name, found in self._figures.items()}
-        self.per_second = {name: found["per_second"] for name, found in self._figures.items()}
-        self.ratio = {name: statistics.median(found) for name, found in self._ratios.items()}
-        self.cpu_ratio = {
-            name: statistics.median(found)
-            for name, found in _ratios(runs, against, "cpu_us").items()
-        }
 
-    @property
-    def spread(self) -> dict[str, list[float]]:
-        return {name: spread(found) for name, found in self._ratios.items()}
-
-    @property
-    def facts(self) -> Facts:
-        figures = self._figures
-        return {
-            "open_seconds": opened(figures),
-            "rows": int(next(iter(figures.values()))["rows"]),
-            "batches": self.batches,
-            "cpu_us": {name: round(value, 3) for name, value in self.cpu_us.items()},
-            "per_second": {name: round(value) for name, value in self.per_second.items()},
-            "ratio": {name: round(value, 3) for name, value in self.ratio.items()},
-            "spread": self.spread,
-            "cpu_ratio": {name: round(value, 3) for name, value in self.cpu_ratio.items()},
-        }
-
-    def table(self, title: str) -> Table:
-        columns = ("records/s", "CPU µs/record", "batches", "rate ratio", "lowest", "highest")
-        rows = []
-        for name, found in self._figures.items():
-            cells = [name, f"{self.per_second[name]:,.0f}", f"{self.cpu_us[name]:.2f}"]
-            cells.append(f"{found['batches']:.0f}")
-            if name in self.ratio:
-                ratios = (self.ratio[name], *self.spread[name], self.cpu_ratio[name])
-                cells += [f"{ratio:.2f}" for ratio in ratios]
-            rows.append((*cells, *[""] * (len(columns) + 2 - len(cells))))
-        return Table(title, ("variant", *columns, "CPU ratio"), rows)
+def compared_facts(figures: Mapping[str, Figures]) -> Facts:
+    first = next(iter(figures.values()))
+    spreads = {name: found["spread"] for name, found in figures.items() if "spread" in found}
+    rounded = facts(
+        figures, open_seconds=3, batches=None, cpu_us=3, per_second=None, ratio=3, cpu_ratio=3
+    )
+    return {"rows": int(first["rows"]), **rounded, "spread": spreads}
 
 
 def spread(found: list[float]) -> list[float]:
     return [round(min(found), 3), round(max(found), 3)]
-
-
-def _ratios(runs: Runs, against: Mapping[str, str], figure: str) -> dict[str, list[float]]:
-    return {
-        name: [
-            mine[figure] / theirs[figure]
-            for mine, theirs in zip(runs[name], runs[other], strict=True)
-        ]
-        for name, other in against.items()
-    }

@@ -12,15 +12,14 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.measured import parse
-from benchmarks.result import Goal, Result, Table
-from benchmarks.scale_replicas import SESSION_AND, replicated
+from benchmarks.result import Facts, Goal, Result, Table
+from benchmarks.scale_replicas import SESSION_AND, replicated, writes_of
 from partition.assigned_partition import AssignedPartition
 from partition.assignment import Assignment, AssignmentPolicy
 from partition.delivery import AtLeastOnce
@@ -34,7 +33,7 @@ from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats, Report
 from partition.replicas.plan import Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
-from service.devservers.servers import EmbeddedZooKeeper, ask_zookeeper
+from service.devservers.servers import EmbeddedZooKeeper
 
 ROOT, PIPELINE = "/headrace", "scale"
 WAIT_SECONDS = 120.0
@@ -51,97 +50,62 @@ def run(bench: Bench) -> Result:
     real = on_zookeeper(partitions=1_000, members=8)
     replicas = replicated(bench)
     # One of 8 replicas is gone: each of the others claims a seventh of its share.
-    seconds = real.claim_seconds / real.partitions * -(-real.partitions // 8 // 7)
+    seconds = real["claim_seconds"] / real["partitions"] * -(-real["partitions"] // 8 // 7)
+    found = {"measured": real, "replicas": replicas.facts}
     return Result(
         "scale",
-        {
-            "measured": asdict(real),
-            "replicas": replicas.facts,
-            "memory": [asdict(each) for each in memories],
-            "owner_thread": [asdict(each) for each in owners],
-        },
+        {**found, "memory": memories, "owner_thread": owners},
         [_table(memories, owners, real), replicas.table],
         [Goal("claims of a takeover, s", seconds, SESSION_AND, at_most=True), *replicas.goals],
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OnZooKeeper:
-    """Seconds, and how many writes the server counted."""
+def on_zookeeper(partitions: int, members: int) -> Facts:
+    """Measure on a ZooKeeper that starts for it: seconds, and the writes that the server counted.
 
-    partitions: int
-    begin_seconds: float
-    claim_seconds: float  # all asked for at once by another process's store
-    claim_writes: int
-    commit_seconds: float
-    commit_writes: int
-    server_us_per_operation: float  # its processor time in commits, all threads
-    own_us_per_operation: float  # ours
-    small_commit_seconds: float  # of one partition
-    members: int
-    beat_seconds: float  # of a member that follows a plan
-    leader_beat_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of Python's for each of so many partitions."""
-
-    partitions: int
-    known_bytes: float  # of one that is another replica's
-    idle_bytes: float  # of one that is ours and has nothing in flight
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerThread:
-    """Seconds of the owner thread's in a replica that has `own` of the partitions it knows."""
-
-    known: int
-    own: int
-    learn_seconds: float  # once, when the topics are told
-    turn_seconds: float  # every turn: `Assignment.poll` with nothing to do
-    report_seconds: float  # every heartbeat: what is known, and what is held
-
-
-def on_zookeeper(partitions: int, members: int) -> OnZooKeeper:
-    """Measure on a ZooKeeper that starts for it. Raises EmbeddedError if there is none."""
+    The processor time of an operation in a commit is that of all the server's threads, and ours.
+    """
     with ExitStack() as closing:
         folder = closing.enter_context(TemporaryDirectory(prefix="headrace-bench-"))
         server = EmbeddedZooKeeper(Path(folder), heap_mb=256)
         closing.callback(server.close)
         server.open()
-        stores = [_store(server.address) for _ in range(members)]
+        names = NodeNames(ROOT, PIPELINE, PIPELINE)
+        stores = [ZooKeeperStore(server.address, names) for _ in range(members)]
         for store in stores:
             closing.callback(store.close)
             store.open()
-        all_partitions = [Partition("orders", number) for number in range(partitions)]
+        every = [Partition("orders", number) for number in range(partitions)]
         first, second = stores[:2]
-        begin_seconds = _begun(first, all_partitions)
-        before = _writes(server)
-        claim_seconds = _seconds(second.claim(each) for each in all_partitions)
-        claimed = _writes(server)
-        commit_seconds = _commit(second, all_partitions, 10)
-        committed = _writes(server)
-        server_us, own_us = _processor_us(server, second, all_partitions)
-        small = min(_commit(second, all_partitions[:1], offset) for offset in range(1_000, 1_010))
-        beats = _beats(stores, all_partitions)
-        return OnZooKeeper(
-            partitions=partitions,
-            begin_seconds=begin_seconds,
-            claim_seconds=claim_seconds,
-            claim_writes=claimed - before,
-            commit_seconds=commit_seconds,
-            commit_writes=committed - claimed,
-            server_us_per_operation=server_us,
-            own_us_per_operation=own_us,
-            small_commit_seconds=small,
-            members=members,
-            beat_seconds=beats[1],
-            leader_beat_seconds=beats[0],
-        )
+        begin = _seconds(first.claim(each) for each in every)
+        begin += _seconds(first.begin(each, Position(0), partitions) for each in every)
+        before = writes_of(server.port)
+        claim = _seconds(second.claim(each) for each in every)
+        claimed = writes_of(server.port)
+        commit = _commit(second, every, 10)
+        committed = writes_of(server.port)
+        server_us, own_us = _processor_us(server, second, every)
+        leader, beat = _beats(stores, every)
+        return {
+            "partitions": partitions,
+            "begin_seconds": begin,
+            "claim_seconds": claim,
+            "claim_writes": claimed - before,
+            "commit_seconds": commit,
+            "commit_writes": committed - claimed,
+            "server_us_per_operation": server_us,
+            "own_us_per_operation": own_us,
+            "small_commit_seconds": min(
+                _commit(second, every[:1], at) for at in range(1_000, 1_010)
+            ),
+            "members": members,
+            "beat_seconds": beat,
+            "leader_beat_seconds": leader,
+        }
 
 
-def memory(partitions: int) -> Memory:
+def memory(partitions: int) -> Facts:
+    """Bytes of Python's for each partition: another replica's, and an idle one of ours."""
     topic = Topic("orders", "Xq3vX2cJSxGZ0u1mR2Yw8A", tuple(range(partitions)))
     rng = random.Random(1)  # noqa: S311 - a retry's jitter
     keys = [Partition("orders", number) for number in range(partitions)]
@@ -163,11 +127,19 @@ def memory(partitions: int) -> Memory:
         idle = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    return Memory(partitions, (known - began) / partitions, (idle - began) / partitions)
+    return {
+        "partitions": partitions,
+        "known_bytes": (known - began) / partitions,
+        "idle_bytes": (idle - began) / partitions,
+    }
 
 
-def owner_thread(known: int, own: int) -> OwnerThread:
-    """Measure what every replica does about all partitions, its own and others'."""
+def owner_thread(known: int, own: int) -> Facts:
+    """Measure what a replica does about all partitions it knows, of which some are its own.
+
+    Seconds of processor time: once, when the topics are told; every turn (`Assignment.poll` with
+    nothing to do); every heartbeat (what is known, and what is held).
+    """
     log = MemoryLog({"orders": known})
     fetcher, store, catalogue = MemoryFetcher(log), MemoryStore(), MemoryCatalogue(log)
     for each in (fetcher, store, catalogue):
@@ -186,25 +158,19 @@ def owner_thread(known: int, own: int) -> OwnerThread:
     reports = sorted(
         _processor_seconds(lambda: (assignment.holds, assignment.known)) for _ in range(9)
     )
-    return OwnerThread(known, own, learn_seconds, turns[4], reports[4])
+    return {
+        "known": known,
+        "own": own,
+        "learn_seconds": learn_seconds,
+        "turn_seconds": turns[4],
+        "report_seconds": reports[4],
+    }
 
 
 def _processor_seconds(work: Callable[..., object], *arguments: object) -> float:
     started = time.process_time()
     work(*arguments)
     return time.process_time() - started
-
-
-def _store(address: str) -> ZooKeeperStore:
-    return ZooKeeperStore(address, NodeNames(ROOT, PIPELINE, PIPELINE))
-
-
-def _begun(store: ZooKeeperStore, partitions: Sequence[Partition]) -> float:
-    """Store first positions, each after a claim, as a first start does."""
-    started = time.perf_counter()
-    _results(store.claim(each) for each in partitions)
-    _results(store.begin(each, Position(0), len(partitions)) for each in partitions)
-    return time.perf_counter() - started
 
 
 def _commit(store: ZooKeeperStore, partitions: Sequence[Partition], offset: int) -> float:
@@ -259,47 +225,34 @@ def _beats(
 
 def _seconds(futures: Iterable[Future[Any]]) -> float:
     started = time.perf_counter()
-    _results(futures)
+    for future in list(futures):
+        future.result(WAIT_SECONDS)
     return time.perf_counter() - started
 
 
-def _results(futures: Iterable[Future[Any]]) -> None:
-    for future in list(futures):
-        future.result(WAIT_SECONDS)
-
-
-def _writes(server: EmbeddedZooKeeper) -> int:
-    lines = ask_zookeeper(server.port, "srvr").splitlines()
-    found = [line.split()[1] for line in lines if line.startswith("Zxid:")]
-    if not found:
-        raise SystemExit("ZooKeeper does not say how many writes it has done")
-    return int(found[0], 16)
-
-
-def _table(
-    memories: Iterable["Memory"], owners: Iterable["OwnerThread"], real: "OnZooKeeper"
-) -> Table:
+def _table(memories: Iterable[Facts], owners: Iterable[Facts], real: Facts) -> Table:
     rows = []
     for each in memories:
-        of = f", of {each.partitions:,}"
-        rows.append((f"bytes of an idle partition of ours{of}", f"{each.idle_bytes:,.0f}"))
-        rows.append((f"bytes of another replica's partition{of}", f"{each.known_bytes:,.0f}"))
+        of = f", of {each['partitions']:,}"
+        rows.append((f"bytes of an idle partition of ours{of}", f"{each['idle_bytes']:,.0f}"))
+        rows.append((f"bytes of another replica's partition{of}", f"{each['known_bytes']:,.0f}"))
     for one in owners:
-        of = f"owner thread, {one.known:,} partitions known"
-        rows.append((f"{of}: to learn of them, s", f"{one.learn_seconds:.2f}"))
-        rows.append((f"{of}: a turn, ms", f"{one.turn_seconds * 1e3:.2f}"))
-        rows.append((f"{of}: a report, ms", f"{one.report_seconds * 1e3:.2f}"))
-    of = f"{real.partitions:,} partitions"
-    rows += [
-        (f"{of} begun for the first time, s", f"{real.begin_seconds:.2f}"),
-        (f"{of} claimed, all at once, s", f"{real.claim_seconds:.2f}"),
-        (f"writes of {of} claimed", f"{real.claim_writes:,}"),
-        (f"{of} committed, s", f"{real.commit_seconds:.3f}"),
-        (f"writes of {of} committed", f"{real.commit_writes:,}"),
-        ("an operation in a commit, µs of ZooKeeper's CPU", f"{real.server_us_per_operation:.1f}"),
-        ("an operation in a commit, µs of our CPU", f"{real.own_us_per_operation:.1f}"),
-        ("one partition committed, ms", f"{real.small_commit_seconds * 1e3:.2f}"),
-        (f"heartbeat of one of {real.members}, ms", f"{real.beat_seconds * 1e3:.1f}"),
-        ("heartbeat of their leader, ms", f"{real.leader_beat_seconds * 1e3:.1f}"),
-    ]
+        of = f"owner thread, {one['known']:,} partitions known"
+        rows.append((f"{of}: to learn of them, s", f"{one['learn_seconds']:.2f}"))
+        rows.append((f"{of}: a turn, ms", f"{one['turn_seconds'] * 1e3:.2f}"))
+        rows.append((f"{of}: a report, ms", f"{one['report_seconds'] * 1e3:.2f}"))
+    of = f"{real['partitions']:,} partitions"
+    what = {
+        f"{of} begun for the first time, s": "{begin_seconds:.2f}",
+        f"{of} claimed, all at once, s": "{claim_seconds:.2f}",
+        f"writes of {of} claimed": "{claim_writes:,}",
+        f"{of} committed, s": "{commit_seconds:.3f}",
+        f"writes of {of} committed": "{commit_writes:,}",
+        "an operation in a commit, µs of ZooKeeper's CPU": "{server_us_per_operation:.1f}",
+        "an operation in a commit, µs of our CPU": "{own_us_per_operation:.1f}",
+        "one partition committed, ms": f"{real['small_commit_seconds'] * 1e3:.2f}",
+        f"heartbeat of one of {real['members']}, ms": f"{real['beat_seconds'] * 1e3:.1f}",
+        "heartbeat of their leader, ms": f"{real['leader_beat_seconds'] * 1e3:.1f}",
+    }
+    rows += [(name, form.format(**real)) for name, form in what.items()]
     return Table("Measured here", ("what", "found"), rows)

@@ -17,10 +17,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from benchmarks.bench import Bench
@@ -29,9 +27,9 @@ from benchmarks.publishing import Sender
 from benchmarks.result import Facts, Goal, Table
 from headrace import Record, Topology, bolt
 from headrace.sinks import DiscardSink, KafkaDeadLetters
-from partition.zookeeper.zookeeper_client import KazooLog
 from service.cli.run import Servers
 from service.devservers.servers import ask_zookeeper
+from tests.acceptance.stored import client, parts_of
 
 FEW, MANY = 100, 1_000
 REPLICAS, KILLS = 8, 3
@@ -44,18 +42,6 @@ _WINDOW_SECONDS = 10.0
 _EVERY_SECONDS = 0.25  # a record of each partition, under load
 _POLL_SECONDS = 0.05
 _WAIT_SECONDS = 240.0
-_CONFIG = """\
-[pipeline]
-name = "{name}"
-commit_interval_seconds = {commit}
-
-[kafka]
-"bootstrap.servers" = "{kafka}"
-
-[zookeeper]
-hosts = "{zookeeper}"
-session_timeout_seconds = {session}
-"""
 
 
 class Stored(NamedTuple):
@@ -74,53 +60,38 @@ class Processes:
         self._partitions = partitions
         self._published = 0
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._closing = ExitStack()
 
     def __enter__(self) -> Self:
-        self._servers.kafka.create_topic(self._name, self._partitions)
+        kafka, zookeeper = self._servers.kafka, self._servers.zookeeper
+        kafka.create_topic(self._name, self._partitions)
+        self._closing = ExitStack()
         folder = TemporaryDirectory(prefix="headrace-bench-")
         self._folder = Path(self._closing.enter_context(folder))
-        self._sender = Sender(
-            self._servers.kafka.address, self._name, self._partitions, linger_ms=5
-        )
-        self._client = KazooClient(self._servers.zookeeper.address, logger=KazooLog())
-        self._client.start(30)
-        self._closing.callback(self._client.close)
-        self._closing.callback(self._client.stop)
-        (self._folder / "service.toml").write_text(
-            _CONFIG.format(
-                name=self._name,
-                kafka=self._servers.kafka.address,
-                zookeeper=self._servers.zookeeper.address,
-                session=SESSION_SECONDS,
-                commit=COMMIT_SECONDS,
-            ),
-            encoding="utf-8",
-        )
+        self._sender = Sender(kafka.address, self._name, self._partitions, linger_ms=5)
+        self._client = self._closing.enter_context(client(zookeeper.address))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for process in self._running.values():
-            process.kill()
-            process.wait()
+    def __exit__(self, *_error: object) -> None:
+        for name in [*self._running]:
+            self.kill(name)
         self._closing.close()
 
     def start(self, name: str) -> None:
+        told = {
+            "HEADRACE_PIPELINE__NAME": self._name,
+            "HEADRACE_PIPELINE__COMMIT_INTERVAL_SECONDS": COMMIT_SECONDS,
+            "HEADRACE_KAFKA__BOOTSTRAP_SERVERS": self._servers.kafka.address,
+            "HEADRACE_ZOOKEEPER__HOSTS": self._servers.zookeeper.address,
+            "HEADRACE_ZOOKEEPER__SESSION_TIMEOUT_SECONDS": SESSION_SECONDS,
+            "HEADRACE_REPLICAS__NAME": name,
+            "HEADRACE_HTTP__PORT": 0,
+            "SCALE_TOPIC": self._name,
+        }
         command = [sys.executable, "-m", "headrace", "run", "benchmarks.scale_replicas:topology"]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [*command, "--config", str(self._folder / "service.toml"), "--json"],
-                env={
-                    **os.environ,
-                    "SCALE_TOPIC": self._name,
-                    "HEADRACE_REPLICAS__NAME": name,
-                    "HEADRACE_HTTP__PORT": "0",
-                },
+                [*command, "--json"],
+                env={**os.environ, **{key: str(value) for key, value in told.items()}},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -153,7 +124,7 @@ class Processes:
         try:
             for name in self._client.get_children(folder):
                 facts = json.loads(self._client.get(f"{folder}/{name}")[0])
-                found[name] = set(_numbers(facts["holds"].get(self._name, "")))
+                found[name] = {number for _, number in parts_of(facts["holds"])}
         except NoNodeError:
             return {}
         return found
@@ -198,20 +169,16 @@ class Processes:
         wait_for("each record is committed", is_stored)
 
     def writes_per_second(self, *, load: bool) -> float:
-        before, began = self._zxid(), time.monotonic()
+        port = self._servers.zookeeper.port
+        before, began = writes_of(port), time.monotonic()
         while time.monotonic() - began < _WINDOW_SECONDS:
             if load:
                 self.publish()
             time.sleep(_EVERY_SECONDS)
-        return (self._zxid() - before) / (time.monotonic() - began)
+        return (writes_of(port) - before) / (time.monotonic() - began)
 
     def resident_mb(self, name: str) -> float:
         return resident_mb(self._running[name].pid)
-
-    def _zxid(self) -> int:
-        lines = ask_zookeeper(self._servers.zookeeper.port, "srvr").splitlines()
-        (found,) = [line.split()[1] for line in lines if line.startswith("Zxid:")]
-        return int(found, 16)
 
     def _check(self) -> None:
         for name, process in self._running.items():
@@ -222,10 +189,11 @@ class Processes:
         return "\n".join((self._folder / f"{name}.log").read_text().splitlines()[-5:])
 
 
-def _numbers(text: str) -> Iterable[int]:
-    for each in text.split(",") if text else ():
-        first, _, last = each.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+def writes_of(port: int) -> int:
+    """Return how many writes the ZooKeeper of a port has done."""
+    lines = ask_zookeeper(port, "srvr").splitlines()
+    (found,) = [line.split()[1] for line in lines if line.startswith("Zxid:")]
+    return int(found, 16)
 
 
 def wait_for(what: str, holds: Callable[[], Any]) -> None:
@@ -294,23 +262,17 @@ class Replicated:
     @property
     def table(self) -> Table:
         many, few = self.many, self.few
-        rows = [
-            ("partitions", f"{few.partitions:,}", f"{many.partitions:,}"),
-            ("of each", f"{few.held[0]} to {few.held[-1]}", f"{many.held[0]} to {many.held[-1]}"),
-            ("all claimed after, s", f"{few.settled_seconds:.0f}", f"{many.settled_seconds:.0f}"),
-            (
-                "writes/s of all, idle",
-                f"{few.idle_writes_per_second:.1f}",
-                f"{many.idle_writes_per_second:.1f}",
-            ),
-            (
-                "writes/s of all, under load",
-                f"{few.loaded_writes_per_second:.1f}",
-                f"{many.loaded_writes_per_second:.1f}",
-            ),
-            ("MB of a process, median", f"{few.resident_mb:.1f}", f"{many.resident_mb:.1f}"),
-            ("kB of a process for an idle partition", "", f"{self.idle_bytes / 1e3:.1f}"),
-        ]
+        what = {
+            "partitions": "{partitions:,}",
+            "of each": "{held[0]} to {held[1]}",
+            "all claimed after, s": "{settled_seconds:.0f}",
+            "writes/s of all, idle": "{idle_writes_per_second:.1f}",
+            "writes/s of all, under load": "{loaded_writes_per_second:.1f}",
+            "MB of a process, median": "{resident_mb:.1f}",
+        }
+        told = [{**asdict(each), "held": (each.held[0], each.held[-1])} for each in (few, many)]
+        rows = [(name, *(form.format(**each) for each in told)) for name, form in what.items()]
+        rows.append(("kB of a process for an idle partition", "", f"{self.idle_bytes / 1e3:.1f}"))
         for number, each in enumerate(many.takeovers, 1):
             rows += [
                 (f"kill {number}: all of it claimed after, s", "", f"{each.claimed_seconds:.1f}"),

@@ -19,8 +19,8 @@ from benchmarks.order_table import NAME, ORDER, PRICED
 from benchmarks.orders import Orders
 from benchmarks.orders_topologies import TOPIC, PriceColumns, make
 from benchmarks.place import CATALOGUED, Kind, Place, place
-from benchmarks.result import Comparison, Goal, Result
-from benchmarks.structured import BATCH_ROWS, MOST_OFFSETS, structured
+from benchmarks.result import COMPARED, Goal, Result, compared, compared_facts, facts, goals, table
+from benchmarks.structured import BATCH_ROWS, structured
 from headrace.sinks import DeltaSink, IcebergSink, Sink, SparkSink
 from sinks.tables.files import sync
 from topology.sink import Batch, Fence, Share, SinkContext, Staged
@@ -50,70 +50,37 @@ LEAST = {  # times the rate
 }  # fmt: skip
 MOST_CPU = {"delta_vectorised": 0.15, "delta_functions": 0.35}  # of the CPU per record
 LEAST_ALONE = 0.8
-WORK = """\
-Orders as JSON of 111 bytes in four partitions. Each is parsed, joined with a table of 100,000
-users, quantity and price are multiplied, totals below 50 dropped (one order in twelve), and rows
-of nine columns written to a table. Their number, the sum of the order numbers and the sum of the
-totals are read from the files that the tables name after each run, and are the same for all."""
-MEASURED = f"""\
-Structured Streaming has its Kafka source, native steps, a broadcast join and the trigger
-`availableNow`; it is exactly once by its checkpoint. `maxOffsetsPerTrigger` is {MOST_OFFSETS:,},
-for at {BATCH_ROWS:,} its rounding would leave a last batch of a handful of records. Before, it
-takes two batches into another table, to warm its JVM. `batches` is how many there were.
-
-Rates and CPU count from the first partition's opening, or the first trigger's start, until
-everything is committed, and on a local disk synced, which Structured Streaming leaves out. CPU is
-that of the whole tree of processes, so Python and, where there is one, the JVM (`local[2]`).
-Each ratio is to the run of the same round, the median and the spread are over the rounds."""
-NOTES = f"""\
-{WORK}
-
-- `structured_delta` and `structured_iceberg` are PySpark's Structured Streaming; the ratios are to
-  the one that writes such a table.
-- `delta_…` and `iceberg_…` are `DeltaSink` and `IcebergSink` on the local engine, exactly once,
-  with two vectorised bolts or three functions, and micro-batches of up to {BATCH_ROWS:,} rows.
-- `engine_…` are the same topologies into Delta on the spark engine, with up to
-  {TRANSACTION_RECORDS:,} records in a transaction. Its Python workers start with the first task,
-  which is in their rates and CPU.
-- `spark_sink` and `spark_sink_functions` are `SparkSink` into Delta on the local engine, at least
-  once, with {SPARK_SINK_ROWS:,} rows in a batch and a cold JVM.
-- `sink_alone` is a `DeltaSink` exactly once that gets ready batches, what is left of
-  {BATCH_ROWS:,} orders; `write_deltalake` is delta-rs's own writer in a loop, with the same syncs
-  after each batch. The ratio is `bare_loop` in the JSON.
-
-{MEASURED}"""
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     bench.publish(TOPIC, Orders().value, records)
-    runs = bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds)
-    found = Comparison(runs, AGAINST)
+    figures = compared(bench.rounds(MODULE, NAMES, TOPIC, records, rounds=rounds), AGAINST)
     pair = (*ALONE.values(), *ALONE)
     alone_rounds = bench.options.rounds or ALONE_ROUNDS
-    alone = Comparison(bench.rounds(MODULE, pair, TOPIC, records, rounds=alone_rounds), ALONE)
-    facts = found.facts
+    runs = bench.rounds(MODULE, pair, TOPIC, records, rounds=alone_rounds)
+    alone = compared(runs, ALONE)
+    found = compared_facts(figures)
     for key in ("batches", "cpu_us", "per_second"):
-        facts[key] |= alone.facts[key]
+        found[key] |= facts(alone, batches=None, cpu_us=3, per_second=None)[key]
     for key in ("ratio", "cpu_ratio", "spread"):
-        facts[key]["bare_loop"] = alone.facts[key]["sink_alone"]
+        found[key]["bare_loop"] = compared_facts(alone)[key]["sink_alone"]
     return Result(
         "tables",
-        {"records": records, "rounds": rounds, "against": AGAINST, **facts},
+        {"records": records, "rounds": rounds, "against": AGAINST, **found},
         [
-            found.table(f"{records:,} records, medians of {rounds} rounds"),
-            alone.table(f"{records:,} records as ready batches, medians of {alone_rounds} rounds"),
-        ],
-        [
-            *(Goal(f"{name}: rate", found.ratio[name], least) for name, least in LEAST.items()),
-            *(
-                Goal(f"{name}: CPU", found.cpu_ratio[name], most, at_most=True)
-                for name, most in MOST_CPU.items()
+            table(f"{records:,} records, medians of {rounds} rounds", figures, COMPARED),
+            table(
+                f"{records:,} records as ready batches, medians of {alone_rounds} rounds",
+                alone,
+                COMPARED,
             ),
-            Goal("bare_loop: rate", alone.ratio["sink_alone"], LEAST_ALONE),
         ],
-        NOTES,
+        [
+            *goals(figures, "ratio", LEAST, "rate"),
+            *goals(figures, "cpu_ratio", MOST_CPU, "CPU", at_most=True),
+            Goal("bare_loop: rate", alone["sink_alone"]["ratio"], LEAST_ALONE),
+        ],
     )
 
 

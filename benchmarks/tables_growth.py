@@ -1,5 +1,6 @@
 """Suite tables-growth: commits into large tables, many writers at once, a process's memory."""
 
+import contextlib
 import random
 import statistics
 import subprocess
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from benchmarks import orders_topologies
+from benchmarks import measured, orders_topologies
 from benchmarks.bench import TIMEOUT_SECONDS, Bench
 from benchmarks.child import Figures, Job
 from benchmarks.measured import running, tree
@@ -26,7 +27,7 @@ from benchmarks.order_table import NAME, PRICED, first_visible
 from benchmarks.orders import Orders
 from benchmarks.orders_topologies import GROWTH_TOPIC
 from benchmarks.place import delta_files
-from benchmarks.result import Goal, Result, Table, spread
+from benchmarks.result import Goal, Result, spread, table
 from benchmarks.tables import staged
 from headrace.sinks import DeltaSink
 from sinks.storage import Storage
@@ -50,30 +51,21 @@ MOST_P99_MS = 1_000.0
 LEAST_PER_SECOND = 14.0
 MOST_MB = 350.0
 MOST_FIRST_SECONDS = 3.0
-NOTES = f"""\
-- `commit_ms` is the median of {COMMITS} commits, each of one file of {COMMIT_ROWS:,} rows, by a
-  `DeltaSink` exactly once, into a table on a local disk that has so many files; syncs are part of
-  it. Of these files only the log knows: it was given them, and a checkpoint. Of each it has the
-  number of rows; in `{BOUNDED[1:]}` also the bounds of nine columns, which delta-rs parses anew
-  with each commit.
-- `writers`: {WRITERS} processes, each with a partition of its own, commit to one table once a
-  second for {SECONDS} seconds, after a first commit that is not counted. All rows are there once.
-- `pipeline`: `headrace run` with two vectorised bolts into a `DeltaSink`, the default
-  configuration, a topic that is full, and no pandas, as in the images: where it is installed,
-  pyarrow imports it (40 MB). `peak_mb` is the most memory that its one process has had,
-  `first_row_seconds` what passes from its start until the first row can be read."""
+COLUMNS = {
+    "median": "{median:,.1f}", "lowest": "{spread[0]:,.1f}", "highest": "{spread[1]:,.1f}",
+}  # fmt: skip
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     quick = bench.options.records is not None
     found: dict[str, list[float]] = {}
 
     def measure(variant: str, records: int, suffix: str = "", **options: float) -> None:
         figures = bench.run(MODULE, variant, GROWTH_TOPIC, records, options=options)
         for key, value in figures.items():
-            found.setdefault(f"{key}{suffix}", []).append(value)
+            if key not in ("records", "rows"):
+                found.setdefault(f"{key}{suffix}", []).append(value)
 
     bench.publish(GROWTH_TOPIC, Orders().value, records)
     sizes = [min(files, records) for files in MOST_MS]
@@ -84,11 +76,18 @@ def run(bench: Bench) -> Result:
         measure("commits_bounded", 4 if quick else COMMITS, f"_{sizes[1]}{BOUNDED}", files=sizes[1])
         measure("writers", WRITERS * (3 if quick else SECONDS))
         measure("pipeline", records)
-    figures = {name: statistics.median(each) for name, each in found.items()}
-    spreads = {name: spread(each) for name, each in found.items()}
-    shown = [name for name in figures if not name.startswith(("records", "rows"))]
-    commit = {
-        name.removeprefix("commit_ms_"): figures[name] for name in shown if "commit_ms" in name
+    each = {
+        name: {"median": statistics.median(of), "spread": spread(of)} for name, of in found.items()
+    }
+    median = {name: of["median"] for name, of in each.items()}
+    commit = {name[10:]: value for name, value in median.items() if name.startswith("commit_ms_")}
+    others = {name: value for name, value in median.items() if not name.startswith("commit_ms_")}
+    limits = zip(sizes, MOST_MS.items(), strict=True)
+    at_most = {
+        **{f"commit at {files:,} files, ms": (commit[str(n)], most) for n, (files, most) in limits},
+        "writers: p99, ms": (median["p99_ms"], MOST_P99_MS),
+        "pipeline: MB": (median["peak_mb"], MOST_MB),
+        "pipeline: first row, s": (median["first_row_seconds"], MOST_FIRST_SECONDS),
     }
     return Result(
         "tables-growth",
@@ -96,35 +95,20 @@ def run(bench: Bench) -> Result:
             "records": records,
             "rounds": rounds,
             "commit_ms": {name: round(value, 1) for name, value in commit.items()},
-            **{name: round(figures[name], 3) for name in shown if "commit_ms" not in name},
-            "spread": {name: spreads[name] for name in shown},
+            **{name: round(value, 3) for name, value in others.items()},
+            "spread": {name: of["spread"] for name, of in each.items()},
         },
         [
-            Table(
+            table(
                 f"medians of {rounds} rounds",
-                ("figure", "median", "lowest", "highest"),
-                [
-                    (f"`{name}`", *(f"{each:,.1f}" for each in (figures[name], *spreads[name])))
-                    for name in shown
-                ],
+                {f"`{name}`": of for name, of in each.items()},
+                COLUMNS,
             )
         ],
         [
-            *(
-                Goal(f"commit at {files:,} files, ms", commit[str(size)], most, at_most=True)
-                for size, (files, most) in zip(sizes, MOST_MS.items(), strict=True)
-            ),
-            Goal("writers: commits a second", figures["commits_per_second"], LEAST_PER_SECOND),
-            Goal("writers: p99, ms", figures["p99_ms"], MOST_P99_MS, at_most=True),
-            Goal("pipeline: MB", figures["peak_mb"], MOST_MB, at_most=True),
-            Goal(
-                "pipeline: first row, s",
-                figures["first_row_seconds"],
-                MOST_FIRST_SECONDS,
-                at_most=True,
-            ),
+            Goal("writers: commits a second", median["commits_per_second"], LEAST_PER_SECOND),
+            *(Goal(name, value, most, at_most=True) for name, (value, most) in at_most.items()),
         ],
-        NOTES,
     )
 
 
@@ -269,7 +253,8 @@ def pipeline(job: Job) -> Figures:
             stderr=subprocess.PIPE,
         ) as process:
             while process.poll() is None and time.monotonic() < ends:
-                peak_mb = max(peak_mb, _peak_mb(process.pid))
+                with contextlib.suppress(OSError, StopIteration):  # it has just ended
+                    peak_mb = max(peak_mb, measured.peak_mb(process.pid))
                 processes = max(processes, len(tree(running(), process.pid)))
                 time.sleep(_POLL_SECONDS)
             process.kill()
@@ -291,15 +276,6 @@ def pipeline(job: Job) -> Figures:
         "peak_mb": peak_mb,
         "first_row_seconds": (first_ms - began_ms) / 1e3,
     }
-
-
-def _peak_mb(pid: int) -> float:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    except OSError:  # it has just ended
-        return 0.0
-    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(kilobytes[0]) * 1024 / 1e6 if kilobytes else 0.0
 
 
 VARIANTS: dict[str, Callable[[Job], Figures]] = {

@@ -5,8 +5,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.bench import Bench
 from benchmarks.orders import Orders
-from benchmarks.result import Comparison, Goal, Result
-from benchmarks.tables import DELTA, ICEBERG, LARGE_ROWS, MEASURED, MODULE, WORK
+from benchmarks.result import COMPARED, Goal, Result, compared, compared_facts, table
+from benchmarks.tables import DELTA, ICEBERG, MODULE
 from tests.support.network import Relay
 from tests.support.seaweed import EmbeddedSeaweed
 
@@ -27,23 +27,11 @@ LEAST = {
     "iceberg_functions": 2.5,
 }  # fmt: skip
 LEAST_DELAYED = 0.8
-NOTES = f"""\
-{WORK}
-
-All tables lie on SeaweedFS, which shares the machine, and the variants are those of suite `tables`.
-Structured Streaming writes through Hadoop's S3A, its checkpoint and Iceberg's SQLite catalogue
-are on the local disk. `{DELAYED}` is `{LARGE}` through a proxy that delays each request by
-{DELAY_SECONDS * 1000:.0f} ms, and held against it: two vectorised bolts with micro-batches of
-{LARGE_ROWS:,} rows and a window for three of them, for a commit is eight requests, one after the
-other.
-
-{MEASURED}"""
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
-    long_records = bench.options.records or LONG_RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
+    _, long_records = bench.asked(ROUNDS, LONG_RECORDS)
     bench.publish(TOPIC, Orders().value, records)
     bench.publish(LONG_TOPIC, Orders().value, long_records)
     with TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder:
@@ -52,10 +40,8 @@ def run(bench: Bench) -> Result:
         slow = Relay(store.port)
         slow.delay = DELAY_SECONDS / 2  # each way
         try:
-            endpoints = {
-                **dict.fromkeys((*NAMES, LARGE), store.url),
-                DELAYED: f"http://{slow.address}",
-            }
+            endpoints = dict.fromkeys((*NAMES, LARGE), store.url)
+            endpoints[DELAYED] = f"http://{slow.address}"
             runs, delayed_runs = (
                 bench.rounds(MODULE, variants, topic, count, rounds=rounds, endpoints=endpoints)
                 for variants, topic, count in (
@@ -66,23 +52,24 @@ def run(bench: Bench) -> Result:
         finally:
             slow.close()
             store.close()
-    found = Comparison(runs, AGAINST)
-    delayed = Comparison(delayed_runs, {DELAYED: LARGE})
-    facts = found.facts
+    figures = compared(runs, AGAINST)
+    delayed = compared(delayed_runs, {DELAYED: LARGE})
+    found, others = compared_facts(figures), compared_facts(delayed)
     for key in ("ratio", "cpu_ratio", "spread"):
-        both = facts[key] | delayed.facts[key]
-        facts[key] = {f"s3_{name}": value for name, value in both.items()}
-    facts["per_second"] |= delayed.facts["per_second"]
+        found[key] = {f"s3_{name}": value for name, value in (found[key] | others[key]).items()}
+    found["per_second"] |= others["per_second"]
     return Result(
         "tables-s3",
-        {"records": records, "rounds": rounds, "against": AGAINST, **facts},
+        {"records": records, "rounds": rounds, "against": AGAINST, **found},
         [
-            found.table(f"{records:,} records, medians of {rounds} rounds"),
-            delayed.table(f"{long_records:,} records, medians of {rounds} rounds"),
+            table(f"{records:,} records, medians of {rounds} rounds", figures, COMPARED),
+            table(f"{long_records:,} records, medians of {rounds} rounds", delayed, COMPARED),
         ],
         [
-            *(Goal(f"s3_{name}: rate", found.ratio[name], least) for name, least in LEAST.items()),
-            Goal(f"s3_{DELAYED}: rate", delayed.ratio[DELAYED], LEAST_DELAYED),
+            *(
+                Goal(f"s3_{name}: rate", figures[name]["ratio"], least)
+                for name, least in LEAST.items()
+            ),
+            Goal(f"s3_{DELAYED}: rate", delayed[DELAYED]["ratio"], LEAST_DELAYED),
         ],
-        NOTES,
     )

@@ -3,16 +3,15 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
 
-from benchmarks.bench import Bench, medians, opened, rounded
+from benchmarks.bench import Bench, medians
 from benchmarks.child import Figures, Job
 from benchmarks.measured import run_headrace
-from benchmarks.result import Goal, Result, Table
+from benchmarks.result import Goal, Result, divide, facts, table
 from examples.flights.bolts import parse
 from headrace import Topology
 from headrace.sinks import DiscardSink
@@ -27,63 +26,36 @@ BASE = "off"
 NAMES = (BASE, "none", "one_in_1000", "one_in_100", "one_in_10")
 LEAST = 0.85  # of the rate without tracing, while it is on and nothing is traced
 MOST_US = 250.0  # of processor time for each record that is traced
-NOTES = """\
-Flights as JSON through one function that parses them, as in suite `hot-path`, into a sink that
-only counts. `off` has no endpoint. The others send to a collector in a process of its own on the
-same machine: `none` has a `sample_ratio` of 0, so it only looks at the headers of each record,
-which have no `traceparent`; the others trace 0.1 %, 1 % and 10 %. A traced record has two spans,
-its own and the bolt's, and each batch that has one has a third. `traced` is how
-many were, and what each cost in processor time, `spans` how many arrived: where spans are made
-faster than they can be sent, those in the queue are dropped, and beyond 4,096 records at once
-none are traced. No record waits for a span."""
+COLUMNS = {
+    "records/s": "{per_second:,.0f}", "ratio": "{ratio:.2f}", "CPU µs/record": "{cpu_us:.2f}",
+    "traced": "{traced:,.0f}", "µs each": "{traced_us:.0f}", "spans": "{spans:,.0f}",
+    "MB": "{end_mb:,.0f}",
+}  # fmt: skip
 
 
 def run(bench: Bench) -> Result:
-    rounds = bench.options.rounds or ROUNDS
-    records = bench.options.records or RECORDS
+    rounds, records = bench.asked(ROUNDS, RECORDS)
     total = bench.publish_flights(TOPIC, records)
-    runs = bench.rounds(MODULE, NAMES, TOPIC, total, rounds=rounds)
-    figures = {name: medians(found) for name, found in runs.items()}
-    base = figures[BASE]
-    ratios = {name: figures[name]["per_second"] / base["per_second"] for name in NAMES[1:]}
-    traced_us = {
-        name: (found["cpu_us"] - base["cpu_us"]) * total / found["traced"]
-        for name, found in figures.items()
-        if found["traced"]
-    }
-    columns = ("variant", "records/s", "ratio", "CPU µs/record", "traced", "µs each", "spans", "MB")
-    rows = [
-        (
-            name,
-            f"{found['per_second']:,.0f}",
-            f"{ratios[name]:.2f}" if name in ratios else "",
-            f"{found['cpu_us']:.2f}",
-            f"{found['traced']:,.0f}",
-            f"{traced_us[name]:.0f}" if name in traced_us else "",
-            f"{found['spans']:,.0f}",
-            f"{found['end_mb']:,.0f}",
-        )
-        for name, found in figures.items()
-    ]
+    figures = medians(bench.rounds(MODULE, NAMES, TOPIC, total, rounds=rounds))
+    divide(figures, "ratio", "per_second", dict.fromkeys(NAMES[1:], BASE))
+    for found in figures.values():
+        if found["traced"]:
+            more = (found["cpu_us"] - figures[BASE]["cpu_us"]) * total
+            found["traced_us"] = more / found["traced"]
+    rounded = facts(
+        figures, open_seconds=3, per_second=None, cpu_us=3, ratio=3, traced_us=1, traced=None,
+        spans=None,
+    )  # fmt: skip
     return Result(
         "tracing",
-        {
-            "records": total,
-            "rounds": rounds,
-            "open_seconds": opened(figures),
-            "per_second": rounded(figures, "per_second", None),
-            "cpu_us": rounded(figures, "cpu_us", 3),
-            "ratio": {name: round(ratio, 3) for name, ratio in ratios.items()},
-            "traced_us": {name: round(found, 1) for name, found in traced_us.items()},
-            "traced": rounded(figures, "traced", None),
-            "spans": rounded(figures, "spans", None),
-        },
-        [Table(f"{total:,} records, medians of {rounds} rounds", columns, rows)],
+        {"records": total, "rounds": rounds, **rounded},
+        [table(f"{total:,} records, medians of {rounds} rounds", figures, COLUMNS)],
         [
-            Goal("none: rate without tracing", ratios["none"], LEAST),
-            Goal("one_in_10: µs for each", traced_us["one_in_10"], MOST_US, at_most=True),
+            Goal("none: rate without tracing", figures["none"]["ratio"], LEAST),
+            Goal(
+                "one_in_10: µs for each", figures["one_in_10"]["traced_us"], MOST_US, at_most=True
+            ),
         ],
-        NOTES,
     )
 
 
@@ -93,13 +65,13 @@ def traced(job: Job, share: float | None) -> Figures:
     topology.source(job.topic).then(parse).into(DiscardSink())
     if share is None:
         return {**run_headrace(topology, job), "traced": 0, "spans": 0}
-    with Collector() as collector:
-        tracing = {"endpoint": collector.endpoint, "sample_ratio": share}
-        seen: list[TraceStatistics | None] = []
+    collector = Collector()
+    seen: list[TraceStatistics | None] = []
+    with collector.running() as endpoint:
         found = run_headrace(
             topology,
             job,
-            tracing=tracing,
+            tracing={"endpoint": endpoint, "sample_ratio": share},
             on_snapshot=lambda _, snapshot: seen.append(snapshot.traces),
         )
     last = seen[-1]
@@ -117,33 +89,22 @@ VARIANTS: dict[str, Callable[[Job], Figures]] = {
 
 
 class Collector:
-    """The process. After `with`, `spans` tells how many have arrived."""
+    """The process. After `running`, `spans` tells how many have arrived."""
 
-    def __init__(self) -> None:
-        self.spans = 0
-        self.endpoint = ""
-        self._process: subprocess.Popen[str] | None = None
+    spans = 0
 
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """Give the endpoint of the process."""
+        with subprocess.Popen(
             [sys.executable, "-m", "benchmarks.tracing"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-        )
-        if self._process.stdout is not None:
-            self.endpoint = self._process.stdout.readline().strip()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            said, _ = self._process.communicate(timeout=_SECONDS)
-            self.spans = int(said)
+        ) as process:
+            assert process.stdout is not None  # noqa: S101 - it is a pipe
+            yield process.stdout.readline().strip()
+            self.spans = int(process.communicate(timeout=_SECONDS)[0])
 
 
 class _Server(ThreadingHTTPServer):

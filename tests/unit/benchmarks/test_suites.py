@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
-from benchmarks import (
-    __main__ as benchmarks,
-)
+from benchmarks import __main__ as benchmarks
 from benchmarks import (
     enrich,
     fanout,
@@ -36,7 +34,6 @@ RESULT = Result(
     {"records": 10},
     [Table("Ten records", ("variant", "µs"), [("raw", "1.5")])],
     [Goal("raw: rate", 0.95, 0.9), Goal("raw: CPU", 1.3, 1.25, at_most=True)],
-    "Notes.",
 )
 GROWTH = {
     "writers": {"commits_per_second": 15.9, "p50_ms": 30.0, "p99_ms": 1_200.0},
@@ -57,6 +54,9 @@ class FakeBench:
             address="nowhere", create_topic=lambda name, _partitions: self.topics.append(name)
         )
         self.servers = SimpleNamespace(kafka=kafka)
+
+    def asked(self, rounds, records):
+        return rounds, records
 
     def publish(self, topic, value_of, records):
         self.topics.append(topic)
@@ -126,16 +126,12 @@ UNMET = {
 
 
 @pytest.mark.parametrize("suite", RATES, ids=lambda suite: suite.__name__)
-def test_every_variant_of_a_suite_exists(suite):
-    assert set(suite.VARIANTS) == set(RATES[suite])
-    json.dumps(suite.run(FakeBench(RATES[suite])).json)
-
-
-@pytest.mark.parametrize("suite", RATIOS, ids=lambda suite: suite.__name__)
 def test_variants_are_compared_with_their_peers_and_goals(suite):
-    facts = suite.run(FakeBench(RATES[suite])).json
-    assert facts["ratio"] == RATIOS[suite]
-    assert [name for name, goal in facts["goals"].items() if not goal["met"]] == UNMET[suite]
+    assert set(suite.VARIANTS) == set(RATES[suite])
+    facts = json.loads(json.dumps(suite.run(FakeBench(RATES[suite])).json))
+    if suite in RATIOS:
+        assert facts["ratio"] == RATIOS[suite]
+        assert [name for name, goal in facts["goals"].items() if not goal["met"]] == UNMET[suite]
 
 
 @pytest.mark.parametrize(
@@ -190,9 +186,10 @@ def test_collector_counts_spans():
     spans = asked.resource_spans.add().scope_spans.add().spans
     for number in range(3):
         spans.add().name = str(number)
-    with tracing.Collector() as collector:
+    collector = tracing.Collector()
+    with collector.running() as endpoint:
         for _ in range(2):
-            connection = HTTPConnection(urlsplit(collector.endpoint).netloc)
+            connection = HTTPConnection(urlsplit(endpoint).netloc)
             connection.request("POST", "/v1/traces", asked.SerializeToString())
             assert connection.getresponse().status == 200
             connection.close()
@@ -214,8 +211,7 @@ def test_report_rewrites_only_the_suites_own_part():
 def test_documentation_has_a_place_for_every_suite():
     page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     for suite in benchmarks.SUITES:
-        result = Result(suite, {}, [], [], f"Suite {suite}.")
-        assert f"Suite {suite}." in written_into(page, result, Conditions.now())
+        assert "2 cores (a processor)" in written_into(page, Result(suite, {}, []), CONDITIONS)
         assert f"\n## {suite}\n" in page
 
 
