@@ -64,3 +64,20 @@ def inline_commands(page: Path) -> list[str]:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     found = re.findall(r"`((?:headrace|make|python -m)\s[a-z-][^`]*)`", text)
     return [" ".join(command.split()) for command in found]
+
+
+def is_played(command: str) -> bool:
+    """Whether a command is given on real servers, in the place of the operators' pages.
+
+    Of the others, tests of what they are about give those that can be given; `test_snippets.py`
+    parses all.
+    """
+    if re.search(r"dead-letters|--embedded|--engine|ZOOKEEPER__PASSWORD|__FILE=", command):
+        return False
+    of_operators = r"^(\S+=\S+ )*headrace .*(orders|payments):topology|^curl -s localhost:"
+    return bool(re.search(of_operators, command))
+
+
+def played_pages() -> list[Path]:
+    """The pages with commands that are given on real servers."""
+    return [page for page in all_pages() if any(map(is_played, commands(page)))]

@@ -1,7 +1,6 @@
 """The pictures of the concept pages are text, legible on light and dark, and stand alone."""
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -26,7 +25,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_text_of_pictures_is_legible(picture: Path) -> None:
+def test_text_of_pictures_is_legible(picture):
     """So it does not matter whether the page around it is light or dark."""
     root = ET.fromstring(picture.read_text(encoding="utf-8"))  # noqa: S314 - our own file
     _, _, width, height = root.attrib["viewBox"].split()
@@ -40,7 +39,7 @@ def test_text_of_pictures_is_legible(picture: Path) -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_pictures_describe_themselves_and_fetch_nothing(picture: Path) -> None:
+def test_pictures_describe_themselves_and_fetch_nothing(picture):
     text = picture.read_text(encoding="utf-8")
     root = ET.fromstring(text)  # noqa: S314 - our own file
     for tag in ("title", "desc"):
@@ -48,7 +47,7 @@ def test_pictures_describe_themselves_and_fetch_nothing(picture: Path) -> None:
     assert not re.search(r"<script|<image|href|url\((?!#)", text)
 
 
-def test_pictures_are_on_a_page_with_alternative_text() -> None:
+def test_pictures_are_on_a_page_with_alternative_text():
     shown = {
         (page.parent / target).resolve(): words
         for page in all_pages()

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -14,12 +15,26 @@ import typer.main
 
 from service.cli.main import app
 from service.config.settings import load
-from tests.docs.blocks import ROOT, all_pages, blocks, inline_commands, name_of
-from tests.docs.ledger import PYTHON_RUN_BY
+from tests.docs.blocks import (
+    ROOT,
+    all_pages,
+    blocks,
+    commands,
+    inline_commands,
+    is_played,
+    name_of,
+    played_pages,
+)
 
 PAGES = all_pages()
-# The example's README shows parts of modules that its own tests run.
-RUNNABLE = [page for page in PAGES if not page.is_relative_to(ROOT / "examples")]
+# Python that does not run with its page, but in a test of the quickstart or the example.
+RUN_ELSEWHERE = {
+    ("docs/quickstart.md", "from confluent_kafka import Producer"),
+    ("examples/flights/README.md", "def test_a_cancelled_flight_is_skipped():"),
+}
+# Of these `console` and the Pythons are run; TOML is loaded as a configuration, and the rest
+# is for other programs to read.
+LANGUAGES = {"", "console", "python", "py", "toml", "yaml", "json", "sql", "text", "dockerfile"}
 
 
 def pages_with(language: str, pages: list[Path] = PAGES) -> list[Any]:
@@ -37,11 +52,45 @@ def module() -> Iterator[types.ModuleType]:
 
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, module):
-    for block in [each for each in blocks(page, "python") if each.head not in PYTHON_RUN_BY]:
+    for block in [each for each in blocks(page, "python") if each.head not in RUN_ELSEWHERE]:
         code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
         exec(code, vars(module))  # noqa: S102
         for name in [name for name in vars(module) if name.startswith("test_")]:
             vars(module).pop(name)()
+
+
+def test_all_python_runs_with_its_page_or_elsewhere():
+    fragments = {block.head for page in PAGES for block in blocks(page, "py")}
+    assert fragments <= RUN_ELSEWHERE, "`py` does not run with its page; `python` does"
+    heads = {block.head for page in PAGES for block in blocks(page, "python", "py")}
+    assert heads >= RUN_ELSEWHERE
+
+
+def test_commands_are_in_console_blocks_alone():
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in LANGUAGES, block.place
+            typed = [line[:2] == "$ " for line in block.text.splitlines()]
+            assert (block.language == "console") == any(typed), block.place
+            assert block.language != "console" or all(typed), f"{block.place}: only commands"
+
+
+def test_operators_commands_are_played_on_servers():
+    names = {page.name for page in played_pages()}
+    assert {"partition-stuck.md", "operate-replicas.md", "README.md"} <= names
+    assert not is_played("headrace graph readings:topology")
+
+
+def test_a_tape_is_played_again_as_the_page_says(tmp_path):
+    [command] = [each for page in PAGES for each in commands(page) if "tape.json" in each]
+    tape = tmp_path / "tape.json"
+    tape.write_text("[]", encoding="utf-8")
+    words = shlex.split(command.replace("tape.json", str(tape)))
+    done = subprocess.run(
+        [sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("page", pages_with("console"))

@@ -21,8 +21,7 @@ import pytest
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from tests.docs.blocks import commands, name_of
-from tests.docs.ledger import is_played, played_pages
+from tests.docs.blocks import commands, is_played, name_of, played_pages
 from tests.support import fork_server
 from tests.support.documented_commands import SECONDS, Follower
 from tests.support.patience import seconds, until
