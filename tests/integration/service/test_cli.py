@@ -274,6 +274,7 @@ def test_a_run_with_its_own_servers_needs_no_configuration(folder):
     assert all(map(is_gone, servers))
 
 
+@pytest.mark.nightly
 def test_a_run_stopped_while_its_servers_start_leaves_none(folder):
     with started(folder, "run", "flow:topology", "--embedded") as process:
         pid_file = folder / ".headrace/zookeeper/zookeeper.pid"

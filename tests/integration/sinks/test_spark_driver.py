@@ -112,6 +112,7 @@ def test_killed_jvm_is_restarted_without_losing_rows(spark: SparkDriver, tmp_pat
     assert set(found) == set(range(1000, 4000))
 
 
+@pytest.mark.nightly
 def test_stopped_spark_context_costs_its_jvm(spark: SparkDriver, tmp_path: Path) -> None:
     spark.open()
     path_before = list(sys.path)
@@ -162,6 +163,7 @@ def test_job_past_its_deadline_is_cancelled_alone(spark: SparkDriver) -> None:
     assert (jvm_process(spark).pid, spark.restarts) == (pid, restarts)
 
 
+@pytest.mark.nightly
 def test_what_a_driver_remembers_of_jobs_is_bounded(spark: SparkDriver) -> None:
     """Months of micro-batches: Spark's own bookkeeping, and the objects that py4j holds."""
 
@@ -184,6 +186,7 @@ def test_what_a_driver_remembers_of_jobs_is_bounded(spark: SparkDriver) -> None:
     assert after.jobs >= 40
 
 
+@pytest.mark.nightly
 def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(
     spark: SparkDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(
     assert spark.restarts == before.restarts + 2
 
 
+@pytest.mark.nightly
 def test_a_jvm_out_of_memory_ends_and_says_so(spark: SparkDriver) -> None:
     def fill(session: Any) -> None:
         gateway = session.sparkContext._gateway

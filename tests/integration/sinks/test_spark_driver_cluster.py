@@ -61,6 +61,7 @@ def test_executors_import_what_the_driver_does(driver: SparkDriver, place: Path)
     assert driver.parallelism == 2
 
 
+@pytest.mark.nightly
 def test_an_executor_that_is_lost_costs_only_its_tasks(
     driver: SparkDriver, place: Path, tmp_path: Path
 ) -> None:

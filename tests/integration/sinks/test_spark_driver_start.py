@@ -30,6 +30,7 @@ def test_a_spark_that_cannot_start_says_why() -> None:
     gc.collect()
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves a dead child's pipe
 def test_a_spark_that_hangs_while_it_starts_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
