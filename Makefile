@@ -61,7 +61,8 @@ imports: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 unit: $(READY)
-	$(BIN)/pytest -m "not integration and not acceptance and not nightly and not faults and not deep" -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -m "not integration and not acceptance and not nightly and not faults and not deep" \
+	  --ignore=tests/acceptance --ignore=tests/integration --ignore=tests/deep -n $(JOBS) --dist worksteal
 
 classes: $(CLASSES)
 

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
@@ -205,95 +204,56 @@ def wait_for(what: str, holds: Callable[[], Any]) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Seconds after a kill until the last of its partitions was claimed, and committed again."""
+class Replicated(NamedTuple):
+    """The figures of the same replicas with few partitions and with many, and some kills."""
 
-    partitions: int
-    claimed_seconds: float
-    committed_seconds: float  # a record that was published after the kill
-
-
-@dataclass(frozen=True, slots=True)
-class OfReplicas:
-    """Figures of one number of replicas and partitions."""
-
-    partitions: int
-    replicas: int
-    held: tuple[int, ...]  # partitions of each
-    settled_seconds: float  # since the first was started
-    idle_writes_per_second: float
-    loaded_writes_per_second: float  # with a record of each partition four times a second
-    resident_mb: float  # of a replica, the median
-    takeovers: tuple[Taken, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Replicated:
-    """The same replicas with few partitions and with many, and some kills."""
-
-    few: OfReplicas
-    many: OfReplicas
-
-    @property
-    def idle_bytes(self) -> float:
-        """Resident bytes for each partition that a process holds more."""
-        more = statistics.mean(self.many.held) - statistics.mean(self.few.held)
-        return (self.many.resident_mb - self.few.resident_mb) * 1e6 / more
-
-    @property
-    def facts(self) -> Facts:
-        return {
-            "few": asdict(self.few),
-            "many": asdict(self.many),
-            "idle_bytes": round(self.idle_bytes),
-        }
-
-    @property
-    def goals(self) -> list[Goal]:
-        """The goals: takeovers, and writes that do not grow with partitions."""
-        slowest = max(each.claimed_seconds for each in self.many.takeovers)
-        most = self.many.replicas * (1 / COMMIT_SECONDS + _REPORTS_PER_SECOND)
-        return [
-            Goal("takeover by processes, s", slowest, SESSION_SECONDS + SESSION_AND, at_most=True),
-            Goal("writes/s under load", self.many.loaded_writes_per_second, most, at_most=True),
-        ]
-
-    @property
-    def table(self) -> Table:
-        many, few = self.many, self.few
-        what = {
-            "partitions": "{partitions:,}",
-            "of each": "{held[0]} to {held[1]}",
-            "all claimed after, s": "{settled_seconds:.0f}",
-            "writes/s of all, idle": "{idle_writes_per_second:.1f}",
-            "writes/s of all, under load": "{loaded_writes_per_second:.1f}",
-            "MB of a process, median": "{resident_mb:.1f}",
-        }
-        told = [{**asdict(each), "held": (each.held[0], each.held[-1])} for each in (few, many)]
-        rows = [(name, *(form.format(**each) for each in told)) for name, form in what.items()]
-        rows.append(("kB of a process for an idle partition", "", f"{self.idle_bytes / 1e3:.1f}"))
-        for number, each in enumerate(many.takeovers, 1):
-            rows += [
-                (f"kill {number}: all of it claimed after, s", "", f"{each.claimed_seconds:.1f}"),
-                ("and a fresh record of each committed, s", "", f"{each.committed_seconds:.1f}"),
-            ]
-        columns = (f"{many.replicas} processes", "few partitions", "many")
-        return Table(f"{many.replicas} replicas of the service, measured", columns, rows)
+    facts: Facts
+    goals: list[Goal]
+    table: Table
 
 
 def replicated(bench: Bench) -> Replicated:
     """Measure; a run that is only to show that it works takes two replicas, and kills one."""
     is_short = bench.options.records is not None
-    few, many = (4, 12) if is_short else (FEW, MANY)
-    replicas, kills = (2, 1) if is_short else (REPLICAS, KILLS)
-    bench.progress.step(f"{replicas} replicas of {few:,} partitions")
-    fewer = of_replicas(bench.servers, few, replicas, kills=0)
-    bench.progress.step(f"{replicas} replicas of {many:,} partitions")
-    return Replicated(fewer, of_replicas(bench.servers, many, replicas, kills=kills))
+    sizes = (4, 12) if is_short else (FEW, MANY)
+    count, kills = (2, 1) if is_short else (REPLICAS, KILLS)
+    both = []
+    for partitions in sizes:
+        bench.progress.step(f"{count} replicas of {partitions:,} partitions")
+        kills_now = kills if partitions == sizes[-1] else 0
+        both.append(of_replicas(bench.servers, partitions, count, kills_now))
+    few, many = both
+    more = statistics.mean(many["held"]) - statistics.mean(few["held"])
+    idle_bytes = (many["resident_mb"] - few["resident_mb"]) * 1e6 / more
+    slowest = max(each["claimed_seconds"] for each in many["takeovers"])
+    most = count * (1 / COMMIT_SECONDS + _REPORTS_PER_SECOND)
+    what = {
+        "partitions": "{partitions:,}",
+        "of each": "{held[0]} to {held[1]}",
+        "all claimed after, s": "{settled_seconds:.0f}",
+        "writes/s of all, idle": "{idle_writes_per_second:.1f}",
+        "writes/s of all, under load": "{loaded_writes_per_second:.1f}",
+        "MB of a process, median": "{resident_mb:.1f}",
+    }
+    told = [{**each, "held": (each["held"][0], each["held"][-1])} for each in both]
+    rows = [(name, *(form.format(**each) for each in told)) for name, form in what.items()]
+    rows.append(("kB of a process for an idle partition", "", f"{idle_bytes / 1e3:.1f}"))
+    for number, each in enumerate(many["takeovers"], 1):
+        claimed, committed = each["claimed_seconds"], each["committed_seconds"]
+        rows.append((f"kill {number}: all of it claimed after, s", "", f"{claimed:.1f}"))
+        rows.append(("and a fresh record of each committed, s", "", f"{committed:.1f}"))
+    columns = (f"{count} processes", "few partitions", "many")
+    return Replicated(
+        {"few": few, "many": many, "idle_bytes": round(idle_bytes)},
+        [
+            Goal("takeover by processes, s", slowest, SESSION_SECONDS + SESSION_AND, at_most=True),
+            Goal("writes/s under load", many["loaded_writes_per_second"], most, at_most=True),
+        ],
+        Table(f"{count} replicas of the service, measured", columns, rows),
+    )
 
 
-def of_replicas(servers: Servers, partitions: int, replicas: int, kills: int) -> OfReplicas:
+def of_replicas(servers: Servers, partitions: int, replicas: int, kills: int) -> Facts:
     """Start them, look at them, kill some one after the other, and end them in order.
 
     Raises SystemExit if what is expected does not come, or a record is not committed at the end.
@@ -307,27 +267,34 @@ def of_replicas(servers: Servers, partitions: int, replicas: int, kills: int) ->
         cluster.publish()
         cluster.settle(names)
         cluster.wait_until_stored()
-        settled = time.monotonic() - began
-        held = tuple(sorted(map(len, cluster.owners().values())))
-        idle = cluster.writes_per_second(load=False)
-        loaded = cluster.writes_per_second(load=True)
+        found = {
+            "partitions": partitions,
+            "replicas": replicas,
+            "settled_seconds": time.monotonic() - began,
+            "held": sorted(map(len, cluster.owners().values())),
+            "idle_writes_per_second": cluster.writes_per_second(load=False),
+            "loaded_writes_per_second": cluster.writes_per_second(load=True),
+        }
         cluster.wait_until_stored()
-        resident = statistics.median(cluster.resident_mb(name) for name in names)
-        taken = tuple(_taken(cluster, name, names) for name in names[:kills])
+        found["resident_mb"] = statistics.median(cluster.resident_mb(name) for name in names)
+        found["takeovers"] = [_taken(cluster, name, names) for name in names[:kills]]
         cluster.end()
-        return OfReplicas(partitions, replicas, held, settled, idle, loaded, resident, taken)
+        return found
 
 
-def _taken(cluster: Processes, victim: str, names: Sequence[str]) -> Taken:
-    """Kill a replica, time the takeover, start it again and let all settle."""
+def _taken(cluster: Processes, victim: str, names: Sequence[str]) -> Facts:
+    """Kill a replica, time the takeover, start it again and let all settle.
+
+    The seconds are those until the last of its partitions was claimed, and until a record of each
+    that was published after the kill was committed.
+    """
     theirs = cluster.owners()[victim]
     before = cluster.stored(theirs)
     cluster.kill(victim)
-    killed = time.monotonic()
+    killed = claimed_at = time.monotonic()
     cluster.publish()
     claimed: set[int] = set()
     committed: set[int] = set()
-    claimed_at = killed
 
     def is_done() -> bool:
         nonlocal claimed_at
@@ -341,11 +308,11 @@ def _taken(cluster: Processes, victim: str, names: Sequence[str]) -> Taken:
         return committed == theirs
 
     wait_for(f"the partitions of {victim} are taken over", is_done)
-    found = Taken(len(theirs), claimed_at - killed, time.monotonic() - killed)
+    taken = {"claimed_seconds": claimed_at - killed, "committed_seconds": time.monotonic() - killed}
     cluster.start(victim)
     cluster.settle(names)
     cluster.wait_until_stored()
-    return found
+    return {"partitions": len(theirs), **taken}
 
 
 @bolt

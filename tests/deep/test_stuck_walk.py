@@ -174,7 +174,7 @@ def desk(tmp_path: Path, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper) -> 
     desk.stop()
 
 
-def test_stuck_partition_is_found_freed_and_replayed(desk: Desk, tmp_path: Path) -> None:
+def test_stuck_partition_is_found_freed_and_replayed(desk, tmp_path):
     desk.deploy(rates={"EUR": 1.0}, error="KeyError")
     prometheus = Prometheus(tmp_path, [f"127.0.0.1:{desk.port}"], RULES)
     with prometheus.running():

@@ -20,13 +20,13 @@ SCHEMAS = f"{TOOLS}/schemas/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
 
 
 @each_case
-def test_the_newer_helm_makes_the_same(case: str):
+def test_the_newer_helm_makes_the_same(case):
     made = template("-f", values_of(case), helm=tool("helm"))
     assert made == (SNAPSHOTS / f"{case}.yaml").read_text(encoding="utf-8")
 
 
 @each_case
-def test_manifests_of_operators_fit_their_schemas(case: str):
+def test_manifests_of_operators_fit_their_schemas(case):
     made = template("-f", values_of(case))
     options = ("-strict", "-schema-location", SCHEMAS, "-summary")
     done = run(tool("kubeconform"), *options, given=made)
@@ -38,7 +38,7 @@ def test_manifests_of_operators_fit_their_schemas(case: str):
     ("right", "wrong"),
     [("podMetricsEndpoints:", "podMetricEndpoints:"), ('threshold: "100000"', "threshold: 100000")],
 )
-def test_wrong_field_of_an_operator_is_found(right: str, wrong: str):
+def test_wrong_field_of_an_operator_is_found(right, wrong):
     made = template("-f", CI / "secured-values.yaml")
     assert right in made
     spoilt = made.replace(right, wrong)

@@ -8,14 +8,11 @@ pytestmark = pytest.mark.deep
 
 # A moving tag is not what a service runs; a CPU limit stalls it where its node has time to spare;
 # spreading by topology leaves the scheduler more freedom than anti-affinity.
-IGNORED = (
-    "container-image-pull-policy",
-    "statefulset-has-host-podantiaffinity",
-)
+IGNORED = ("container-image-pull-policy", "statefulset-has-host-podantiaffinity")
 
 
 @each_case
-def test_kube_score_has_nothing_critical_to_say(case: str):
+def test_kube_score_has_nothing_critical_to_say(case):
     ignored = [part for check in IGNORED for part in ("--ignore-test", check)]
     options = ("--ignore-container-cpu-limit", "--exit-one-on-warning", *ignored)
     done = run(tool("kube-score"), "score", *options, "-", given=template("-f", values_of(case)))

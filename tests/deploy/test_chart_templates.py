@@ -36,14 +36,14 @@ OPERATORS = {"PodMonitor", "PrometheusRule", "ScaledObject"}  # their schemas ar
 
 
 @each_case
-def test_helm_finds_nothing_to_complain_of(case: str):
+def test_helm_finds_nothing_to_complain_of(case):
     done = run(packaged("helm"), "lint", "--strict", ROOT / CHART, "-f", values_of(case))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
 
 
 @each_case
-def test_what_is_made_is_what_was_looked_at(case: str):
+def test_what_is_made_is_what_was_looked_at(case):
     made = template("-f", values_of(case))
     kept = SNAPSHOTS / f"{case}.yaml"
     if os.environ.get("SNAPSHOTS") == "write":
@@ -91,7 +91,7 @@ def pods(made: list[Manifest]) -> list[Manifest]:
 
 
 @each_case
-def test_pods_are_restricted_and_write_to_named_volumes(case: str):
+def test_pods_are_restricted_and_write_to_named_volumes(case):
     found = pods(list(manifests(template("-f", values_of(case)))))
     assert len(found) == (3 if case == "spark" else 2)
     for pod in found:
@@ -107,7 +107,7 @@ def test_pods_are_restricted_and_write_to_named_volumes(case: str):
 
 
 @each_case
-def test_service_and_budget_select_replicas_only(case: str):
+def test_service_and_budget_select_replicas_only(case):
     made = manifests(template("-f", values_of(case)))
     replica = only(made, "StatefulSet")["spec"]["template"]["metadata"]["labels"].items()
     selectors = [only(made, "Service")["spec"]["selector"]]
@@ -130,9 +130,7 @@ def service_toml(made: list[Manifest] | tuple[Manifest, ...]) -> str:
     return text
 
 
-def test_the_service_reads_the_configuration_as_the_values_say_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_service_reads_the_configuration_as_the_values_say_it(tmp_path, monkeypatch):
     file = tmp_path / "service.toml"
     made = list(manifests(template("-f", SECURED)))
     text = service_toml(made)
@@ -163,10 +161,7 @@ def test_secrets_come_from_secrets_not_config_maps():
         each["name"]: each.get("valueFrom", {}).get("secretKeyRef")
         for each in only(made, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["env"]
     }
-    assert variables["HEADRACE_KAFKA__SASL_PASSWORD"] == {
-        "name": "orders-kafka",
-        "key": "password",
-    }
+    assert variables["HEADRACE_KAFKA__SASL_PASSWORD"] == {"name": "orders-kafka", "key": "password"}
     assert variables["HEADRACE_ZOOKEEPER__PASSWORD"] == {
         "name": "orders-zookeeper",
         "key": "password",
@@ -213,7 +208,7 @@ def test_cloud_identity_needs_no_secret_or_volume():
         ({"warehouse": "/data/warehouse"}, None),
     ],
 )
-def test_the_tables_store_is_let_out(storage: dict[str, str], port: int | None):
+def test_the_tables_store_is_let_out(storage, port):
     made = rendered({"config": {"storage": storage}}, base=SMALLEST)
     rules = only(made, "NetworkPolicy")["spec"]["egress"]
     ports = {each["port"] for rule in rules for each in rule["ports"]}
@@ -223,7 +218,7 @@ def test_the_tables_store_is_let_out(storage: dict[str, str], port: int | None):
 @pytest.mark.parametrize(
     ("drain", "patience"), [(None, 60), (25, 60), (0.5, 11), (40.5, 91), (3600, 7210)]
 )
-def test_a_pod_has_more_patience_than_twice_the_drain(drain: float | None, patience: int):
+def test_a_pod_has_more_patience_than_twice_the_drain(drain, patience):
     config = {} if drain is None else {"config": {"pipeline": {"drain_seconds": drain}}}
     spec = only(rendered(config, base=SMALLEST), "StatefulSet")["spec"]["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] == patience
@@ -251,7 +246,7 @@ AUTOSCALED = {"autoscaling": {"enabled": True, "serverAddress": "http://p:9090"}
     ],
     ids=str,
 )
-def test_helm_refuses(values: dict, why: str):
+def test_helm_refuses(values, why):
     assert why in refusal(values, base=SMALLEST)
 
 
@@ -295,7 +290,7 @@ def test_network_allows_dns_and_configured_ports_only():
     ],
     ids=str,
 )
-def test_image_and_memory_fit_a_jvm_only_if_one_runs(values: dict, image: str, memory: str):
+def test_image_and_memory_fit_a_jvm_only_if_one_runs(values, image, memory):
     (container,) = only(rendered(values, base=SMALLEST), "StatefulSet")["spec"]["template"]["spec"][
         "containers"
     ]
@@ -339,7 +334,7 @@ def test_driver_may_create_executors_in_its_namespace():
     assert only(made, "Service")["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_rules_and_dashboards_arrive_letter_by_letter(tmp_path: Path):
+def test_rules_and_dashboards_arrive_letter_by_letter(tmp_path):
     chart = tmp_path / "headrace"
     shutil.copytree(ROOT / CHART, chart)
     rules = "groups:\n  - name: lag\n    rules:\n      - alert: Lag\n        expr: up == 0\n"
@@ -356,7 +351,7 @@ def test_rules_and_dashboards_arrive_letter_by_letter(tmp_path: Path):
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_a_packed_chart_makes_the_same(tmp_path: Path):
+def test_a_packed_chart_makes_the_same(tmp_path):
     done = run(packaged("helm"), "package", ROOT / CHART, "--destination", tmp_path)
     assert done.returncode == 0, done.stderr
     (packed,) = tmp_path.glob("headrace-*.tgz")
@@ -364,7 +359,7 @@ def test_a_packed_chart_makes_the_same(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("shown", "variable"), [("true", None), ("false", "false")])
-def test_error_texts_can_be_hidden_on_the_port(shown: str, variable: str | None):
+def test_error_texts_can_be_hidden_on_the_port(shown, variable):
     made = manifests(template("-f", SMALLEST, "--set", f"showErrors={shown}"))
     (container,) = only(made, "StatefulSet")["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each.get("value") for each in container["env"]}

@@ -31,7 +31,7 @@ def config() -> dict[str, Any]:
     return found
 
 
-def test_all_that_it_mounts_is_there_and_read_only(config: dict[str, Any]):
+def test_all_that_it_mounts_is_there_and_read_only(config):
     mounts = [mount for each in config["services"].values() for mount in each.get("volumes", [])]
     bound = [mount for mount in mounts if mount["type"] == "bind"]
     assert bound
@@ -40,18 +40,18 @@ def test_all_that_it_mounts_is_there_and_read_only(config: dict[str, Any]):
         assert mount["read_only"], mount
 
 
-def test_nothing_listens_but_on_this_machine(config: dict[str, Any]):
+def test_nothing_listens_but_on_this_machine(config):
     ports = [port for each in config["services"].values() for port in each.get("ports", [])]
     assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
 
 
-def test_everything_that_runs_on_has_a_health_check(config: dict[str, Any]):
+def test_everything_that_runs_on_has_a_health_check(config):
     lasting = {name for name, each in config["services"].items() if name != "publish"}
     assert lasting == {name for name, each in config["services"].items() if
                        "test" in each.get("healthcheck", {})}  # fmt: skip
 
 
-def test_grafana_gets_every_dashboard_and_prometheus(config: dict[str, Any]):
+def test_grafana_gets_every_dashboard_and_prometheus(config):
     grafana = config["services"]["grafana"]
     mounted = {mount["target"]: Path(mount.get("source", "")) for mount in grafana["volumes"]}
     provisioning = mounted["/etc/grafana/provisioning"]
@@ -68,7 +68,7 @@ def test_grafana_gets_every_dashboard_and_prometheus(config: dict[str, Any]):
     assert folder / home.name in DASHBOARDS
 
 
-def test_stand_in_images_have_the_files_names_and_versions(config: dict[str, Any]):
+def test_stand_in_images_have_the_files_names_and_versions(config):
     script = (ROOT / "deploy/image.sh").read_text(encoding="utf-8")
     found = re.search(r"for each in (.*:.*); do", script)
     assert found is not None
@@ -77,7 +77,7 @@ def test_stand_in_images_have_the_files_names_and_versions(config: dict[str, Any
     assert made == {each for each in named if not each.startswith(("headrace", "grafana"))}
 
 
-def test_on_an_engine(tmp_path: Path):
+def test_on_an_engine(tmp_path):
     tool("docker-compose")
     assert IMAGES.is_file(), f"there is no {IMAGES}: run deploy/image.sh compose"
     inside = [sys.executable, "-m", "pytest", "tests/deploy/engine_compose.py", "-m", "deep", "-x"]

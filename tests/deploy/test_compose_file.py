@@ -1,7 +1,5 @@
 """docker-compose.yml against the specification of such files."""
 
-from pathlib import Path
-
 import pytest
 
 from deploy.chart import ROOT
@@ -17,7 +15,7 @@ def test_it_keeps_to_the_specification_of_compose():
     assert done.returncode == 0, done.stdout
 
 
-def test_a_key_that_is_none_would_be_found(tmp_path: Path):
+def test_a_key_that_is_none_would_be_found(tmp_path):
     spoilt = tmp_path / "docker-compose.yml"
     text = FILE.read_text(encoding="utf-8").replace("healthcheck:", "healthchecks:", 1)
     spoilt.write_text(text, encoding="utf-8")
@@ -28,7 +26,7 @@ def test_a_key_that_is_none_would_be_found(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "warehouse"), [("service", "/data/warehouse"), ("spark", "/data/warehouse/spark")]
 )
-def test_the_service_takes_its_configuration(name: str, warehouse: str):
+def test_the_service_takes_its_configuration(name, warehouse):
     config = load(ROOT / f"deploy/compose/{name}.toml")
     assert config.storage.warehouse == warehouse
     assert bool(config.spark.conf) == (name == "spark")

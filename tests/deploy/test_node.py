@@ -23,7 +23,7 @@ INSIDE = sorted(Path(__file__).parent.glob("node_*.py"))
     [path for path in INSIDE if path.stem != "node_world"],
     ids=lambda path: path.stem.removeprefix("node_"),
 )
-def test_on_a_node(tests: Path, tmp_path: Path):
+def test_on_a_node(tests, tmp_path):
     tool("kube")
     assert IMAGES.is_file(), f"there is no {IMAGES}: run deploy/image.sh"
     pytest_of_node = [sys.executable, "-m", "pytest", tests, "-m", "deep", "-x"]

@@ -13,7 +13,7 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split(":")[0])
-def test_the_chart_takes_the_values_of(block: str):
+def test_the_chart_takes_the_values_of(block):
     (values,) = manifests(block)
     made = rendered({"pipeline": {"files": {}}, **values}, base=SMALLEST)
     assert only(made, "StatefulSet")["spec"]["template"]

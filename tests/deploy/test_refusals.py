@@ -38,13 +38,13 @@ def said(script: str, *arguments: str, prefix: tuple[str, ...] = (), **environme
 
 
 @pytest.mark.parametrize("script", ["node.sh", "engine.sh", "image.sh"])
-def test_who_is_not_root_is_told(script: str):
+def test_who_is_not_root_is_told(script):
     prefix = NOBODY if os.geteuid() == 0 else ()
     assert "it needs root" in said(script, "images.tar", "true", prefix=prefix)
 
 
 @pytest.mark.parametrize("script", ["node.sh", "engine.sh"])
-def test_a_call_without_a_command_is_told(script: str):
+def test_a_call_without_a_command_is_told(script):
     assert f"say {script} IMAGES COMMAND" in said(script)
 
 
@@ -53,7 +53,7 @@ def test_a_call_without_a_command_is_told(script: str):
     ("script", "wanted"),
     [("node.sh", "run deploy/tools.sh cluster"), ("engine.sh", "run deploy/image.sh compose")],
 )
-def test_what_is_to_be_built_first_is_told(script: str, wanted: str, tmp_path: Path):
+def test_what_is_to_be_built_first_is_told(script, wanted, tmp_path):
     engine = tmp_path / "engine/usr/sbin"
     engine.mkdir(parents=True)
     (engine / "dockerd").symlink_to("/bin/true")
@@ -61,7 +61,7 @@ def test_what_is_to_be_built_first_is_told(script: str, wanted: str, tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")
-def test_ended_node_leaves_no_processes_or_files(tmp_path: Path):
+def test_ended_node_leaves_no_processes_or_files(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/kube").symlink_to("/bin/false")  # so it waits for an API server
     images = tmp_path / "images.tar"
@@ -111,9 +111,7 @@ def image_of_nothing() -> bytes:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are told of root first")
-def test_ended_engine_leaves_no_containers_or_files(
-    tmp_path: Path,
-):
+def test_ended_engine_leaves_no_containers_or_files(tmp_path):
     images = tmp_path / "images.tar"
     images.write_bytes(image_of_nothing())
     started = tmp_path / "started"

@@ -22,13 +22,11 @@ def found() -> list[Dependency]:
     return dependencies()
 
 
-def test_the_bill_is_what_its_schema_demands(found: list[Dependency]) -> None:
+def test_the_bill_is_what_its_schema_demands(found):
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill(found)) is None
 
 
-def test_bill_has_every_locked_package_and_jar(
-    found: list[Dependency],
-) -> None:
+def test_bill_has_every_locked_package_and_jar(found):
     parts = {each["purl"]: each for each in json.loads(bill(found))["components"]}
     for jar in read_lock().jars:
         group, artifact, version = jar.coordinate
@@ -45,7 +43,7 @@ def named(*locks: Path) -> set[str]:
     return set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
 
 
-def test_the_slim_image_has_neither_spark_nor_a_jar(tmp_path: Path) -> None:
+def test_the_slim_image_has_neither_spark_nor_a_jar(tmp_path):
     command = [sys.executable, "-m", "deploy.sbom", "--slim", tmp_path / "slim.json"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=seconds(60))
     text = (tmp_path / "slim.json").read_text("utf-8")
@@ -57,7 +55,7 @@ def test_the_slim_image_has_neither_spark_nor_a_jar(tmp_path: Path) -> None:
     assert named(REQUIREMENTS["slim"]) - names == {"colorama", "httpx2-jsfetch", "tzdata"}
 
 
-def test_every_licence_is_an_expression_of_allowed_ones(found: list[Dependency]) -> None:
+def test_every_licence_is_an_expression_of_allowed_ones(found):
     licensing = get_spdx_licensing()
     for each in found:
         parsed = licensing.parse(each.licence, validate=True)
@@ -65,11 +63,11 @@ def test_every_licence_is_an_expression_of_allowed_ones(found: list[Dependency])
         assert chosen <= ALLOWED, f"{each.name} is under {each.licence}"
 
 
-def test_the_page_of_licences_is_in_step_with_the_locks(found: list[Dependency]) -> None:
+def test_the_page_of_licences_is_in_step_with_the_locks(found):
     assert PAGE.read_text("utf-8") == page(found), "run python -m deploy.sbom --page"
 
 
-def test_the_image_has_the_sets_of_jars_that_the_bill_says(found: list[Dependency]) -> None:
+def test_the_image_has_the_sets_of_jars_that_the_bill_says(found):
     dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
     (named,) = re.findall(r"for jars in \(([^)]*)\)", dockerfile)
     sets = set(re.findall(r'"([\w-]+)"', named))

@@ -10,14 +10,13 @@ CHAINS = Path(__file__).with_name("chains.py")
 HOME = CHAINS.parents[2]
 
 
-def test_mypy_takes_the_right_chains_and_refuses_every_wrong_one(tmp_path):
-    """One run: an `ignore` in `chains.py` that refuses nothing is itself an error."""
+def test_mypy_takes_the_right_chains_and_refuses_every_wrong_one():
+    """One run: an `ignore` in `chains.py` that refuses nothing is itself an error.
+
+    With the cache that `make types` has filled it takes a tenth of the time.
+    """
     done = subprocess.run(
-        [
-            sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores",
-            "--config-file", str(HOME / "pyproject.toml"), "--cache-dir", str(tmp_path),
-            str(CHAINS),
-        ],
+        [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", str(CHAINS)],
         cwd=HOME, capture_output=True, text=True, check=False, timeout=seconds(240),
     )  # fmt: skip
     assert done.stdout.startswith("Success: no issues found"), done.stdout + done.stderr
