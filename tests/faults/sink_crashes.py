@@ -80,19 +80,11 @@ class Way(NamedTuple):
 
 def ways(engine: EngineName = "local") -> list[Way]:
     """All ways in which a process can end on an engine."""
-    insides = [Way(_INSIDE, "kill-jvm"), Way(_INSIDE, "kill-python")]
-    if engine == "local":  # it has no JVM
-        insides.clear()
-    places = [
-        place for place in PLACES if not place.startswith(OF_FAULTS) and _is_passed(place, engine)
-    ]
-    return [*(Way(place) for place in places), *insides, Way(ANY)]
-
-
-def _is_passed(place: str, engine: EngineName) -> bool:
-    if engine == "local":
-        return not place.startswith(_OF_RANGES)
-    return place not in _OF_RECORDS
+    is_local = engine == "local"  # it has no JVM
+    left_out = (*OF_FAULTS, *((_OF_RANGES,) if is_local else _OF_RECORDS))
+    insides = [] if is_local else [Way(_INSIDE, "kill-jvm"), Way(_INSIDE, "kill-python")]
+    places = [place for place in PLACES if not place.startswith(left_out)]
+    return [*map(Way, places), *insides, Way(ANY)]
 
 
 @dataclass(frozen=True)
@@ -207,20 +199,16 @@ class CrashPipeline:
             _, more, later = crash.split(":")
             run = self.start(topology)
             wanted_total = watch.total + float(more) * sum(RECORDS)
-            until(
-                "it goes on", lambda: watch.total > wanted_total or not run.alive, SECONDS, run.tail
-            )
-            _wait(run, float(later))
+            _reach(run, "it goes on", lambda: watch.total > wanted_total)
+            ends = time.monotonic() + float(later)
+            _reach(run, "so long", lambda: time.monotonic() > ends)
             assert run.alive or run.process.returncode == 0, run.tail()
             _kill(run)
             return
         run = self.start(topology, crash)
         if crash.endswith(":kill-jvm"):  # the process heals, and goes on
-            restarted = '"spark_restarted"'
-            until(
-                "Spark is back", lambda: restarted in run.errors or not run.alive, SECONDS, run.tail
-            )
-            assert restarted in run.errors, run.tail()
+            _reach(run, "Spark is back", lambda: '"spark_restarted"' in run.errors)
+            assert '"spark_restarted"' in run.errors, run.tail()
             _kill(run)
             return
         ended = run.wait(SECONDS)
@@ -291,7 +279,7 @@ def thawed(pipeline: CrashPipeline) -> Outcome:
     There is one table, so that it stands still with no table's lock in its hands.
     """
     frozen = pipeline.start("single", "sink_before_commit:3:stop")
-    until("it stands still", lambda: "failpoint" in frozen.errors or not frozen.alive, SECONDS)
+    _reach(frozen, "it stands still", lambda: "failpoint" in frozen.errors)
     assert frozen.alive, frozen.tail()
     children = processes.java_children(frozen.pid)
     pipeline.finish("single")
@@ -300,23 +288,22 @@ def thawed(pipeline: CrashPipeline) -> Outcome:
         return outcome
     for pid in (*children, frozen.pid):
         processes.thaw(pid)
-    until(
-        "it learns of its successor",
-        lambda: "taken over" in frozen.errors or not frozen.alive,
-        SECONDS,
-    )
+    _reach(frozen, "it learns of its successor", lambda: "taken over" in frozen.errors)
     if frozen.alive:
         frozen.send(signal.SIGTERM)
     frozen.wait()
     return pipeline.verdict(at_end=True)
 
 
-def without_txid(pipeline: CrashPipeline) -> Outcome:
-    """A crash between rows and their txid, which are not committed together: harm must be seen."""
+def control(pipeline: CrashPipeline) -> Outcome:
+    """See rows repeat where a process crashes between rows and their txid."""
     crash = pipeline.start("control", "sink_after_commit:3:kill")
     assert crash.wait(SECONDS) == -signal.SIGKILL, crash.tail()
     pipeline.finish("control")
-    return pipeline.verdict(at_end=True, of_letters=False)
+    outcome = pipeline.verdict(at_end=True, of_letters=False)
+    if outcome.lost or not outcome.duplicates:
+        return Outcome(said=("no row is there twice, so nothing is proven", *outcome.said))
+    return GOOD
 
 
 FROZEN, CONTROL = "frozen", "control"
@@ -410,17 +397,9 @@ def play(
     return servers.play(TOPOLOGIES, crash)
 
 
-def control(pipeline: CrashPipeline) -> Outcome:
-    """See rows repeat where they and their txids are not committed together."""
-    outcome = without_txid(pipeline)
-    if outcome.lost or not outcome.duplicates:
-        return Outcome(said=("no row is there twice, so nothing is proven", *outcome.said))
-    return GOOD
-
-
-def _wait(run: Run, seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    until("so long", lambda: time.monotonic() > ends or not run.alive)
+def _reach(run: Run, what: str, holds: Callable[[], object]) -> None:
+    """Wait until something holds, or the process has ended."""
+    until(what, lambda: holds() or not run.alive, SECONDS, run.tail)
 
 
 def _kill(run: Run) -> None:
