@@ -67,7 +67,7 @@ unit: $(READY)
 classes: $(CLASSES)
 
 $(CLASSES): $(READY)
-	@echo "making the archive of Spark's classes (half a minute)"
+	@echo "making archives of the servers' classes (a minute)"
 	-@$(BIN)/python -m tests.spark_classes $@  # the tests do without, only slower
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
