@@ -48,9 +48,9 @@ def place(nodeid: str) -> int:
 
 
 def group(nodeid: str) -> str:
-    """What is run by one worker: a file, or the files of a Spark."""
+    """What is run by one worker: a file, or the files of a Spark. xdist shows it in a test's id."""
     file = _file(nodeid)
-    return f"spark-{BY_SPARK.index(file) % 2}" if file in BY_SPARK else file
+    return f"spark-{BY_SPARK.index(file) % 2}" if file in BY_SPARK else PurePath(file).stem
 
 
 def _file(nodeid: str) -> str:

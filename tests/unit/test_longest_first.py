@@ -19,4 +19,4 @@ def test_the_longest_come_first_and_the_others_keep_their_order():
 
 def test_files_are_grouped_by_the_spark_they_share():
     assert {group(f"tests/{file}::test") for file in BY_SPARK} == {"spark-0", "spark-1"}
-    assert group("tests/unit/test_a.py::TestA::test") == "unit/test_a.py"
+    assert group("tests/unit/test_a.py::TestA::test") == "test_a"
