@@ -22,7 +22,7 @@ from tests.support.patience import seconds, until
 Offsets = dict[int, int]  # by partition
 Part: TypeAlias = tuple[str, int]  # a topic and the number of a partition
 PARTITIONS = range(4)
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.03
 _ANSWER_SECONDS = seconds(2.0)
 
 
@@ -87,7 +87,7 @@ _NO_PLAN = Plan(0, {}, frozenset())
 
 @dataclass
 class Watch:
-    """Reads a pipeline's nodes fifty times a second on a thread. While ZooKeeper is away, it waits.
+    """Reads a pipeline's nodes thirty times a second on a thread; waits while ZooKeeper is away.
 
     `wrong` lists what may never be: an offset, an epoch or a plan that is lower than before, a node
     that is gone, two writers in one epoch.

@@ -22,7 +22,7 @@ KEYS = 20  # that troubled.py has
 CHUNK = 4
 # Alone, every second one, and one beside the other: more of both than fit into a chunk.
 STUCK = (0, *range(200, 212, 2), *range(400, 405), 700, 998, 999)
-SOME_READS = 15
+SOME_READS = 8
 EVERY_SLOW = 2_003
 RESUMES_WITHIN_SECONDS = 6.0  # 0.7 on a machine with nothing else to do
 
