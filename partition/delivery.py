@@ -17,7 +17,7 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 class AtLeastOnce:
     """Decide what one partition emits and stores; its PartitionManager does not know the mode.
 
-    The base of the other delivery modes. At least once it emits what there is room for, and stores
+    The base of the other delivery modes. At least once means: emit what there is room for, store
     the last completed offset. Room reaches from the stored offset: with the store away a partition
     runs on to its limit (promise 15).
 

@@ -305,7 +305,7 @@ class DeadLetterSink(ABC):
 
     name: str
 
-    def open(self, context: SinkContext) -> None:  # noqa: B027 - not every place is connected to
+    def open(self, context: SinkContext) -> None:  # noqa: B027 - not every place needs a connection
         """Raises SinkFailed when the place cannot be used."""
 
     @abstractmethod
@@ -324,7 +324,7 @@ class DeadLetterSink(ABC):
     def flush(self, timeout_seconds: float) -> None:  # noqa: B027 - some answer at once
         """Wait for the answers; `poll` then returns them."""
 
-    def close(self) -> None:  # noqa: B027 - nor holds every one resources
+    def close(self) -> None:  # noqa: B027 - nor does every one hold resources
         """Release all resources. May be called twice."""
 
 

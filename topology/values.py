@@ -226,6 +226,8 @@ def _check_timestamps(values: _Values, array: Any) -> None:
         check_years(array)
         if kind.unit != "ns" and any(getattr(value, "nanosecond", 0) for value in values()):
             raise ValueError("a time would be cut down to microseconds")
+    elif kind.tz is not None:
+        check_years(array)  # an offset may lead out of them
     if kind.tz is None:
         _check_zones(values, is_plain=is_plain)
     _check_steps(values, kind.unit, "microsecond")

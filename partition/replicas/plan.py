@@ -182,7 +182,7 @@ def _targets(
         for partition, holding in _holders(members).items()
         if partition not in plan.leaving
     }
-    if copartitions.all_to_one:  # else who is to have all would be chosen anew while others leave
+    if copartitions.all_to_one:  # while others leave, the choice stays with the largest share
         previous.update((each, left.name) for each, left in plan.leaving.items())
     previous.update((each, owner) for each, owner in plan.owners.items() if owner in names)
     if control.rebalance > plan.rebalanced and not copartitions.all_to_one:

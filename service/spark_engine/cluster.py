@@ -29,7 +29,8 @@ from sinks.spark.executors import run_tasks
 from topology.errors import SinkError, SinkFailed
 from topology.reference import LoadedTable, Reference
 
-_AGAIN_SECONDS = 5.0  # a cancelled attempt that goes on is cancelled again after this pause
+_AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again; the pause doubles
+_LONGEST_AGAIN_SECONDS = 30.0
 _KEPT_FILES = 2  # of each reference: attempts made before the newest file read the other
 # An executor that cannot import what a task is made of will not find it the next time.
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
@@ -110,6 +111,7 @@ class TasksEnded:
 class _Job:
     thread: threading.Thread
     cancel_at: float = 0.0  # not to be cancelled again before
+    pause: float = _AGAIN_SECONDS
 
 
 class Submissions:
@@ -138,25 +140,29 @@ class Submissions:
     def cancel(self, number: int, attempt: int) -> None:
         """Stop an attempt whose result is of no use; TasksEnded follows all the same.
 
-        To be called until it does: executors know of no job that has not begun. That costs nothing.
+        Call it until it does: executors know of no job that has not begun. A call too many costs
+        nothing.
         """
-        self._cancel(_name(number, attempt))
+        name, now = _name(number, attempt), time.monotonic()
+        job = self._jobs.get(name)
+        if job is not None and now >= job.cancel_at:
+            job.cancel_at = now + job.pause
+            job.pause = min(2 * job.pause, _LONGEST_AGAIN_SECONDS)
+            self._executors.cancel(name)
 
     def stop(self, timeout_seconds: float) -> bool:
         """Cancel what is under way; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
         jobs = self._jobs.copy()
-        for name in jobs:
-            self._cancel(name)
-        for job in jobs.values():
-            job.thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(job.thread.is_alive() for job in jobs.values())
-
-    def _cancel(self, name: str) -> None:
-        job, now = self._jobs.get(name), time.monotonic()
-        if job is not None and now >= job.cancel_at:
-            job.cancel_at = now + _AGAIN_SECONDS
-            self._executors.cancel(name)
+        while jobs:
+            for name in jobs:
+                self._executors.cancel(name)
+            for job in jobs.values():
+                job.thread.join(max(0.0, min(_AGAIN_SECONDS, deadline - time.monotonic())))
+            jobs = {name: job for name, job in jobs.items() if job.thread.is_alive()}
+            if time.monotonic() >= deadline:
+                break
+        return not jobs
 
     def _run(self, name: str, number: int, attempt: int, tasks: tuple[Task, ...]) -> None:
         results: tuple[TaskDone | TaskFailed, ...] = ()
@@ -200,7 +206,8 @@ class SharedFolder:
         """`path` is the pipeline's folder; None if the warehouse is no folder."""
         self._folder = None if path is None else RunFolder(path, "run")
         self._references = list(references)
-        self._files: dict[str, list[tuple[Path, LoadedTable]]] = {}  # by reference, newest last
+        self._files: dict[str, list[Path]] = {}  # by reference, newest last
+        self._written: dict[str, LoadedTable] = {}  # what the newest file has
 
     @property
     def path(self) -> str | None:
@@ -234,8 +241,8 @@ class SharedFolder:
         if self._folder is None or loaded is None:  # `open`, and References, have seen to that
             raise AssertionError
         files = self._files.setdefault(reference.name, [])
-        if files and files[-1][1] is loaded and files[-1][0].exists():
-            return files[-1][0]
+        if self._written.get(reference.name) is loaded and files[-1].exists():
+            return files[-1]
         columns = dict(zip(reference.key, loaded.keys, strict=True))
         for name, column in zip(loaded.values.schema.names, loaded.values.columns, strict=True):
             columns.setdefault(name, column)
@@ -243,10 +250,11 @@ class SharedFolder:
         path = self._folder.open() / f"{uuid.uuid4().hex}.arrow"  # someone may have cleaned up
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
-        files.append((path, loaded))
+        files.append(path)
+        self._written[reference.name] = loaded
         while len(files) > _KEPT_FILES:
             with contextlib.suppress(OSError):  # then `close` removes it
-                files.pop(0)[0].unlink(missing_ok=True)
+                files.pop(0).unlink(missing_ok=True)
         return path
 
     def close(self) -> None:

@@ -142,7 +142,7 @@ _workers: dict[int, Worker] = {}  # by process: a fork's clients have none of th
 
 
 def this_worker(settings: TaskSettings) -> Worker:
-    """Return this process's; at first have its logs go to stderr."""
+    """Return this process's worker; the first call also sends its logs to stderr."""
     if os.getpid() not in _workers:
         secrets = [*secrets_in(settings.kafka), *settings.storage.secrets.values()]
         logs.configure(settings.log_level, "json", secrets)

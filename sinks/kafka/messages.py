@@ -111,7 +111,11 @@ def _rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
 def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
     schema = pa.schema([each.with_type(_in_microseconds(each.type)) for each in batch.schema])
     if not schema.equals(batch.schema):
-        batch = batch.cast(schema, safe=False)
+        columns = [  # one by one, as a whole batch is refused for a null that its schema denies
+            column.cast(field.type, safe=False)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     try:
         return batch.to_pylist(maps_as_pydicts="strict")
     except Exception as error:  # noqa: BLE001 - a key twice, a time past the year 9999

@@ -26,7 +26,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, is_local, sync
 from sinks.tables.iceberg import PartitionBy
-from sinks.tables.log import plain
+from sinks.tables.log import is_list, plain
 from sinks.tables.partitioning import Layout, Part
 from topology.errors import InvalidSchema
 
@@ -159,7 +159,7 @@ class IcebergLayout(Layout):
 
     def parts(self, table: pa.Table) -> Iterator[Part]:
         """Split by the partition spec. Values are Iceberg's own: a date is a number of days."""
-        table = table.cast(self._rows, safe=False)
+        table = pa.Table.from_arrays(table.columns, schema=self._rows)
         for name, field in self._fields.items():
             if field.transform != "identity" and field.column in table.column_names:
                 kind = self._types[field.column]
@@ -265,20 +265,33 @@ _KNOWN: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def _with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """Add the table's field ids to the rows' columns: Iceberg's readers find columns by them.
+    """Add the table's field ids to the rows' columns: Iceberg's readers find columns by them."""
+    there = {field.name: field for field in table}
+    return pa.schema(
+        [_field_with_id(each, there[each.name]) if each.name in there else each for each in rows]
+    )
 
-    Columns within columns have theirs in their type, which is the table's own.
-    """
-    found = []
-    for each in rows:
-        if each.name in table.names:
-            there = table.field(each.name)
-            kind = there.type if pa.types.is_nested(each.type) else each.type
-            number = (there.metadata or {}).get(_FIELD_ID, b"")
-            found.append(pa.field(each.name, kind, each.nullable, metadata={_FIELD_ID: number}))
-        else:
-            found.append(each)
-    return pa.schema(found)
+
+def _field_with_id(given: "pa.Field[Any]", there: "pa.Field[Any]") -> "pa.Field[Any]":
+    number = (there.metadata or {}).get(_FIELD_ID, b"")
+    kind = _type_with_ids(given.type, there.type)
+    return pa.field(given.name, kind, given.nullable, metadata={_FIELD_ID: number})
+
+
+def _type_with_ids(given: Any, there: Any) -> Any:
+    if isinstance(given, pa.StructType):
+        names = {each.name: each for each in there}
+        return pa.struct([_field_with_id(each, names[each.name]) for each in given])
+    if isinstance(given, pa.MapType):
+        make: Any = pa.map_  # it takes fields as well as types
+        key = _field_with_id(given.key_field, there.key_field)
+        return make(key, _field_with_id(given.item_field, there.item_field), given.keys_sorted)
+    if is_list(given):
+        element = _field_with_id(given.value_field, there.value_field)
+        if isinstance(given, pa.FixedSizeListType):
+            return pa.list_(element, given.list_size)
+        return pa.large_list(element) if pa.types.is_large_list(given) else pa.list_(element)
+    return given
 
 
 def data_files(table: Table, since: int = -1) -> Iterator[Entry]:

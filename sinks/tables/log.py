@@ -163,9 +163,14 @@ def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> Any:
         return pa.struct([plain_field(each.name, each, leaf) for each in kind])
     if types.is_map(kind):
         return pa.map_(plain(kind.key_type, leaf), plain_field("value", kind.item_field, leaf))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(plain_field("element", kind.value_field, leaf))
     return leaf(kind)
+
+
+def is_list(kind: Any) -> bool:
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def app_id(pipeline: str, sink: str, line: str) -> str:

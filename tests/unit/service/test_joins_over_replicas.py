@@ -9,6 +9,7 @@ import pytest
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.errors import CountsDiffer
 from partition.records import Partition
+from service.membership import MembershipPolicy
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes
 from tests.support.pipeline import piped
@@ -34,14 +35,16 @@ def documented_join(rows):
 class Group:
     """Replicas of a topology, and what they read and write."""
 
-    def __init__(self, closing, topics, make, **options):
+    def __init__(self, closing, topics, make, beat_seconds=0.0):
         self.log = FaultyLog(dict.fromkeys(topics, PARTITIONS))
         self.nodes, self.rows, self.now, self.sent = FaultyNodes(), MemorySink("rows"), 0.0, 0
-        self.replicas, self.closing, self.make, self.options = [], closing, make, options
+        self.replicas, self.closing, self.make = [], closing, make
+        self.beat_seconds = beat_seconds
 
     def start(self):
         name, topology = f"r-{len(self.replicas)}", self.make(self.rows)
-        replica = Replica(name, topology, self.log, self.nodes, **self.options)
+        policy = MembershipPolicy(name, self.beat_seconds)
+        replica = Replica(name, topology, self.log, self.nodes, membership=policy)
         self.closing.callback(replica.close)
         replica.open()
         self.replicas.append(replica)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
 
@@ -50,6 +51,21 @@ def test_a_row_that_does_not_fit_is_set_apart_alone_and_the_reason_says_why(kind
     assert len(fitted.rejected[3]) < 600
     assert all(word in fitted.rejected[3] for word in words), fitted.rejected[3]
     assert fitted.table.num_rows == 4
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        datetime(9999, 12, 31, 23, 30, tzinfo=timezone(timedelta(hours=-5))),
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+    ],
+    ids=str,
+)
+def test_a_time_whose_offset_leads_out_of_the_years_does_not_fit(time: datetime) -> None:
+    schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    fitted = fit([[{"at": datetime(2026, 1, 1, tzinfo=UTC)}, {"at": time}]], schema)
+    assert list(fitted.rejected) == [1]
+    assert "outside of the years 1 to 9999" in fitted.rejected[1]
 
 
 def test_missing_or_null_column_is_null_and_hides_no_unknown_one() -> None:

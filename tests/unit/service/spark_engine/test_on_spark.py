@@ -169,6 +169,28 @@ def test_attempt_cancelled_before_its_job_is_known_ends(monkeypatch: pytest.Monk
     assert submissions.stop(5.0)
 
 
+def test_stop_cancels_until_a_job_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
+    times, cancelled = Counter[str](), Event()
+
+    class KnowsLate(NoExecutors):
+        def run(self, name: str, tasks: Any) -> Any:
+            assert cancelled.wait(seconds(5.0)), "it goes on running"
+            raise OSError("cancelled")
+
+        def cancel(self, name: str) -> None:
+            times[name] += 1
+            if times[name] == 4:
+                cancelled.set()
+
+    heard: list[TasksEnded] = []
+    submissions = Submissions(KnowsLate(), heard.append)
+    submissions.submit(1, 1, [task()])
+    submissions.cancel(1, 1)  # in vain
+    assert submissions.stop(seconds(5.0))
+    assert str(heard[0].error) == "cancelled"
+
+
 @pytest.mark.parametrize(
     ("error_class", "expected"),
     [

@@ -158,6 +158,12 @@ def test_maps_and_short_times_of_columns_become_json():
     ]
 
 
+def test_null_that_a_schema_denies_is_sent_beside_times():
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("ns"))])
+    columns = pa.RecordBatch.from_pylist([{"id": 1}, {"id": None}], schema)
+    assert values(encoded([columns], as_json)) == [b'{"id":1,"at":null}', b'{"id":null,"at":null}']
+
+
 def test_invalid_row_of_columns_is_rejected_alone():
     kind = pa.map_(pa.string(), pa.int64())
     columns = pa.RecordBatch.from_arrays(

@@ -3,6 +3,7 @@
 import pickle
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.support.batches import LINE, SCHEMA, group, put, rows, write
 from tests.support.delta_table import around_commit
 from tests.support.iceberg_table import Table
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Batch, SinkContext
+from topology.sink import Batch, Fence, SinkContext
 
 PROPERTY = f"headrace/p/s/{LINE}"
 
@@ -134,6 +135,17 @@ def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
         table.sink(schema, partition_by=["place"])
     copy = pickle.loads(pickle.dumps(sink.stager()))  # noqa: S301 - ours
     assert len(copy.stage(group(1, 1)).parts) == 1
+
+
+def test_a_null_above_a_child_that_has_none_harms_no_other_row(table: Table) -> None:
+    deep = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    schema = pa.schema([("number", pa.int64()), ("deep", deep)])
+    found = pa.array([{"x": 7}], deep).take(pa.array([0, None, 0]))  # as a look-up gives it
+    columns = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), found], schema=schema)
+    sink = table.sink(schema)
+    sink.fence([Fence(LINE, 1)])
+    staged = sink.stage(replace(group(1, 1), pieces=[columns], num_rows=3))
+    assert set(staged.rejected) <= {1}
 
 
 def test_a_column_dropped_and_added_again_is_another_one(table: Table) -> None:
