@@ -35,7 +35,6 @@ from partition.offsets.requests import (
     Read,
     Reply,
     Request,
-    Run,
     SetNode,
     Steps,
     Write,
@@ -391,15 +390,21 @@ class MemoryStore(OffsetStore):
         return self._submit(self._load(partition)).result(0)
 
     def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
-        run = Run(steps, claims)
+        del claims
+        future: Future[T] = Future()
+        reply: Reply | Exception = None
         if not self._is_open:
-            run.future.set_exception(StoreUnavailable("a request", "the store is not open"))
-            return run.future
-        run.start()
-        while run.request is not None:
-            try:
-                reply: Reply | Exception = self._server.answer(run.request)
-            except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
-                reply = error
-            run.take(reply)
-        return run.future
+            future.set_exception(StoreUnavailable("a request", "the store is not open"))
+            return future
+        try:
+            while True:  # not by `run_all`: no reply is waited for, and nothing else runs beside
+                request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
+                try:
+                    reply = self._server.answer(request)
+                except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
+                    reply = error
+        except StopIteration as stop:
+            future.set_result(stop.value)
+        except Exception as error:  # noqa: BLE001 - the future's owner hears of it
+            future.set_exception(error)
+        return future

@@ -23,17 +23,22 @@ class Shared(Bench):
 
     def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
         self.reader.assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
-        self.poll(now)
+        for _ in range(5):
+            self.reader.poll(now)
 
     def restart_shared(self):
         """Let the process end and another begin, which has no plan yet."""
         self.reader.close()
         self.reader = self.another()
-        self.start()
+        self.reader.open()
+        for _ in range(5):
+            self.reader.poll(0.0)
 
     def epoch(self):
         """The epoch of the first partition that is stored."""
-        return self.store.load(ONE).epoch
+        store = FaultyStore(self.nodes)
+        store.open()
+        return store.load(ONE).epoch
 
     def take(self, now=0.0):
         """Fetch, and emit all that may be emitted."""
