@@ -4,17 +4,19 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from partition.records import Chunk, Partition
 from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing, _SdkWarnings
-from tests.support.patience import slack
+from tests.support.patience import slack, until
 from topology.record import HeldMessage
 
 IMPORTS = """
@@ -32,7 +34,8 @@ def test_silent_collector_delays_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes a connection, and that is all
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
         config = TracingConfig(endpoint=endpoint, sample_ratio=1.0)
-        tracing = Tracing(config, "orders", np.random.default_rng(1))
+        exporter = OTLPSpanExporter(endpoint, timeout=5.0)
+        tracing = Tracing(config, "orders", np.random.default_rng(1), exporter)
         tracing.open()
         message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
         started = time.monotonic()
@@ -45,6 +48,9 @@ def test_silent_collector_delays_nothing():
         started = time.monotonic()
         tracing.close(0.2)
         assert time.monotonic() - started < slack(3.0)
+    exporter.shutdown()  # else it tries for half a minute, beside other tests
+    threads = ("tracing-close", "OtelBatchSpanRecordProcessor")
+    until("its threads end", lambda: not any(t.name in threads for t in threading.enumerate()))
 
 
 def test_what_the_sdk_complains_of_is_told_once_a_minute():
