@@ -23,8 +23,8 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 195,
-    "lines": 46_165,
+    "files": 193,
+    "lines": 45_620,
     "files under 60 lines": 7,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -33,10 +33,10 @@ LIMITS = {
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 70,
-    "methods of one statement": 438,
+    "pass-through methods": 66,
+    "methods of one statement": 432,
     "import cycles": 0,
-    "lines of tests": 82_275,
+    "lines of tests": 73_150,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
