@@ -64,7 +64,7 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
     found = set(map(type, out))
     if _NEEDS_A_LOOK.isdisjoint(found):
         return Called({DEFAULT_STREAM: Sent(out, parents)}, failures)
-    if found.isdisjoint(_BAD):  # values and SKIP, which failed calls have, too: a filter
+    if found.isdisjoint(_BAD):  # a filter: values and SKIP (failed calls have SKIP)
         mask = list(map(partial(is_not, SKIP), out))
         indices = np.flatnonzero(np.array(mask, np.bool_))
         came_from = indices if parents is None else parents[indices]
@@ -88,7 +88,7 @@ def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Ex
 
 
 def _invalid(step: str, value: Any, stream: Any, given: Any) -> BoltError | None:
-    """Return the error of a result that is no value, `given` without its `To`."""
+    """Return the error of a result that is no value; `given` is the result without its `To`."""
     if given is None:
         return NothingReturned(step)
     if type(stream) is not str:

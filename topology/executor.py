@@ -211,6 +211,11 @@ class Executor:
             return
         origin = Upstream(step.name, stream)
         given = (sent.tasks or [None] * len(sent.piece)) if names_tasks else None
+        for index, task in enumerate(given or ()):
+            if task is None:
+                error = f"bolt '{step.name}' named no task in its direct stream '{stream}'"
+                failure = Failure(step.name, BoltError(error))
+                outcome.failures[_origin(came_from, index)] = failure
         for child in children:
             tasks = None if given is None else _checked_tasks(child, given, came_from, outcome)
             yield child, sent.piece, came_from, origin, tasks
@@ -278,10 +283,10 @@ def _columns_for(step: BoltStep, messages: Sequence[Message]) -> pa.RecordBatch:
 def _checked_tasks(
     step: Step, given: Sequence[int | None], parents: Parents, outcome: Outcome
 ) -> list[int]:
-    """Fail the values without a valid task of a direct step."""
+    """Fail the values whose task a step does not have; None has failed before."""
     count = len(cast("BoltStep", step).bolts)
     for index, task in enumerate(given):
-        if not isinstance(task, int) or not 0 <= task < count:
+        if task is not None and not (isinstance(task, int) and 0 <= task < count):
             message = f"task of bolt '{step.name}': found {task!r}, expected 0 to {count - 1}"
             outcome.failures[_origin(parents, index)] = Failure(step.name, BoltError(message))
     return cast("list[int]", given)

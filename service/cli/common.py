@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -80,11 +80,19 @@ Why = Annotated[str, why_option]
 
 
 @contextmanager
-def opened_pipeline(target: str, config: Path | None) -> "Iterator[Parts]":
-    """Load a pipeline; open its catalogue and store. Raises KafkaError, StoreUnavailable."""
+def opened_pipeline(
+    target: str, config: Path | None, check: "Callable[[Topology], object]" = lambda _: None
+) -> "Iterator[Parts]":
+    """Load a pipeline; open its catalogue and store.
+
+    `check` judges the command's options before anything is opened. Raises InvalidTopology,
+    BadConfig, KafkaError, StoreUnavailable.
+    """
     from service.wiring import wire
 
-    parts = wire(load_topology(target), configured(config))
+    topology = load_topology(target)
+    check(topology)
+    parts = wire(topology, configured(config))
     with ExitStack() as closing:
         for each in (parts.catalogue, parts.store):
             closing.callback(each.close)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
     from service.wiring import Parts
+    from topology.steps import Source
+    from topology.topology import Topology
 
 log = structlog.get_logger()
 
@@ -131,7 +133,7 @@ def offsets_import_storm(
     Storm's nodes stay as they are. If one partition is refused nothing is written.
     """
     with (
-        opened_pipeline(target, config) as pipeline,
+        opened_pipeline(target, config, lambda topology: _sources(topology, topic)) as pipeline,
         closing(_reader(pipeline.config, storm_zookeeper)) as tree,
     ):
         topics = _topics(pipeline, topic)
@@ -283,23 +285,28 @@ def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[str
     return "refused", f"{gone}; --allow-loss imports it, and on_data_loss then decides"
 
 
-def _topics(pipeline: "Parts", name: str | None) -> dict[str, Topic]:
-    """Return the topics to import; `name` may be a source's, or match one that is a pattern.
+def _sources(topology: "Topology", name: str | None) -> "list[Source]":
+    """Return the sources of a topic, or all; `name` may match one that is a pattern.
 
-    Raises typer.BadParameter, TopicMissing, and as the catalogue does.
+    Raises typer.BadParameter.
     """
-    sources = pipeline.topology.sources
-    labels = ", ".join(source.label for source in sources)
-    if name is not None:
-        try:
-            sources = [pipeline.topology.source_of(name)]
-        except KeyError:
-            message = f"the topology does not read '{name}', but {labels}"
-            raise typer.BadParameter(message, param_hint="--topic") from None
+    if name is None:
+        return topology.sources
+    try:
+        return [topology.source_of(name)]
+    except KeyError:
+        labels = ", ".join(source.label for source in topology.sources)
+        message = f"the topology does not read '{name}', but {labels}"
+        raise typer.BadParameter(message, param_hint="--topic") from None
+
+
+def _topics(pipeline: "Parts", name: str | None) -> dict[str, Topic]:
+    """Return the topics to import. Raises TopicMissing, and as the catalogue does."""
+    sources = _sources(pipeline.topology, name)
     found = topics_of(sources, pipeline.catalogue)
     topics = {each: topic for each, topic in found.items() if name in (None, each)}
     if not topics:  # patterns only
-        raise TopicMissing(name or labels)
+        raise TopicMissing(name or ", ".join(source.label for source in sources))
     return topics
 
 

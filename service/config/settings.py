@@ -349,8 +349,8 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     """
     place = "environment" if path is None else str(path)
     check_names(os.environ, Config.model_fields)
-    table = {} if path is None else read_toml(path)
     try:
+        table = {} if path is None else read_toml(path)
         return Config(**merged(table, Variables(Config)(), overrides or {}))
     except RecursionError:
         found, allowed = "values nested too deep", "tables as deep as its keys"

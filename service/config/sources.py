@@ -49,7 +49,7 @@ def flat(table: Any, prefix: str = "") -> Any:
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables key by key; a later one's value stands above those before."""
+    """Merge tables key by key; a later table's value wins."""
     found: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():
@@ -62,15 +62,20 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a file. Raises BadConfig."""
+    """Read a regular file: a pipe would be empty the second time. Raises BadConfig."""
+    allowed = "a readable TOML file"
+    if not path.is_file():
+        found = "no regular file" if path.exists() else "no such file"
+        raise BadConfig(str(path), "(file)", found, allowed)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        # ValueError: of TOML, UTF-8, or a whole number longer than Python reads.
-        found = error.strerror if isinstance(error, OSError) else str(error)
-        found = "no such file" if isinstance(error, FileNotFoundError) else found
-        allowed = "a readable TOML file, its numbers of 64 bits at most"
-        raise BadConfig(str(path), "(file)", found or repr(error), allowed) from None
+        table = tomllib.loads(path.read_bytes().decode())
+    except UnicodeDecodeError:
+        raise BadConfig(str(path), "(file)", "bytes that are no UTF-8", allowed) from None
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadConfig(str(path), "(file)", reason, allowed) from None
+    except ValueError as error:  # a whole number longer than Python reads
+        raise BadConfig(str(path), "(file)", str(error), "whole numbers of 64 bits") from None
     _check_numbers(str(path), table)
     return table
 

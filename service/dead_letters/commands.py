@@ -444,7 +444,7 @@ class _MarkedWriter:
                 return all(self._commit([each]) for each in batch)
             result = batch[0][0]
             # Where the records were stored, so that their marks were due, it is a mark.
-            what = f"its mark in '{self._topic}', so it was not sent" if sent else "it"
+            what = f"its mark in '{self._topic}', so it was not {self._kind}" if sent else "it"
             result.outcome, result.note = "failed", f"Kafka rejects {what}: {error}"
             return True
         except ProducerFenced as error:

@@ -30,7 +30,7 @@ from topology.errors import SinkError, SinkFailed
 from topology.reference import LoadedTable, Reference
 
 _AGAIN_SECONDS = 0.5  # a cancelled attempt that goes on is cancelled again; the pause doubles
-_LONGEST_AGAIN_SECONDS = 30.0
+_LONGEST_PAUSE_SECONDS = 30.0
 _KEPT_FILES = 2  # of each reference: attempts made before the newest file read the other
 # An executor that cannot import what a task is made of will not find it the next time.
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
@@ -147,18 +147,20 @@ class Submissions:
         job = self._jobs.get(name)
         if job is not None and now >= job.cancel_at:
             job.cancel_at = now + job.pause
-            job.pause = min(2 * job.pause, _LONGEST_AGAIN_SECONDS)
+            job.pause = min(2 * job.pause, _LONGEST_PAUSE_SECONDS)
             self._executors.cancel(name)
 
     def stop(self, timeout_seconds: float) -> bool:
         """Cancel what is under way; False if a thread did not end in time."""
         deadline = time.monotonic() + timeout_seconds
         jobs = self._jobs.copy()
+        pause = _AGAIN_SECONDS
         while jobs:
             for name in jobs:
                 self._executors.cancel(name)
             for job in jobs.values():
-                job.thread.join(max(0.0, min(_AGAIN_SECONDS, deadline - time.monotonic())))
+                job.thread.join(max(0.0, min(pause, deadline - time.monotonic())))
+            pause *= 2
             jobs = {name: job for name, job in jobs.items() if job.thread.is_alive()}
             if time.monotonic() >= deadline:
                 break

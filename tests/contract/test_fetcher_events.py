@@ -190,3 +190,17 @@ def test_rights_on_the_group_are_not_needed(fetcher: KafkaFetcher, client: Scrip
     client.hand(message(A, 0))
     assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
     assert fetcher.fetch(100, 0) == Fetched()
+
+
+def test_end_is_not_believed_before_the_epoch_is_checked(
+    fetcher: KafkaFetcher, client: Scripted
+) -> None:
+    """Faults K04."""
+    client.refused_seeks, eof = 2, KafkaError._PARTITION_EOF
+    fetcher.add({A: Position(5, 0), B: Position(0)})
+    client.hand(message(A, 5), message(B, 0), message(A, 6, eof))
+    found = fetcher.fetch(100, 0)
+    assert (chunks(found.chunks), found.ends) == ({B: [0]}, {})
+    client.hand(message(A, 5), message(A, 6, eof))
+    found = fetcher.fetch(100, 0)
+    assert (chunks(found.chunks), found.ends) == ({A: [5]}, {A: 6})

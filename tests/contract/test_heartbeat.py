@@ -310,3 +310,11 @@ def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
         fragile.find()
     assert beat.result(SECONDS).leads
     assert a.store.last_contact > second
+
+
+def test_a_leader_started_anew_joins_as_the_last(world: NodesWorld) -> None:
+    former, b = Replica(world, "a"), Replica(world, "b")
+    former.beat()
+    assert not b.beat().leads
+    latter = Replica(world, "a")
+    assert [latter.beat().leads, b.beat().leads, latter.beat().leads] == [False, True, False]

@@ -153,6 +153,15 @@ def test_what_an_earlier_version_wrote_is_taken_up_where_it_stopped(world: Nodes
     assert node(world, A)["offset"] == 50
 
 
+def test_an_adopted_node_is_missed_too(world: NodesWorld) -> None:
+    """Promise 8."""
+    world.put(A, STORM)
+    claim(world.store(), A, adopt=True)
+    world.delete(world.path(A))
+    with pytest.raises(StoreMissing):
+        claim(world.store(), A)
+
+
 def test_a_node_is_missing_where_one_was(world: NodesWorld) -> None:
     """Promise 8: an offset that was stored and is gone is no new partition.
 

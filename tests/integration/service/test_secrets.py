@@ -186,6 +186,20 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka)
     check(place.said("status", "flow:topology"), masked=False)
 
 
+def test_record_errors_can_be_hidden_from_the_http_port(place: Place) -> None:
+    with place.started("run", "flow:topology", HEADRACE_HTTP__SHOW_ERRORS="false") as process:
+        run = Run(process)
+        address = f"127.0.0.1:{run.until('http_listening')['port']}"
+        run.until("step_failing")
+        while not json.loads(page(address, "/status.json")).get("failures"):
+            continue
+        shown = page(address, "/status.json")
+        assert "refused" not in shown
+        assert json.loads(shown)["failures"][0]["error_class"] == "OSError"
+        run.end()
+    assert "was refused" in run.printed, "the log has it"
+
+
 def test_what_ends_a_run_tells_no_secret_in_its_traceback(place: Place) -> None:
     said = place.said("run", "flow:topology", "--until-caught-up", CARELESS="yes")
     assert "has ended" in said

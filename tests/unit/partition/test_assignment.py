@@ -1,6 +1,7 @@
 """Partitions that are found and opened. Fakes stand in for the servers."""
 
 import re
+from concurrent.futures import Future
 
 import pytest
 
@@ -253,3 +254,33 @@ def test_last_commit_waits_for_the_claim():
     bench.reader.commit(1.0, force=True)
     assert bench.reader.offsets.is_done
     assert bench.stored() == 5
+
+
+def test_session_that_ends_while_opening_emits_nothing_unclaimed():
+    """Promise 9."""
+    bench = Bench()
+    bench.fill(ONE, 3)
+    bench.start()
+    bench.reader.close()
+    bench.reader = bench.another()
+    bench.reader.open()
+    catalogue, answers = bench.reader._ways.catalogue, []
+    log = catalogue.log
+
+    def held_back(*asked):
+        answers.append((Future(), log(*asked)))
+        return answers[-1][0]
+
+    catalogue.log = held_back
+    bench.poll()
+    assert answers
+    bench.store.end_session()
+    bench.nodes.away = True
+    for future, answer in answers:
+        future.set_result(answer.result())
+    catalogue.log = log
+    bench.poll()
+    assert bench.emit() == []
+    bench.nodes.away = False
+    bench.poll()
+    assert len(bench.emit()) == 3

@@ -40,6 +40,15 @@ def test_a_broker_that_owes_an_answer_for_too_long_is_away() -> None:
     assert found
 
 
+def test_prefetched_records_end_no_outage_and_who_owes_nothing_is_not_silent() -> None:
+    found = begun()
+    found.lose()
+    found.note_records()
+    assert not found
+    found.take(told(200, owes=False, idle=90.0))  # all partitions are paused
+    assert found
+
+
 def test_throttled_broker_gets_more_patience() -> None:
     """Faults K16: a quota that is used up is no outage; a frozen broker still is one."""
     found = begun()

@@ -109,6 +109,29 @@ def test_topic_that_one_broker_does_not_know_is_read_on():
     assert bench.losses == []
 
 
+def test_records_in_flight_resolve_before_a_lost_range_is_passed():
+    """Promise 12: retention that overtakes a running reader."""
+    bench = Bench(start=SKIP_LOSS, fetch_records=4)
+    bench.fill(ONE, 4)
+    bench.start()
+    owners = bench.emit()
+    bench.fill(ONE, 6)
+    bench.log.delete_before(ONE, 8)
+    assert bench.emit(1.0) == []
+    bench.poll(1.0)
+    assert bench.losses == []
+    bench.ack(owners[:3])
+    assert bench.reader.fail(owners[3], 1.0)
+    bench.poll(2.0)
+    assert bench.losses == []
+    retried = bench.reader.next_chunk(5.0)
+    bench.ack(retried[1])
+    bench.poll(5.0)
+    assert bench.reasons() == [("expired", 4, 8)]
+    assert bench.drain(6.0) == 2
+    assert bench.stored() == 10
+
+
 def test_recreated_topic_is_never_read_as_the_old_one():
     bench = Bench(start=SKIP_LOSS)
     bench.fill(ONE, 4)

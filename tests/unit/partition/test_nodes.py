@@ -4,6 +4,7 @@ import itertools
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +123,24 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
         open_now = stored.transactions  # None: nobody has committed yet
         assert open_now is None or (open_now.committed, open_now.first) == (stored.offset,) * 2
         seen = (stored.epoch, stored.offset)
+
+
+def test_claim_stays_interrupted_after_its_session_ended() -> None:
+    """Promise 9: our own claim, landed in a session that ended, is not taken for "nobody came"."""
+    server, nodes, other = FaultyNodes(), process(), process()
+    carry_out(nodes.begin(A, Position(5)), server.answer)
+    nodes.session_ended()
+    carry_out(other.claim(A), server.answer)
+    carry_out(other.commit({A: Progress(Position(9))}), server.answer)
+
+    def lands(request: Any) -> Any:
+        reply = server.answer(request)
+        if isinstance(request, Write):
+            nodes.session_ended()
+            raise SessionEnded
+        return reply
+
+    with pytest.raises(OwnershipLost):
+        carry_out(nodes.claim(A), lands)
+    claim = carry_out(nodes.claim(A), server.answer)
+    assert (claim.uninterrupted, claim.stored.offset) == (False, 9)

@@ -1,5 +1,6 @@
 """The configuration: what it reads from where, and what it says when something is wrong."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,17 @@ def test_a_missing_file_and_one_that_is_no_text_are_told(tmp_path):
     assert fault(tmp_path / "none.toml").found == "no such file"
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe")
-    assert "utf-8" in fault(path).found
+    assert fault(path).found == "bytes that are no UTF-8"
+    path = tmp_path / "pipe.toml"
+    os.mkfifo(path)  # read twice, it would be empty
+    assert fault(path).found == "no regular file"
+
+
+def test_too_deep_a_file_is_refused_and_so_is_a_bare_carriage_return(write):
+    assert fault(write(f"[{'a.' * 3000}a]")).found == "values nested too deep"
+    path = write("")
+    path.write_bytes(b"# c\r[logs]\n")
+    assert "Found invalid character" in fault(path).found
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,18 @@ def emitted(bench, now):
     raise AssertionError(counts)
 
 
+def test_held_back_source_holds_no_other():
+    """Promise 10."""
+    bench = bench_of_two()
+    bench.fill(ONE, 5)
+    bench.fill(OTHER, 5)
+    bench.reader.hold_back(frozenset({"t"}))
+    assert len(bench.emit()) == 5
+    assert bench.reader.next_chunk(0.0) is None
+    bench.reader.hold_back(frozenset())
+    assert len(bench.emit()) == 5
+
+
 def test_held_back_source_retries_unless_silent():
     bench = Bench()
     bench.start()

@@ -257,3 +257,16 @@ def test_fetch_never_delays_waiting_answers(monkeypatch):
         works.finish()
         assert works.log.log_range(PLACE) == (0, 1)
         assert max(waits) <= 0.05
+
+
+def test_first_durable_row_completes_no_record():
+    """Storm 3."""
+    fast, slow = HeldSink("fast"), HeldSink("slow")
+    slow.gate.clear()
+    with Works(text, sinks=[fast, slow]) as works:
+        works.send(b"a")
+        works.until(lambda: fast.rows == ["a"] and slow.asked.is_set())
+        works.turn(3)
+        assert works.stored == 0
+        slow.gate.set()
+        works.finish()

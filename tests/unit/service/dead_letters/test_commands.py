@@ -197,7 +197,7 @@ def test_rejected_batch_is_retried_one_by_one():
     results = dropped(topic)
     assert [each.outcome for each in results] == ["dropped", "failed", "dropped"]
     assert results[1].note == (
-        "Kafka rejects its mark in 'orders.dead', so it was not sent: too large"
+        "Kafka rejects its mark in 'orders.dead', so it was not dropped: too large"
     )
     assert topic.messages[-1].content == (
         b'{"letter":3,"kind":"dropped","at_ms":1700000000000,"by":"me@host","why":"rubbish"}'
