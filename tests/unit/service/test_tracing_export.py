@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from partition.records import Chunk, Partition
 from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing, _SdkWarnings
-from tests.support.patience import slack, until
+from tests.support.patience import seconds, slack, until
 from topology.record import HeldMessage
 
 IMPORTS = """
@@ -34,7 +34,7 @@ def test_silent_collector_delays_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes a connection, and that is all
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
         config = TracingConfig(endpoint=endpoint, sample_ratio=1.0)
-        exporter = OTLPSpanExporter(endpoint, timeout=5.0)
+        exporter = OTLPSpanExporter(endpoint, timeout=seconds(5.0))
         tracing = Tracing(config, "orders", np.random.default_rng(1), exporter)
         tracing.open()
         message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
