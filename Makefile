@@ -72,7 +72,7 @@ $(CLASSES): $(READY)
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
 	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "(integration or acceptance) and not nightly and not faults and not deep" \
-	  -n $(SERVER_JOBS) --dist loadgroup --no-loadscope-reorder
+	  -n $(SERVER_JOBS) --dist loadfile --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.
 	@$(BIN)/python -m tests.simulation $(if $(SIMULATE_STEPS),--steps $(SIMULATE_STEPS))

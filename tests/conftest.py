@@ -58,12 +58,9 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
     return pytest_timeout.pytest_timeout_set_timer(item, scaled)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest files first, and share what takes long to start."""
+    """Start the longest files first."""
     items.sort(key=lambda item: longest_first.place(item.nodeid))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(longest_first.group(item.nodeid)))
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,21 @@
-"""The order in which files of tests start, and which run in one process.
+"""The order in which files of tests start.
 
 A file's tests share servers, so one worker runs them all. One that starts late and lasts long would
-keep a single worker busy at the end, while the others have nothing left to do. Files that share the
-Spark of their process are run by two workers, so that few JVMs start.
+keep a single worker busy at the end, while the others have nothing left to do.
 """
 
 from pathlib import PurePath
 
-# They use the shared Spark; each second one is of the same worker.
-BY_SPARK = (
+# More than half a minute each, from the longest on.
+LONGEST = (
     "integration/sinks/test_spark_sink.py",
     "integration/sinks/test_tables_with_spark.py",
+    "integration/partition/test_kafka_security.py",
+    "acceptance/test_peers_failures.py",
+    "integration/sinks/test_spark_sink_on_s3.py",
+    "integration/service/test_documented_commands.py",
+    "integration/service/test_dead_letters.py",
+    "integration/service/test_cli.py",
     "integration/sinks/test_spark_driver.py",
     "integration/sinks/test_references.py",
     "integration/sinks/test_maintenance_with_spark.py",
@@ -18,17 +23,6 @@ BY_SPARK = (
     "contract/test_sink.py",
     "contract/test_transactional_sink.py",
     "integration/sinks/test_spark_tasks.py",
-)
-# More than half a minute each, from the longest on.
-LONGEST = (
-    *BY_SPARK[:2],
-    "integration/partition/test_kafka_security.py",
-    "acceptance/test_peers_failures.py",
-    "integration/sinks/test_spark_sink_on_s3.py",
-    "integration/service/test_documented_commands.py",
-    "integration/service/test_dead_letters.py",
-    "integration/service/test_cli.py",
-    *BY_SPARK[2:],
     "integration/sinks/test_spark_driver_cluster.py",
     "acceptance/test_quickstart.py",
     "acceptance/test_replicas.py",
@@ -45,12 +39,6 @@ _PLACES = {file: place for place, file in enumerate(LONGEST)}
 def place(nodeid: str) -> int:
     """What to sort tests by; all whose file is not among the longest have the same place."""
     return _PLACES.get(_file(nodeid), len(LONGEST))
-
-
-def group(nodeid: str) -> str:
-    """What is run by one worker: a file, or the files of a Spark. xdist shows it in a test's id."""
-    file = _file(nodeid)
-    return f"spark-{BY_SPARK.index(file) % 2}" if file in BY_SPARK else PurePath(file).stem
 
 
 def _file(nodeid: str) -> str:

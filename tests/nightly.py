@@ -96,7 +96,7 @@ def parts() -> dict[str, Part]:
              "tests/unit"), 60,
         ),
         "slow": Part(
-            (python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m",
+            (python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m",
              "nightly and not deep and not faults", *SERVER_TESTS), 60, (java,),
         ),
         "crash": Part((python, "-m", "tests.faults", "--suite", "sinks"), 240, (java,)),

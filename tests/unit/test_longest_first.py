@@ -1,8 +1,8 @@
-"""Files that last long come first, and those that share a Spark are of two workers."""
+"""Files that last long come first."""
 
 from pathlib import Path
 
-from tests.longest_first import BY_SPARK, LONGEST, group, place
+from tests.longest_first import LONGEST, place
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -15,8 +15,3 @@ def test_the_longest_come_first_and_the_others_keep_their_order():
     first, second = (f"tests/{file}::test[a::b]" for file in LONGEST[:2])
     others = ["tests/unit/test_b.py::test", "tests/unit/test_a.py::TestA::test"]
     assert sorted([others[0], second, others[1], first], key=place) == [first, second, *others]
-
-
-def test_files_are_grouped_by_the_spark_they_share():
-    assert {group(f"tests/{file}::test") for file in BY_SPARK} == {"spark-0", "spark-1"}
-    assert group("tests/unit/test_a.py::TestA::test") == "test_a"
