@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 193,
-    "lines": 45_620,
+    "lines": 45_640,
     "files under 60 lines": 7,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 66,
     "methods of one statement": 432,
     "import cycles": 0,
-    "lines of tests": 73_150,
+    "lines of tests": 73_230,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
