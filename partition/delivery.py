@@ -66,7 +66,7 @@ class AtLeastOnce:
         """Records that count against `max_pending`: what a crash would repeat."""
         return self._committed.read - self._committed.read_below
 
-    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - others store first
         """Return how many of the waiting records may be emitted now.
 
         `ahead`: how many more may be stored as read, where that comes before the emission.
@@ -100,7 +100,7 @@ class AtLeastOnce:
         """
         return None
 
-    def resume_state(self, position: Position) -> Resumed | None:  # noqa: ARG002
+    def resume_state(self, position: Position) -> Resumed | None:  # noqa: ARG002 - as above
         """Return the transactions to go on with where the log goes on elsewhere."""
         return None
 
@@ -126,7 +126,7 @@ class CommitBeforeEmit(AtLeastOnce):
         """Records emitted from the last completed offset on: what a crash would lose."""
         return self._ledger.emitted_count
 
-    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002
+    def emit_limit(self, room: int, ahead: int) -> int:  # noqa: ARG002 - see AtLeastOnce
         """Records below the stored offset: they had their room when it was stored."""
         self._ahead = ahead
         return self._ledger.waiting_below(self._committed.offset)
@@ -137,7 +137,7 @@ class CommitBeforeEmit(AtLeastOnce):
             return known, None
         return max(known, self._ledger.emitted_after(min(self._ahead, room))), None
 
-    def is_urgent(self, room: int, max_pending: int) -> bool:  # noqa: ARG002
+    def is_urgent(self, room: int, max_pending: int) -> bool:  # noqa: ARG002 - see AtLeastOnce
         if not self._ledger.waiting or self.progress(room)[0] <= self._committed.offset:
             return False
         return 2 * self._ledger.waiting_below(self._committed.stored_or_submitted) <= self._ahead

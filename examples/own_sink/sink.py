@@ -78,9 +78,6 @@ class SqliteOrders(Sink[Order]):
                 lines = [(each.line, each.epoch, each.txid) for each in staged.shares]
                 database.executemany("REPLACE INTO lines VALUES (?, ?, ?)", lines)
 
-    def close(self) -> None:
-        """Do nothing: no connection is kept."""
-
 
 def _found(database: sqlite3.Connection, lines: Sequence[str]) -> list[Committed]:
     known = {line: (epoch, txid) for line, epoch, txid in database.execute("SELECT * FROM lines")}

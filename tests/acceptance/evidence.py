@@ -111,7 +111,7 @@ def rows_of(table: pa.Table) -> Counter[Row]:
 
 
 def dead_letters(bootstrap: str, topic: str) -> Counter[Place]:
-    """How often each record is among the dead letters, by the headers it has there."""
+    """Count the dead letters of each record, by their headers."""
     found: Counter[Place] = Counter()
     for message in _messages(bootstrap, topic):
         headers: Any = dict(message.headers() or [])

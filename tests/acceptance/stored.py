@@ -71,7 +71,7 @@ class Member(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Who may hold what; `leaving` is what somebody must release first."""
+    """Owners of partitions; `leaving` is what somebody must release first."""
 
     number: int
     owners: Mapping[str, frozenset[Part]]

@@ -58,7 +58,7 @@ def run(folder: Path, name: str, *options: str, temporary: bool = True) -> tuple
 
 
 def whole(messages: Any) -> tuple[list[dict[str, Any]], int]:
-    """What messages are JSON, and how many are none."""
+    """Return the messages that are JSON, and the number of the others."""
     found, torn = [], 0
     for _, value in messages:
         try:

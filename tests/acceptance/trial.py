@@ -221,7 +221,7 @@ class Flights(Trial):
         return evidence.read_topic(self.kafka.address, self.name)
 
     def dead(self) -> Counter[Place]:
-        """How often each record is among the dead letters."""
+        """Count the dead letters of each record."""
         return evidence.dead_letters(self.kafka.address, f"{self.name}.dead")
 
 
