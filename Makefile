@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RUNS   := $(VENV)/.runs
+ENVIRONMENT := $(PYTHON) deploy/environment.py $(VENV)
 CLASSES := $(VENV)/spark-classes.jsa
 SUITE  ?= hot-path
 STEPS  ?= 1000000000
@@ -20,18 +22,16 @@ help:  ## List what can be made.
 
 env: $(READY)  ## Create the environment from the hash-locked requirements.
 
-$(READY): requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "headrace needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@command -v java >/dev/null || test -n "$$JAVA_HOME" || \
-	  { echo "headrace needs Java 17 or newer on PATH or in JAVA_HOME" >&2; exit 1; }
-	@echo "creating the environment (about a minute)" >&2
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
-	@touch $(READY)
+# A newcomer's first run needs no tool of developers.
+$(RUNS): requirements/examples.lock pyproject.toml
+	@$(ENVIRONMENT) requirements/examples.lock
+	@touch $(RUNS)
 
-run: $(READY)  ## The main job: real flights through bolts into a Delta table by Spark, or make run SINK=delta.
+$(READY): requirements/dev.lock pyproject.toml
+	@$(ENVIRONMENT) requirements/dev.lock
+	@touch $(RUNS) $(READY)
+
+run: $(RUNS)  ## The main job: real flights through bolts into a Delta table by Spark, or make run SINK=delta.
 	@$(BIN)/python -m examples.flights $(if $(SINK),--sink $(SINK))
 
 # What uses one processor each comes side by side.
@@ -126,6 +126,8 @@ lock: $(READY)  ## Lock the requirements anew (needs uv on PATH).
 	  -c requirements/dev.lock -o requirements/run.lock pyproject.toml
 	echo pyspark | $(LOCK) -c requirements/dev.lock -o requirements/spark.lock -
 	echo hatchling | $(LOCK) -c requirements/dev.lock -o requirements/build.lock -
+	printf 'hatchling\neditables\n' | $(LOCK) --extra all --extra examples \
+	  -c requirements/dev.lock -o requirements/examples.lock pyproject.toml -
 
 clean:  ## Remove the environment and what runs have left here.
 	rm -rf $(VENV) .headrace site .mypy_cache .ruff_cache .pytest_cache .hypothesis

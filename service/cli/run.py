@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,8 +200,10 @@ def embedded(state_dir: Path, progress: "JarProgress | None" = None) -> Iterator
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper")
     kafka = EmbeddedKafka(state_dir / "kafka", progress=progress)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP), closing(zookeeper), closing(kafka):
-        zookeeper.open()
-        kafka.open()
+        with ThreadPoolExecutor(1) as beside:
+            opening = beside.submit(zookeeper.open)
+            kafka.open()
+        opening.result()
         yield Servers(kafka, zookeeper)
 
 
