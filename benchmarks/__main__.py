@@ -74,6 +74,8 @@ def _arguments() -> tuple[list[str], Path | None, Options]:
         in_flight=given.in_flight,
         slow_seconds=given.slow_seconds,
     )
+    if given.report is not None and not given.report.is_file():  # not after minutes of measuring
+        parser.error(f"--report: found no page {given.report}")
     suites = given.suites if given.suites != "hot-path" else ["hot-path"]
     return suites, given.report, options
 

@@ -88,8 +88,9 @@ def _pip(command: Sequence[str]) -> int:
             elif found := _BUILD.search(line):
                 say(f"building {found[1]}")
             elif found := _INSTALL.search(line):
-                count = found[1].count(",") + 1
-                say(f"installing {'PySpark' if 'pyspark' in found[1] else f'{count} packages'}")
+                names = found[1].split(", ")
+                few = len(names) <= len(_HEAVY)
+                say(f"installing {names[-1] if few else f'{len(names)} packages'}")
     if process.returncode:
         sys.stderr.write("".join(tail))
     return process.returncode

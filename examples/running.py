@@ -8,6 +8,7 @@ import argparse
 import fcntl
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def run_example(
     The last line of standard output is the account as one JSON object. `jars` are fetched first,
     if this machine has not had them yet.
     """
-    console = Console(stderr=True)
+    console, began = Console(stderr=True), time.monotonic()
     logs.configure("warning", "console")
     try:
         with _fresh(state_dir, name) as folder, RunProgress(console) as progress:
@@ -155,6 +156,9 @@ def run_example(
         return INTERRUPTED
     account = outcome.account
     show_summary(console, account)
+    rate, flowed = account.records_per_second, account.seconds
+    total = time.monotonic() - began
+    console.print(f"{rate:,.0f} records/s once they flowed, for {flowed:.0f} s of {total:.0f} s")
     for gap in outcome.gaps:
         console.print(f"[bold red]open:[/] {gap}", soft_wrap=True)
     for line in outcome.shown:

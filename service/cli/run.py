@@ -222,7 +222,7 @@ def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
 
 
 class RunProgress(Progress):
-    """A live line with the records resolved of those known. Shown only on a terminal."""
+    """A live line with what is resolved of what is known; off a terminal, a line for each step."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -235,20 +235,36 @@ class RunProgress(Progress):
             transient=True,
             disable=not console.is_terminal,
         )
+        self._began = time.monotonic()
+        self._step = ""
+        self._before: tuple[float, int] | None = None  # when, and how many were resolved
 
     def jars(self, coordinate: str, done: int, total: int) -> None:
         self.step("fetching jars", done, total, coordinate)
 
     def snapshot(self, snapshot: "Snapshot") -> None:
+        parts = snapshot.partitions
         resolved = snapshot.written + snapshot.filtered + snapshot.dead_lettered
-        waiting = sum(part.ledger.waiting for part in snapshot.partitions)
+        waiting = sum(part.ledger.waiting for part in parts)
+        then, count = self._before or (snapshot.taken_at, resolved)
+        rate = (resolved - count) / max(snapshot.taken_at - then, 1e-3)
+        self._before = snapshot.taken_at, resolved
+        oldest = max((part.oldest_pending_seconds for part in parts), default=0.0)
         facts = (
-            f"rows {snapshot.rows:,}  filtered {snapshot.filtered:,}  "
-            f"dead letters {snapshot.dead_lettered:,}  unresolved {snapshot.unresolved:,}"
+            f"{rate:,.0f}/s  lag {sum(part.lag for part in parts):,}  "
+            f"dead letters {snapshot.dead_lettered:,}  retries {snapshot.retried:,}  "
+            f"in flight {snapshot.unresolved:,}, the oldest for {oldest:.1f} s"
         )
-        self.step("records", resolved, snapshot.read + waiting, facts)
+        self._show("running", resolved, snapshot.read + waiting, facts)
 
     def step(self, text: str, done: int = 0, total: int = 0, facts: str = "") -> None:
+        if self.disable and text != self._step:
+            seconds = time.monotonic() - self._began
+            self.console.print(f"{seconds:4.0f} s  {text}", markup=False, highlight=False)
+        self._step = text
+        self._show(text, done, total, facts)
+
+    def _show(self, text: str, done: int, total: int, facts: str) -> None:
         task = self.task_ids[0] if self.task_ids else self.add_task(text, total=total, facts=facts)
         self.update(task, description=text, completed=done, total=total, facts=facts)
 

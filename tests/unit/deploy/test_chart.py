@@ -128,8 +128,8 @@ def locked(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", ["run.lock", "spark.lock", "build.lock"])
-def test_the_image_installs_what_the_tests_ran_on(lock: str):
+@pytest.mark.parametrize("lock", ["run.lock", "spark.lock", "build.lock", "examples.lock"])
+def test_images_and_a_first_run_install_what_the_tests_ran_on(lock: str):
     tested, installed = locked("dev.lock"), locked(lock)
     assert installed
     assert {name: tested.get(name) for name in installed} == installed, "run `make lock`"
@@ -144,7 +144,8 @@ def test_the_images_have_every_dependency_and_the_extras_for_all():
     assert not {"pyspark", "py4j"} & locked("run.lock").keys()
     assert locked("spark.lock").keys() == {"pyspark", "py4j"}
     assert extras["all"] == ["headrace[delta,iceberg,postgres,spark]"]
-    assert not {"pytest", "mypy", "ruff"} & locked("run.lock").keys()
+    for name in ("run.lock", "examples.lock"):
+        assert not {"pytest", "mypy", "ruff"} & locked(name).keys()
 
 
 def test_the_image_is_built_from_every_room_and_little_else():

@@ -10,11 +10,13 @@ import textwrap
 from concurrent.futures import Future
 
 import pytest
+from rich.console import Console
 
 from partition.errors import KafkaUnavailable, StoreUnavailable
 from service.cli import common
 from service.cli.common import describe
 from service.cli.main import app
+from service.cli.run import RunProgress
 from service.errors import BadConfig
 from tests.support.patience import seconds, slack
 from tests.unit.service.conftest import words_of
@@ -307,3 +309,15 @@ def test_tables_outside_a_terminal_are_found_by_grep(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     common.answers().print(common.table_of(("letter", ">n"), [("0:17", 1), (text, None)]))
     assert text.strip() in sys.stdout.getvalue()
+
+
+def test_steps_are_lines_where_no_terminal_shows_a_live_one():
+    said = io.StringIO()
+    progress = RunProgress(Console(file=said))
+    for done in range(3):
+        progress.step("publishing", done, 3)
+    progress.step("starting")
+    assert [line.split(" s  ")[1] for line in said.getvalue().splitlines()] == [
+        "publishing",
+        "starting",
+    ]
