@@ -7,6 +7,7 @@ from pathlib import Path
 
 from service.errors import NoTopology
 from topology.errors import InvalidTopology, TopologyError
+from topology.monitoring import error_at, text_of
 from topology.topology import Topology
 
 
@@ -24,15 +25,8 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
             sys.path.append(place)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            message = f"'{target}': there is no module '{error.name}' here or installed"
-            raise NoTopology(message) from error
-        raise
-    except InvalidTopology:
-        raise
-    except TopologyError as error:  # a sink's schema, say
-        raise InvalidTopology(f"'{target}': {error}") from error
+    except Exception as error:
+        raise _unloaded(target, module_name, error) from error
     found = getattr(module, name, None)
     if not isinstance(found, Topology):
         kind = f"no topology but of type {type(found).__name__}"
@@ -44,3 +38,17 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
         )
         raise NoTopology(message)
     return found
+
+
+def _unloaded(target: str, module: str, error: Exception) -> Exception:
+    """Return the error of a module that raised one, with the user's file and line."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{module}.".startswith(f"{missing}."):
+        return NoTopology(f"'{target}': there is no module '{missing}' here or installed")
+    at = error_at(error)
+    where = f" (at {at})" if at else ""
+    if isinstance(error, TopologyError):  # a sink's schema, say
+        return InvalidTopology(f"'{target}': {error}{where}")
+    name = type(error).__name__
+    said = text_of(error).removeprefix(f"{name}: ")
+    return NoTopology(f"'{target}': the import of {module} fails with {name}: {said}{where}")

@@ -108,7 +108,7 @@ def failure_of(step: str, error: BaseException) -> Exception:
     """
     if isinstance(error, Exception):
         return error
-    return RuntimeError(f"bolt '{step}' raised {error!r}")
+    return RuntimeError(f"bolt '{step}' raised {error!r}").with_traceback(error.__traceback__)
 
 
 def no_value(step: str, signal: Any) -> BoltError:

@@ -87,7 +87,8 @@ def redacted(value: Any, name: str = "", depth: int = 0) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [redacted(inner, name, depth + 1) for inner in value]
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {text_of(value)}"
+        name = type(value).__name__
+        return f"{name}: {text_of(value).removeprefix(f'{name}: ')}"
     return value
 
 

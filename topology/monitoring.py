@@ -1,10 +1,16 @@
 """Monitoring: histograms of durations, and the rate-limited log of repeated failures."""
 
+import sys
+import sysconfig
 import time
+import traceback
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
 from typing import TypeAlias
 
 import numpy as np
@@ -68,6 +74,25 @@ log = structlog.get_logger()
 EVERY_SECONDS = 10.0
 _RECENT = 50
 _MAX_CHARACTERS = 500
+_TRACED_KINDS = 200  # of which the first failure is logged with its traceback
+_LAST_FRAMES = 20
+_HERE = Path(__file__).parents[1]
+_OURS = tuple(
+    f"{_HERE / package}/"
+    for package in (
+        "acker",
+        "headrace",
+        "partition",
+        "service",
+        "sinks",
+        "topology",
+        "transactions",
+    )
+)
+_LIBRARIES = (
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    "<frozen ",
+)
 
 _Cause: TypeAlias = tuple[str, str, str]  # event, place, class of the error
 
@@ -100,10 +125,11 @@ class FailureLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._told: dict[_Cause, _LoggedKind] = {}
+        self._traced: set[_Cause] = set()
         self._recent: deque[RecentFailure] = deque(maxlen=_RECENT)
 
     def record(self, event: str, step: str, error: BaseException) -> None:
-        """Count a failure, and log it if it is due."""
+        """Count a failure, and log it if it is due: the first of its kind with a traceback."""
         cause = event, step, type(error).__name__
         now = self._clock()
         told = self._told.get(cause)
@@ -114,7 +140,13 @@ class FailureLog:
             return
         count = 1 if told is None else told.count + 1
         self._told[cause] = _LoggedKind(now)
-        self._log(cause, count, line_of(error), now)
+        frames = [] if cause in self._traced else user_frames(error)
+        if frames and len(self._traced) < _TRACED_KINDS:
+            self._traced.add(cause)
+            shown = traceback.StackSummary.extract(iter(frames[-_LAST_FRAMES:])).format()
+            self._log(cause, count, line_of(error), now, exception="".join(shown).rstrip())
+        else:
+            self._log(cause, count, line_of(error), now)
 
     def log_due(self, *, all_of_it: bool = False) -> None:
         """Log the lines that are due, or `all_of_it`. Called often."""
@@ -132,16 +164,59 @@ class FailureLog:
         self.log_due()
         return tuple(self._recent)
 
-    def _log(self, cause: _Cause, count: int, error: str, now: float) -> None:
+    def _log(self, cause: _Cause, count: int, error: str, now: float, **traced: str) -> None:
         event, step, kind = cause
         self._recent.append(RecentFailure(now, event, step, kind, error, count))
-        log.warning(event, step=step, error_class=kind, error=error, count=count)
+        log.warning(event, step=step, error_class=kind, error=error, count=count, **traced)
+
+
+def user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Return the frames of a traceback that are the user's code, with lines, outermost first.
+
+    They are those of any library but Headrace where there is no other: a pipeline may be installed.
+    """
+    frames = [each for each in traceback.walk_tb(error.__traceback__) if _kind(each) != "ours"]
+    return [each for each in frames if _kind(each) == "user's"] or frames
+
+
+def error_at(error: BaseException) -> str:
+    """Return file:line of the innermost frame of the user's code, or "" if there is none."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        return f"{_short(error.filename)}:{error.lineno}"
+    frames = user_frames(error)
+    return f"{_short(frames[-1][0].f_code.co_filename)}:{frames[-1][1]}" if frames else ""
+
+
+def _kind(frame: tuple[FrameType, int]) -> str:
+    return _kind_of(frame[0].f_code.co_filename)
+
+
+@cache
+def _kind_of(filename: str) -> str:
+    if filename.startswith(_OURS):
+        return "ours"
+    return "library" if filename.startswith(_LIBRARIES) else "user's"
+
+
+@cache
+def _short(filename: str) -> str:
+    """Return a file's path below the first folder of the import path that has it."""
+    folders = [folder for folder in (str(Path.cwd()), *sys.path) if folder]
+    return next(
+        (filename[len(each) + 1 :] for each in folders if filename.startswith(f"{each}/")), filename
+    )
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text, or its class if it has no readable text."""
+    """Return an error's text, or its class if it has no readable text.
+
+    That of a KeyError is only the key, so its class stands before it.
+    """
     try:
-        return str(error) or type(error).__name__
+        text = str(error)
+        if type(error).__str__ is KeyError.__str__ and text:
+            return f"{type(error).__name__}: {text}"
+        return text or type(error).__name__
     except Exception:  # noqa: BLE001  # an error whose text raises must stop nothing
         return type(error).__name__
 

@@ -276,6 +276,8 @@ class DeadLetter:
     failed_at_ms: int
     by_reference: bool = False  # without its payload, which was too large
     trace: TraceHeaders = ()  # replaces the record's own
+    error_at: str = ""  # file:line of the user's code, if the error comes from there
+    error: Exception | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

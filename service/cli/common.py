@@ -172,6 +172,10 @@ def partitions_of(topics: Iterable[Topic]) -> list[Partition]:
     return [Partition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
+def is_ours(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _PACKAGES
+
+
 def describe(error: BaseException) -> str:
     """Return an error in one line: our own by their message, others with their class, too."""
     name = type(error).__name__
@@ -180,8 +184,7 @@ def describe(error: BaseException) -> str:
     text = str(said()) if callable(said) else str(error)
     text = "\n".join([text, *getattr(error, "__notes__", ())])
     line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
-    is_ours = type(error).__module__.partition(".")[0] in _PACKAGES
-    line = line if is_ours and line else f"{name}: {line}" if line else name
+    line = line if is_ours(error) and line else f"{name}: {line}" if line else name
     return escaped(line)[:_LONGEST]
 
 

@@ -449,6 +449,7 @@ def show_one(
         ("step", escaped(letter.step)),
         ("attempts", f"{letter.attempts}"),
         ("error", escaped(letter.error_class)),
+        *([("error at", escaped(letter.error_at))] if letter.error_at else []),
         ("record", escaped(str(letter.read))),
         ("its time (UTC)", utc_text(letter.read.timestamp_ms)),
     ]
@@ -513,6 +514,7 @@ def _facts(letter: "StoredDeadLetter", marks: "Sequence[Mark]") -> dict[str, Any
         "step": letter.step,
         "attempts": letter.attempts,
         "error_class": letter.error_class,
+        "error_at": letter.error_at,
         "reason": letter.reason,
         "failed_at_ms": letter.failed_at_ms,
         "headers_error": letter.headers_error,

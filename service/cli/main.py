@@ -9,8 +9,8 @@ import typer
 
 from partition.errors import KafkaMisconfigured
 from service.cli import check, control, dead_letters, import_storm, offsets, run, status, tables
-from service.cli.common import describe
-from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
+from service.cli.common import describe, is_ours
+from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, NoTopology, ServiceError
 from service.observability.logs import stderr
 from topology.errors import InvalidTopology
 from topology.masking import escaped
@@ -81,9 +81,12 @@ def main() -> int:
 
 
 def _report(error: Exception, code: int) -> int:
+    hint = ""
     if os.environ.get(DEBUG_VARIABLE):
         stderr.write(escaped("".join(traceback.format_exception(error)), keeping="\n"))
-    stderr.write(f"headrace: {describe(error)}\n")
+    elif not is_ours(error) or (isinstance(error, NoTopology) and error.__cause__):
+        hint = f"; {DEBUG_VARIABLE}=1 shows the traceback"
+    stderr.write(f"headrace: {describe(error)}{hint}\n")
     return code
 
 

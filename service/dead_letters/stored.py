@@ -14,6 +14,7 @@ import msgspec
 
 from service.dead_letters.format import utc_text
 from sinks.kafka.dead_letter_sink import (
+    ERROR_AT,
     HEADERS_ERROR,
     KEY_SHA256,
     KEY_SIZE,
@@ -97,6 +98,7 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
     content: RecordContent | None  # None after `bare`
     value_bytes: int | None  # None: no value
     headers_error: str | None = None  # the reason why the record's headers were left out
+    error_at: str | None = None  # file:line of the user's code
 
     def bare(self) -> "StoredDeadLetter":
         """Return a copy without its content, which takes little memory."""
@@ -239,6 +241,7 @@ def _dead_letter(
         content=RecordContent(message.key(), value, tuple(without_replay_headers(own))),
         value_bytes=None if value is None else len(value),
         headers_error=_text(facts[HEADERS_ERROR]) if HEADERS_ERROR in facts else None,
+        error_at=_text(facts[ERROR_AT]) if ERROR_AT in facts else None,
     )
 
 

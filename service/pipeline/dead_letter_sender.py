@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import structlog
@@ -51,7 +51,9 @@ class DeadLetterSender:
 
     def send(self, letter: DeadLetter, tree: int, edge: int, record_id: int) -> None:
         """Send a letter; `poll` returns the tree and edge when it is durable."""
-        self._send(_Sent(letter, None, record_id, tree, edge))
+        sent = _Sent(letter, None, record_id, tree, edge)
+        self._send(sent)
+        sent.letter = replace(letter, error=None)  # whose traceback keeps a chunk's values alive
 
     def send_notice(self, loss: Loss) -> Future[None]:
         """Send a notice that a range is skipped; the future ends when the notice is durable."""

@@ -27,7 +27,7 @@ from service.pipeline.trees import OutcomeCounters, TreeTracker
 from topology.calls import Failure
 from topology.errors import BoltError
 from topology.masking import mask
-from topology.monitoring import text_of
+from topology.monitoring import error_at, text_of
 from topology.record import Record, Reject, Retry
 from topology.sink import DeadLetter
 from topology.steps import RetryRule
@@ -199,6 +199,8 @@ class FailureHandler:
             step=failure.step,
             failed_at_ms=time.time_ns() // 1_000_000,
             by_reference=isinstance(failure.error, Oversized),
+            error_at=error_at(failure.error),
+            error=failure.error,
         )
         self._counters.dead_letters[message.topic(), message.partition()] += 1
         self._counters.dead_letter_causes[failure.step, letter.error_class] += 1

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -39,6 +39,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 TOPIC = "headrace.topic"  # the first of the headers that say what happened
 REASON = "headrace.reason"
+ERROR_AT = "headrace.error_at"  # only if the user's code raised the error
 VALUE_SIZE = "headrace.value_size"  # only if the value was left out
 VALUE_SHA256 = "headrace.value_sha256"
 KEY_SIZE = "headrace.key_size"  # only if the key was left out, too
@@ -99,7 +100,8 @@ class KafkaDeadLetters(DeadLetterSink):
 
     A dead letter has the record's key, value and headers, followed by `headrace.topic`,
     `.partition`, `.offset`, `.timestamp_ms` (where it came from), `.reason` (at most 2,048
-    bytes), `.step`, `.attempts`, `.error_class`, `.failed_at_ms` and `.pipeline`. Where the
+    bytes), `.step`, `.attempts`, `.error_class`, `.failed_at_ms`, `.pipeline`, and `.error_at`
+    (file:line) if the user's code raised the error. Where the
     original had such a header already (a record that failed again), the last one is the newest.
     A dead letter larger than the topic allows is sent without its value and headers (but for those
     of a replay), with `headrace.value_size` and `headrace.value_sha256` instead; so is one that
@@ -156,6 +158,8 @@ class KafkaDeadLetters(DeadLetterSink):
         """Send without blocking; while the client's queue is full, it waits for `poll`."""
         self._pending += 1
         by_reference = isinstance(letter, DeadLetter) and letter.by_reference
+        if isinstance(letter, DeadLetter):
+            letter = replace(letter, error=None)  # its traceback keeps values alive
         new = _Pending(letter, token, _Form.WITHOUT_VALUE if by_reference else _Form.WHOLE)
         if self._unsent or not self._produce(new):
             self._unsent.append(new)
@@ -301,6 +305,7 @@ def _content(letter: DeadLetter | RangeNotice, pipeline: str, form: _Form) -> di
         own = (*(each for each in own if not is_of_trace(each[0])), *letter.trace)
     if form >= _Form.SHORTEST:
         headers[REASON] = _bounded(letter.reason, _SHORT_BYTES)
+        headers.pop(ERROR_AT, None)
     return {"value": value, "key": key, "headers": [*own, *headers.items()]}
 
 
@@ -323,7 +328,7 @@ def _facts(letter: DeadLetter, pipeline: str) -> dict[str, bytes]:
         "failed_at_ms": letter.failed_at_ms,
         "pipeline": pipeline,
     }
-    return _headers(facts)
+    return _headers(facts | ({"error_at": letter.error_at} if letter.error_at else {}))
 
 
 def _headers(facts: Mapping[str, Any]) -> dict[str, bytes]:

@@ -55,6 +55,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW))
     (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
     (tmp_path / "failing.py").write_text("raise ValueError('two\\nlines')\n")
+    (tmp_path / "helped.py").write_text("import bad_helper\nbad_helper.table()\n")
+    (tmp_path / "bad_helper.py").write_text("def table():\n    return {}['key']\n")
+    (tmp_path / "typed_wrong.py").write_text("def f(:\n")
     (tmp_path / "unfit.py").write_text(
         "from headrace.sinks import SparkSink\nSparkSink('t', format='parquet', schema=dict)\n"
     )
@@ -69,10 +72,11 @@ def own_modules(folder):
     yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
-        if name in ("flow", "broken", "failing", "unfit"):
+        if name in FILES:
             del sys.modules[name]
 
 
+FILES = ("flow", "broken", "failing", "unfit", "helped", "bad_helper", "typed_wrong")
 COMMANDS = (
     "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance", "offsets set",
     "offsets reset", "offsets import-storm", "tables compact", "tables vacuum", "tables expire",
@@ -176,17 +180,35 @@ def test_embedded_servers_are_not_started_for_a_bad_configuration(headrace, fold
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("broken", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
-        ("failing", "ValueError: two | lines"),
+        (
+            "broken",
+            "ModuleNotFoundError: No module named 'a_module_that_is_not_there' (at broken.py:1)",
+        ),
+        ("failing", "ValueError: two | lines (at failing.py:1)"),
+        ("helped", "KeyError: 'key' (at bad_helper.py:2)"),
+        (
+            "typed_wrong",
+            "SyntaxError: invalid syntax (typed_wrong.py, line 1) (at typed_wrong.py:1)",
+        ),
     ],
 )
-def test_any_other_failure_ends_with_1_and_one_line(module, said, headrace, monkeypatch):
+def test_a_module_that_cannot_be_imported_ends_with_2_and_its_line(
+    module, said, headrace, monkeypatch
+):
+    said = f"headrace: '{module}:topology': the import of {module} fails with {said}"
     code, out, err = headrace("graph", f"{module}:topology")
-    assert (code, out, err) == (1, "", f"headrace: {said}\n")
+    assert (code, out, err) == (2, "", f"{said}; HEADRACE_DEBUG=1 shows the traceback\n")
     monkeypatch.setenv("HEADRACE_DEBUG", "1")
     code, _, err = headrace("graph", f"{module}:topology")
-    assert (code, "Traceback (most recent call last)" in err) == (1, True)
-    assert err.splitlines()[-1] == f"headrace: {said}"
+    assert (code, "Traceback (most recent call last)" in err) == (2, True)
+    assert err.splitlines()[-1] == said
+
+
+def test_any_other_failure_ends_with_1_and_one_line(headrace, monkeypatch):
+    monkeypatch.setattr("topology.topology.as_facts", lambda _topology: {}["key"])
+    code, _, err = headrace("graph", "flow:topology", "--json")
+    said = "headrace: KeyError: 'key'; HEADRACE_DEBUG=1 shows the traceback\n"
+    assert (code, err) == (1, said)
 
 
 def test_graph_shows_the_topology_as_text_chart_and_json(headrace):

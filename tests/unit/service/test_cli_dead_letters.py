@@ -52,7 +52,7 @@ def test_open_letters_are_listed_and_counted(letters):
         "origin": {"topic": "orders", "partition": 3, "offset": 42, "timestamp_ms": 17 * 10**11},
         "replays": 0, "pipeline": "orders", "reason": "not\nJSON", "state": "open", "marks": [],
         "failed_at_ms": 1_700_000_009_999, "headers_error": None, "key_bytes": None,
-        "value_bytes": 7,
+        "value_bytes": 7, "error_at": None,
     }  # fmt: skip
     _, out, _ = letters("list", "--limit", "1")
     assert cells_of(out) == [

@@ -6,10 +6,22 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypedDict
 
+import pyarrow as pa
 import pytest
 
-from headrace import SKIP, Bolt, InvalidTopology, Record, Reject, Retry, Skip, bolt, reference
-from headrace.sinks import MemorySink, SparkSink
+from headrace import (
+    SKIP,
+    Bolt,
+    InvalidTopology,
+    Record,
+    Reject,
+    Retry,
+    Skip,
+    Topology,
+    bolt,
+    reference,
+)
+from headrace.sinks import KafkaDeadLetters, MemorySink, SparkSink
 from headrace.testing import Event, RetryPolicy, topology_test
 from tests.support.pipeline import Keep, drawn, piped, text_of
 
@@ -68,6 +80,39 @@ def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
         assert (letter.record.value, letter.record.key, letter.record.offset) == (b"{", b"k", 0)
         assert kit.acked == []
         assert kit.rows == []
+
+
+@pytest.mark.parametrize("kind", ["function", "async", "blocking", "vectorised"])
+def test_a_dead_letter_has_the_error_and_the_line_of_the_users_code(kind):
+    def helper(value):
+        return {}[value]
+
+    def fails(record: Record) -> Number:
+        return helper("nokey")
+
+    async def fails_later(record: Record) -> Number:
+        return helper("nokey")
+
+    def fails_for_all(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return helper("nokey")
+
+    made = {
+        "function": bolt(fails),
+        "async": bolt(fails_later),
+        "blocking": bolt(fails, blocking=True),
+        "vectorised": bolt(fails_for_all),
+    }
+    topology = Topology("wrong")
+    topology.source("numbers").then(made[kind]).into(MemorySink("rows"))
+    topology.dead_letters.into(KafkaDeadLetters("wrong.dead"))
+    with topology_test(topology, retries=RetryPolicy(limit=0)) as kit:
+        kit.send(b"1")
+        (letter,) = kit.rejected
+        line = helper.__code__.co_firstlineno + 1
+        assert letter.error_at == f"tests/unit/service/test_testkit.py:{line}"
+        assert (letter.reason, letter.error_class) == ("KeyError: 'nokey'", "KeyError")
+        assert isinstance(letter.error, KeyError)
+        assert letter.error.__traceback__ is not None
 
 
 def test_fan_out_writes_all_children_or_none():

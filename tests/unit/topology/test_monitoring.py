@@ -1,7 +1,9 @@
 """Histograms of durations, and the rate-limited log of repeated failures."""
 
 import asyncio
+import json
 import time
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -128,6 +130,31 @@ def test_each_event_step_and_class_has_its_own_lines():
     kinds = [("a", "parse", ValueError), ("a", "parse", KeyError), ("a", "enrich", ValueError)]
     for event, step, error in [*kinds, ("b", "parse", ValueError)]:
         assert len(logged(log.record, event, step, error("a"))) == 1
+
+
+def test_only_the_first_failure_of_a_kind_has_its_traceback():
+    def raised():
+        try:
+            json.loads("{")
+        except ValueError as error:
+            return error
+
+    now = 0.0
+    log = FailureLog(lambda: now)
+    with capture_logs() as logs:
+        for _ in range(3):
+            log.log_due()
+            log.record("step_failing", "parse", raised())
+            now += 30.0
+        log.record("step_failing", "parse", KeyError("never raised"))
+    assert ["exception" in line for line in logs] == [True, False, False, False]
+    place, code = logs[0]["exception"].splitlines()
+    assert place.endswith(f'{Path(__file__).name}", line {LINE}, in raised')
+    assert code.strip() == 'json.loads("{")', "the frames of a library are left out"
+    assert logs[-1]["error"] == "KeyError: 'never raised'"
+
+
+LINE = test_only_the_first_failure_of_a_kind_has_its_traceback.__code__.co_firstlineno + 3
 
 
 def test_an_error_is_one_short_line():

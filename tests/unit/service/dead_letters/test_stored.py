@@ -32,7 +32,8 @@ def test_dead_letter_has_origin_and_reason():
     assert (found.error_class, found.pipeline, found.replays) == ("ValueError", "orders", 0)
     assert found.content == RecordContent(b"AA", b"{broken", (("trace", b"\x00"),))
     assert (found.bare().content, found.value_bytes) == (None, 7)
-    assert (found.value_digest, found.key_digest) == (None, None)
+    assert (found.value_digest, found.key_digest, found.error_at) == (None, None, None)
+    assert dead_letter(error_at="flow.py:7").error_at == "flow.py:7"
 
 
 def test_forged_headers_of_a_record_are_ignored():

@@ -215,7 +215,7 @@ def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks(
     [
         ("no_such_module:topology", "NoTopology", "no_such_module"),
         ("worker_flow:named", "NoTopology", "worker_flow:named"),
-        ("worker_broken:topology", "FileNotFoundError", "settings.json"),
+        ("worker_broken:topology", "NoTopology", "settings.json"),
     ],
 )
 def test_a_topology_that_cannot_be_loaded_ends_the_run(
