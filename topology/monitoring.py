@@ -107,13 +107,14 @@ class RecentFailure:
     error_class: str
     error: str
     count: int
+    error_at: str = ""  # file:line of the user's code
 
 
 @dataclass(slots=True)
 class _LoggedKind:
     at: float
     count: int = 0
-    error: str = ""
+    error: tuple[str, str] = "", ""  # its text, and its place
 
 
 class FailureLog:
@@ -135,18 +136,22 @@ class FailureLog:
         told = self._told.get(cause)
         if told is not None and now - told.at < EVERY_SECONDS:
             if not told.count:
-                told.error = line_of(error)
+                told.error = line_of(error), error_at(error)
             told.count += 1
             return
         count = 1 if told is None else told.count + 1
         self._told[cause] = _LoggedKind(now)
-        frames = [] if cause in self._traced else user_frames(error)
-        if frames and len(self._traced) < _TRACED_KINDS:
+        self._log(
+            cause, count, (line_of(error), error_at(error)), now, self._traceback(cause, error)
+        )
+
+    def _traceback(self, cause: _Cause, error: BaseException) -> str:
+        if cause in self._traced or len(self._traced) >= _TRACED_KINDS:
+            return ""
+        frames = user_frames(error)[-_LAST_FRAMES:]
+        if frames:
             self._traced.add(cause)
-            shown = traceback.StackSummary.extract(iter(frames[-_LAST_FRAMES:])).format()
-            self._log(cause, count, line_of(error), now, exception="".join(shown).rstrip())
-        else:
-            self._log(cause, count, line_of(error), now)
+        return "".join(traceback.StackSummary.extract(iter(frames)).format()).rstrip()
 
     def log_due(self, *, all_of_it: bool = False) -> None:
         """Log the lines that are due, or `all_of_it`. Called often."""
@@ -164,10 +169,14 @@ class FailureLog:
         self.log_due()
         return tuple(self._recent)
 
-    def _log(self, cause: _Cause, count: int, error: str, now: float, **traced: str) -> None:
-        event, step, kind = cause
-        self._recent.append(RecentFailure(now, event, step, kind, error, count))
-        log.warning(event, step=step, error_class=kind, error=error, count=count, **traced)
+    def _log(
+        self, cause: _Cause, count: int, error: tuple[str, str], now: float, exception: str = ""
+    ) -> None:
+        (event, step, kind), (text, at) = cause, error
+        self._recent.append(RecentFailure(now, event, step, kind, text, count, at))
+        more = {"error_at": at, "exception": exception}
+        found = {name: value for name, value in more.items() if value}
+        log.warning(event, step=step, error_class=kind, error=text, count=count, **found)
 
 
 def user_frames(error: BaseException) -> list[tuple[FrameType, int]]:

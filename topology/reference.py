@@ -11,6 +11,9 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
+from datetime import date, datetime
+from functools import cache
+from numbers import Number
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -321,13 +324,23 @@ class Reference(Mapping[Any, Any]):
         return self._loaded is not None
 
     def __getitem__(self, key: Any) -> Any:
-        return self._rows[key]
+        try:
+            return self._rows[key]
+        except KeyError:
+            self._check_type(key)
+            raise
 
     def get(self, key: Any, /, default: Any = None) -> Any:
-        return self._rows.get(key, default)
+        found = self._rows.get(key, default)
+        if found is default:
+            self._check_type(key)
+        return found
 
     def __contains__(self, key: object) -> bool:
-        return key in self._rows
+        if key in self._rows:
+            return True
+        self._check_type(key)
+        return False
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._rows)
@@ -450,6 +463,22 @@ class Reference(Mapping[Any, Any]):
             raise ReferenceNotLoaded(self.name)
         return self._loaded
 
+    def _check_type(self, key: Any) -> None:
+        """Raise BoltError for a key that is missing because no row's can be of its type."""
+        columns = self._current().keys
+        parts = (key,) if len(columns) == 1 else key
+        if not isinstance(parts, tuple) or len(parts) != len(columns):
+            message = f"found {key!r:.80}, expected a tuple of {', '.join(self.key)}"
+            raise BoltError(f"reference '{self.name}', look-up: {message}")
+        for name, part, column in zip(self.key, parts, columns, strict=True):
+            found = _family_of(type(part))
+            if found is not None and found != _family_of_column(column.type):
+                raise BoltError(
+                    f"reference '{self.name}', look-up: found {part!r:.80} of type "
+                    f"{type(part).__name__}, expected {column.type}, the type of the key "
+                    f"'{name}'. Convert it first"
+                )
+
     def _comparable(self, batch: pa.RecordBatch, name: str, key: str, keys: Column) -> Column:
         if name not in batch.schema.names:
             raise BoltError(
@@ -489,6 +518,23 @@ class Reference(Mapping[Any, Any]):
         check(self.max_rows >= 1, ", max_rows", self.max_rows, "a whole number >= 1")
         seconds = self.refresh_seconds
         check(seconds is None or seconds > 0, ", refresh_seconds", seconds, "a number > 0")
+
+
+_FAMILIES = (str, bytes, Number, datetime, date)  # none equals a value of another
+
+
+@cache
+def _family_of(kind: type) -> type | None:
+    return next((each for each in _FAMILIES if issubclass(kind, each)), None)
+
+
+def _family_of_column(kind: pa.DataType) -> type:
+    if kind in _TEXTS:
+        return str
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return date if pa.types.is_date(kind) else datetime
+    is_binary = kind in _BINARIES or pa.types.is_fixed_size_binary(kind)
+    return bytes if is_binary else Number
 
 
 class _Unmade(Mapping[Any, Any]):

@@ -7,7 +7,7 @@
 | `Decimal` | decimal(38, 18); `Annotated[Decimal, pa.decimal128(10, 2)]` for another |
 | `list[X]`, `dict[str, X]` | list, map |
 | `Literal["a", "b"]` | the column of its values' type |
-| a TypedDict, dataclass or msgspec.Struct | struct |
+| a TypedDict, dataclass, msgspec.Struct or pydantic model | struct |
 | `X | None`, `NotRequired[X]` | nullable; everything else is not |
 | `Annotated[X, <pyarrow type>]` | that pyarrow type |
 """
@@ -101,6 +101,9 @@ def _fields(source: Any) -> Iterator[_Hint] | None:
             _Hint(field.encode_name, hints[field.name], required=True)
             for field in msgspec.structs.fields(source)
         )
+    if isinstance(source, type) and hasattr(source, "model_validate_json"):  # pydantic's
+        hints = _hints(source)
+        return (_Hint(name, hints[name], required=True) for name in source.model_fields)
     if isinstance(source, type) and dataclasses.is_dataclass(source):
         hints = _hints(source)
         return (

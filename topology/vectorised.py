@@ -233,7 +233,7 @@ class Columns:
 
 
 def as_row(value: Any) -> Row | None:
-    """Convert a mapping, dataclass or msgspec.Struct (but no Record) to a dictionary."""
+    """Convert a mapping, dataclass, Struct or pydantic model (but no Record) to a dictionary."""
     if type(value) is dict:
         return value
     if isinstance(value, Record):
@@ -241,7 +241,10 @@ def as_row(value: Any) -> Row | None:
     try:
         if isinstance(value, Mapping):
             return dict(value)
-        built = msgspec.to_builtins(value, builtin_types=_KEPT_AS_THEY_ARE)
+        if hasattr(value, "model_dump"):  # pydantic's
+            built = value.model_dump()
+        else:
+            built = msgspec.to_builtins(value, builtin_types=_KEPT_AS_THEY_ARE)
     except Exception:  # noqa: BLE001 - a user's value may raise anything
         return None
     return built if isinstance(built, dict) else None

@@ -28,6 +28,7 @@ from service.cli.common import (
     table_of,
 )
 from service.errors import ServiceError
+from topology.masking import escaped
 
 if TYPE_CHECKING:
     from service.config.settings import Config
@@ -100,6 +101,12 @@ def run(
     gaps = summary.problems() if summary.caught_up else summary.losses()
     if gaps:
         raise ServiceError(f"the run summary does not reconcile: {'; '.join(gaps)}")
+    if (until_caught_up or with_servers) and summary.mostly_dead:
+        raise ServiceError(
+            f"{summary.dead_lettered:,} of {summary.read:,} records became dead letters in "
+            f"'{summary.dead_letters}', more than half; the commonest causes are "
+            f"{'; '.join(map(str, summary.dead_letter_causes))}"
+        )
 
 
 def _run_embedded(
@@ -291,6 +298,7 @@ def show_summary(console: Console, summary: "RunSummary") -> None:
     lines = [f"dead letters: {summary.dead_letters}"]
     if summary.table is not None:
         lines.insert(0, f"table:        {summary.table}")
+    lines += [f"  {escaped(str(cause))}" for cause in summary.dead_letter_causes]
     print_lines(lines, console)
     for gap in summary.problems():
         console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

@@ -1,6 +1,7 @@
 """The figures of a run at one moment, and its summary: where every record is."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from service.spark_engine.engine import SparkEngine
 
 _HIDDEN = "(hidden by [http] show_errors)"
+_CAUSES = 3  # of dead letters, in a summary
 _NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -208,6 +210,23 @@ class PartitionSummary:
         return max(0, (self.log_end if self.goal is None else self.goal) - self.committed)
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterCause:
+    """Dead letters of one step and class of error, and the text and place of one error."""
+
+    step: str
+    error_class: str
+    letters: int
+    error: str
+    error_at: str
+
+    def __str__(self) -> str:
+        said = self.error.removeprefix(f"{self.error_class}: ")
+        where = f" (at {self.error_at})" if self.error_at else ""
+        text = f": {said}" if said and said != self.error_class else ""
+        return f"{self.letters:,} in '{self.step}': {self.error_class}{text}{where}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """Says where every record is. It reconciles when nothing is missing and nothing is open."""
@@ -226,6 +245,7 @@ class RunSummary:
     halted: dict[str, str]  # partitions of which nothing more is read, and why
     table: str | None
     dead_letters: str | None
+    dead_letter_causes: tuple[DeadLetterCause, ...] = ()  # the three commonest
     caught_up: bool  # False: the run was stopped, or had no end
 
     @classmethod
@@ -252,8 +272,14 @@ class RunSummary:
             lost=sum(sum(part.lost.values()) for part in snapshot.partitions),
             partitions=partitions,
             halted={str(partition): why for partition, why in snapshot.halted.items()},
+            dead_letter_causes=tuple(_commonest_causes(snapshot)),
             **facts,
         )
+
+    @property
+    def mostly_dead(self) -> bool:
+        """Whether more than half of the resolved records became dead letters."""
+        return self.dead_lettered > self.written + self.filtered
 
     @property
     def records_per_second(self) -> float:
@@ -284,3 +310,12 @@ class RunSummary:
         facts["records_per_second"] = round(self.records_per_second, 1)
         facts["seconds"] = round(self.seconds, 3)
         return facts
+
+
+def _commonest_causes(snapshot: Snapshot) -> Iterator[DeadLetterCause]:
+    known = {(each.step, each.error_class): each for each in snapshot.recent_failures}
+    counts = Counter(snapshot.dead_letter_causes)
+    for (step, error_class), letters in counts.most_common(_CAUSES):
+        one = known.get((step, error_class))
+        found = (one.error, one.error_at) if one else ("", "")
+        yield DeadLetterCause(step, error_class, letters, *found)

@@ -404,9 +404,8 @@ def estimated_bytes(piece: Piece) -> int:
         elif isinstance(value, list | tuple):
             left += value
         else:
-            fields = getattr(value, "__struct_fields__", ()) or getattr(
-                value, "__dataclass_fields__", ()
-            )
+            names = "__struct_fields__", "__dataclass_fields__", "__pydantic_fields__"
+            fields = next(filter(None, (getattr(type(value), name, ()) for name in names)), ())
             left += [getattr(value, name) for name in fields]
             size += 0 if fields else _PLAIN_BYTES
     return size * len(piece) // len(sample)

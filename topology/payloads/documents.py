@@ -189,15 +189,18 @@ def json(
 ) -> FunctionBolt[Record, T]:
     """Make a bolt that reads each record's value as JSON.
 
-    With a type that msgspec decodes (a `msgspec.Struct`, dataclass, TypedDict, NamedTuple) it
-    gives values of that type: a field that is missing, null or of another type is a Reject that
-    names its path; unknown fields are ignored. Without a type it gives dictionaries, in which a
-    number that no float holds is a `Decimal`, and rejects any other document. `limits=None`
-    parses without a check. Raises InvalidTopology if msgspec cannot decode the type.
+    With a type that msgspec decodes (a `msgspec.Struct`, dataclass, TypedDict, NamedTuple), or a
+    pydantic model, it gives values of that type: a field that is missing, null or of another type
+    is a Reject that names its path; unknown fields are ignored. Without a type it gives
+    dictionaries, in which a number that no float holds is a `Decimal`, and rejects any other
+    document. `limits=None` parses without a check. Raises InvalidTopology if msgspec cannot decode
+    the type.
     """
     refused: Refused = (lambda _value: None) if limits is None else limits.json_screen()
     if kind is None:
         return FunctionBolt(_objects(refused))
+    if hasattr(kind, "model_validate_json"):
+        return FunctionBolt(_models(kind, refused if limits is None else limits.decimal_screen()))
     try:
         decode = msgspec.json.Decoder(kind).decode
     except (TypeError, NameError) as error:
@@ -240,6 +243,36 @@ def _objects(refused: Refused) -> Callable[[Record], dict[str, Any]]:
         return found  # type: ignore[no-any-return]  # a dictionary
 
     return json
+
+
+def _models(kind: Any, refused: Refused) -> Callable[[Record], Any]:
+    """Return what makes pydantic models, which costs several times what msgspec does."""
+    validate = kind.model_validate_json
+
+    def json(record: Record) -> Any:
+        value = record.value
+        if value is None:
+            raise Reject(NO_VALUE)
+        if (reason := refused(value)) is not None:
+            raise Reject(reason)
+        if b"NaN" in value or b"Infinity" in value:  # which pydantic takes for numbers
+            _strict(value, _PLAIN)
+        try:
+            return validate(value)
+        except ValueError as error:
+            _strict(value, _PLAIN)
+            raise Reject(_unfit(error)) from None
+
+    return json
+
+
+def _unfit(error: Any) -> str:
+    """Return the first of pydantic's errors with its path, without the record's own values."""
+    first, *more = error.errors(include_url=False, include_context=False, include_input=False)
+    path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+    others = f" (and {len(more)} more)" if more else ""
+    said = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"wrong value at `${path}`: {said}{others}"[:_SHOWN]
 
 
 def decoded(decode: Callable[[bytes], T], value: bytes, *, exact: bool = False) -> T:

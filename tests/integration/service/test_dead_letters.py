@@ -63,6 +63,11 @@ class Place(Folder):
         assert all(each.error is None for each in sink.poll())
         sink.close()
 
+    def run(self) -> dict[str, Any]:
+        done = self.headrace("run", "flow:topology", "--until-caught-up", "--json")
+        assert done.code == ("more than half" in done.err), done.err
+        return done.facts
+
     def letters(self, *words: str, as_json: bool = True) -> Said:
         more = ["--config", str(self.folder / "service.toml"), *(["--json"] if as_json else [])]
         ran = CliRunner(env={"COLUMNS": "160"}).invoke(

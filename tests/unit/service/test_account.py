@@ -6,8 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.observability.snapshot import PartitionSummary, RunSummary
+from service.observability.snapshot import (
+    DeadLetterCause,
+    PartitionSummary,
+    RunSummary,
+    Snapshot,
+)
 from service.pipeline.trees import OutcomeCounters
+from topology.monitoring import RecentFailure
 
 WRITTEN, DEAD_LETTERED = 1, 2
 
@@ -52,6 +58,54 @@ def test_summary_as_json_has_its_keys():
             "dead_letters"} <= facts.keys()  # fmt: skip
     assert replace(CLOSED, seconds=0.0).records_per_second == 0.0
     assert PartitionSummary(5, 5, 9, goal=5).lag == 4
+
+
+def test_the_three_commonest_causes_of_dead_letters_are_named_with_an_example():
+    causes = {("a", "KeyError"): 2, ("b", "ValueError"): 3_000, ("c", "Reject"): 1, ("a", "E"): 9}
+    failures = [
+        RecentFailure(0.0, "step_failing", "a", "KeyError", text, 1, "flow.py:7")
+        for text in ("KeyError: 1", "KeyError: 'id'")
+    ]
+    snapshot = Snapshot(
+        taken_at=0.0, partitions=(), dead_letter_causes=causes, recent_failures=tuple(failures)
+    )
+    facts = {"seconds": 1.0, "table": None, "dead_letters": "dead", "caught_up": True}
+    found = RunSummary.of(snapshot, {}, **facts).dead_letter_causes
+    assert list(map(str, found)) == [
+        "3,000 in 'b': ValueError",
+        "9 in 'a': E",
+        "2 in 'a': KeyError: 'id' (at flow.py:7)",
+    ]
+    assert replace(CLOSED, dead_letter_causes=found).as_json()["dead_letter_causes"][2] == {
+        "step": "a", "error_class": "KeyError", "letters": 2, "error": "KeyError: 'id'",
+        "error_at": "flow.py:7",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dead", "options", "code"),
+    [
+        (6, ["--until-caught-up"], 1),
+        (6, ["--until-caught-up", "--json"], 1),
+        (6, [], 0),
+        (5, ["--until-caught-up"], 0),
+    ],
+)
+def test_a_finite_run_whose_records_mostly_die_ends_with_1(
+    headrace, monkeypatch, dead, options, code
+):
+    cause = DeadLetterCause("parse", "KeyError", dead, "KeyError: 'id'", "flow.py:7")
+    summary = replace(
+        CLOSED, written=10 - dead, filtered=0, dead_lettered=dead, dead_letter_causes=(cause,)
+    )
+    monkeypatch.setattr("service.app.run_pipeline", lambda *_parts, **_options: summary)
+    monkeypatch.setattr("service.cli.run.load_topology", lambda _target: None)
+    monkeypatch.setattr("service.cli.run.configured", lambda *_how: None)
+    found, out, err = headrace("run", "flow:topology", *options)
+    assert (found, f"{dead} of 10 records became dead letters" in err) == (code, code == 1)
+    said = f"{dead} in 'parse': KeyError: 'id' (at flow.py:7)"
+    assert (said in out) == ("--json" not in options)
+    assert (said in err) == (code == 1)
 
 
 def test_outcome_counters_count_each_tree_once():

@@ -1,8 +1,12 @@
 """A reference table: a plain mapping, an Arrow join, and one load at a time."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from threading import Barrier
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -45,6 +49,41 @@ def test_a_reference_is_a_mapping_from_its_key_to_the_other_columns(airports):
     assert dict(airports) == dict(airports.items())
     with pytest.raises(KeyError, match="LHR"):
         airports["LHR"]
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "said"),
+    [
+        (["1"], 1, "found 1 of type int, expected string, the type of the key 'k'"),
+        (["1"], b"1", "found b'1' of type bytes"),
+        ([1], "1", "found '1' of type str, expected int64"),
+        ([date(2020, 1, 1)], datetime(2020, 1, 1, tzinfo=UTC), "expected date32"),
+        (["1"], None, None),
+        ([1], 2.0, None),
+        ([1], np.int64(2), None),
+        ([Decimal(1)], 2, None),
+        ([b"1"], object(), None),
+    ],
+)
+def test_a_missing_key_of_a_type_that_no_row_has_is_an_error(values, key, said):
+    made = reference("any.csv", key="k", value="v")
+    made.load([{"k": value, "v": 0} for value in values])
+    for look_up in (made.__getitem__, made.get, made.__contains__):
+        if said is not None:
+            with pytest.raises(BoltError, match=re.escape(said)):
+                look_up(key)
+    if said is None:
+        assert made.get(key, 7) == 7
+        assert key not in made
+
+
+def test_a_look_up_by_a_part_of_the_key_is_an_error(weather):
+    with pytest.raises(BoltError, match="found 'EWR', expected a tuple of origin, hour"):
+        weather["EWR"]
+    with pytest.raises(
+        BoltError, match=r"found '5' of type str, expected int64, .* the key 'hour'"
+    ):
+        weather.get(("EWR", "5"))
 
 
 def test_columns_say_what_is_wanted_beside_the_key():

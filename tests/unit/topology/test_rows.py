@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,11 @@ class Plain:
     raw: bytes = b"\0"
 
 
+class Parcel(pydantic.BaseModel):
+    id: int
+    raw: bytes = b"\0"
+
+
 def rows_of(columns):
     return {
         index: {name: cell for name, cell in row.items() if cell is not None}
@@ -37,12 +43,14 @@ def rows_of(columns):
 
 def test_typed_records_and_mappings_are_rows():
     counts = defaultdict(int, a=1)
-    columns = columns_of_values([Flight(7), Plain(1), counts, MappingProxyType({"b": 2})])
+    values = [Flight(7), Plain(1), counts, MappingProxyType({"b": 2}), Parcel(id=3)]
+    columns = columns_of_values(values)
     assert rows_of(columns) == {
         0: {"flightNumber": 7},
         1: {"n": 1, "raw": b"\0"},
         2: {"a": 1},
         3: {"b": 2},
+        4: {"id": 3, "raw": b"\0"},
     }
     assert counts == {"a": 1}
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
+import pydantic
 import pytest
 
 from topology.errors import InvalidSchema
@@ -73,7 +74,11 @@ def test_a_dataclass_and_a_struct_give_the_schema_of_the_same_typed_dict() -> No
         code: str
         height: float | None
 
-    assert schema_of(Row) == schema_of(Struct) == schema_of(Place)
+    class Model(pydantic.BaseModel):
+        code: str
+        height: float | None
+
+    assert schema_of(Row) == schema_of(Struct) == schema_of(Model) == schema_of(Place)
 
 
 def test_a_pyarrow_schema_is_taken_as_it_is() -> None:

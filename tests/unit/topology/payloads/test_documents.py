@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import orjson
+import pydantic
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,6 +32,11 @@ class Line:
 
 class Row(TypedDict):
     id: int
+
+
+class Parcel(pydantic.BaseModel):
+    id: int
+    weights: list[Decimal] = []
 
 
 class Point(NamedTuple):
@@ -59,6 +65,7 @@ def reason_of(bolt, value):
         (json(Order), b'{"id":1,"more":[1]}', Order(1)),
         (json(Line), b'{"sku":"a","price":0.10}', Line("a", Decimal("0.10"))),
         (json(Row), b'{"id":1}', {"id": 1}),
+        (json(Parcel), b'{"id":1,"weights":[0.10]}', Parcel(id=1, weights=[Decimal("0.10")])),
         (json(Point), b"[1,2.5]", Point(1.0, 2.5)),
         (json(list[int]), b" [1,2] ", [1, 2]),
         (
@@ -122,13 +129,23 @@ SMALL = Limits(max_bytes=20, max_depth=2)
             for bolt in (raw(limits=SMALL), text(limits=SMALL), json(Order, limits=SMALL))
         ),
         (json(limits=SMALL), b'{"a":[[1]]}', "nested 3 deep; at most 2 is allowed"),
+        (json(Parcel), None, "the record has no value"),
+        (json(Parcel, limits=SMALL), b'{"a":[[1]]}', "nested 3 deep; at most 2 is allowed"),
+        (json(Parcel), b"{}", "wrong value at `$.id`: field required"),
+        (json(Parcel), b'{"id":1', "invalid JSON at byte 7: expecting ',' delimiter"),
+        (json(Parcel), b'{"id":NaN}', "invalid JSON at byte 6: found NaN"),
+        (
+            json(Parcel),
+            b'{"id":1,"weights":[1,"x"],"more":1}',
+            "wrong value at `$.weights[1]`: input should be a valid decimal",
+        ),
         *(
             (
                 json(kind),
                 b'[{"price":1e999999999}]',
                 "an exponent of 999999999; at most 1000 is allowed",
             )
-            for kind in (Line, Tree, list[Decimal], dict[str, Decimal | None])
+            for kind in (Line, Tree, list[Decimal], dict[str, Decimal | None], Parcel)
         ),
     ],
 )
