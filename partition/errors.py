@@ -174,6 +174,12 @@ class StoreUnavailable(_Facts, StoreError):
     text = "the offset store does not answer {what}: {reason}"
 
 
+class StoreHostsUnknown(StoreUnavailable):
+    """No name among the store's hosts has an address; most likely they are wrong."""
+
+    text = "zookeeper.hosts: found {what}: {reason}; allowed: host:port,host:port"
+
+
 class StoreCorrupt(_Facts, StoreError):
     path: str
     found: str

@@ -12,16 +12,19 @@ class ServiceError(Exception):
 
 
 class BadConfig(ServiceError):
-    """The configuration is wrong at one key."""
+    """The configuration is wrong at one key; `others` are its errors at other keys."""
 
     exit_code = EXIT_CONFIG
 
-    def __init__(self, place: str, key: str, found: str, allowed: str) -> None:
-        super().__init__(f"{place}: {key}: found {found}; allowed: {allowed}")
+    def __init__(self, place: str, key: str, found: str, allowed: str, line: int = 0) -> None:
+        where = f"{place}:{line}" if line else place
+        super().__init__(f"{where}: {key}: found {found}; allowed: {allowed}")
         self.place = place
         self.key = key
         self.found = found
         self.allowed = allowed
+        self.line = line
+        self.others: Sequence[BadConfig] = ()
 
 
 class OneReplicaOnly(ServiceError):

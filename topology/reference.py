@@ -12,7 +12,6 @@ from collections.abc import (
     ValuesView,
 )
 from datetime import date, datetime
-from functools import cache
 from numbers import Number
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -523,7 +522,6 @@ class Reference(Mapping[Any, Any]):
 _FAMILIES = (str, bytes, Number, datetime, date)  # none equals a value of another
 
 
-@cache
 def _family_of(kind: type) -> type | None:
     return next((each for each in _FAMILIES if issubclass(kind, each)), None)
 

@@ -15,7 +15,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, cast
@@ -101,9 +101,10 @@ def _fields(source: Any) -> Iterator[_Hint] | None:
             _Hint(field.encode_name, hints[field.name], required=True)
             for field in msgspec.structs.fields(source)
         )
-    if isinstance(source, type) and hasattr(source, "model_validate_json"):  # pydantic's
+    if hasattr(source, "model_fields"):  # pydantic's
         hints = _hints(source)
-        return (_Hint(name, hints[name], required=True) for name in source.model_fields)
+        names: Iterable[str] = source.model_fields
+        return (_Hint(name, hints[name], required=True) for name in names)
     if isinstance(source, type) and dataclasses.is_dataclass(source):
         hints = _hints(source)
         return (

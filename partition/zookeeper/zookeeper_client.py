@@ -13,6 +13,7 @@ Three habits of kazoo matter here:
 import contextlib
 import copy
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
-from partition.errors import StoreError, StoreUnavailable
+from partition.errors import StoreError, StoreHostsUnknown, StoreUnavailable
 from partition.offsets.requests import (
     NEVER,
     Children,
@@ -174,9 +175,13 @@ class ZooKeeperConnection:
                 with contextlib.suppress(SessionEnded, ReplyLost):
                     self._send(f"at {self._hosts}", methodcaller("exists_async", "/"), end)()
                     is_signed_in = True
-        except BaseException:
+        except BaseException as error:
             self.close()
             self.disconnect(self._timeout_seconds)
+            hosts: list[tuple[str, int]] = self.client.hosts
+            unknown = [*filter(None, (_unresolved(host) for host, _port in hosts))]
+            if isinstance(error, StoreUnavailable) and len(unknown) == len(hosts):
+                raise StoreHostsUnknown(f"'{self._hosts}'", unknown[0]) from error
             raise
 
     def close(self) -> None:
@@ -381,6 +386,15 @@ def _versions(
     if isinstance(reason, _LOST):
         raise _unknown(what, reason, end)
     raise StoreError(f"ZooKeeper refuses to write {what}: {_name_of(reason)}")
+
+
+def _unresolved(host: str) -> str:
+    """Return why a host has no address; empty if it has one."""
+    try:
+        socket.getaddrinfo(host.strip("[]"), None)
+    except OSError as error:
+        return f"'{host}': {error.strerror}"
+    return ""
 
 
 def _unknown(what: str, error: Exception, end: float) -> ReplyLost | StoreUnavailable:

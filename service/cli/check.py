@@ -55,8 +55,8 @@ def check(target: Target, config: ConfigPath = None, *, as_json: Json = False) -
         settings = configured(config)
     except BadConfig as error:
         if as_json:
-            bad = Check("config", ok=False, detail=str(error))
-            print_json({"ok": False, "checks": [asdict(bad)]})
+            each_bad = [Check("config", ok=False, detail=str(e)) for e in (error, *error.others)]
+            print_json({"ok": False, "checks": list(map(asdict, each_bad))})
         raise
     results: list[Check] = []
     for each in run_checks(topology, settings):

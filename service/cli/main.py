@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from partition.errors import KafkaMisconfigured
+from partition.errors import KafkaMisconfigured, StoreHostsUnknown
 from service.cli import check, control, dead_letters, import_storm, offsets, run, status, tables
 from service.cli.common import describe, is_ours
-from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, NoTopology, ServiceError
+from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, BadConfig, NoTopology, ServiceError
 from service.observability.logs import stderr
 from topology.errors import InvalidTopology
 from topology.masking import escaped
@@ -71,7 +71,7 @@ def main() -> int:
         return _report(error, error.exit_code)
     except InvalidTopology as error:
         return _report(error, EXIT_USAGE)
-    except KafkaMisconfigured as error:
+    except (KafkaMisconfigured, StoreHostsUnknown) as error:
         return _report(error, EXIT_CONFIG)
     except Exception as error:  # noqa: BLE001 - whatever it is, a user reads one line
         return _report(error, EXIT_FAILED)
@@ -86,7 +86,9 @@ def _report(error: Exception, code: int) -> int:
         stderr.write(escaped("".join(traceback.format_exception(error)), keeping="\n"))
     elif not is_ours(error) or (isinstance(error, NoTopology) and error.__cause__):
         hint = f"; {DEBUG_VARIABLE}=1 shows the traceback"
-    stderr.write(f"headrace: {describe(error)}{hint}\n")
+    others = error.others if isinstance(error, BadConfig) else ()
+    for each in (error, *others):
+        stderr.write(f"headrace: {describe(each)}{hint}\n")
     return code
 
 

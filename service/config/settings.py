@@ -41,15 +41,16 @@ from service.config.connections import Section, StorageConfig, ZooKeeperConfig
 from service.config.sources import (
     PREFIX,
     Variables,
-    as_bad_config,
-    check_names,
+    errors_of,
     flat,
     merged,
     read_toml,
+    wrong_names,
 )
 from service.errors import BadConfig
 from service.membership import MembershipPolicy
 from service.pipeline.failures import DeadLetterLimit, NullValues, ScreenPolicy
+from sinks.spark.settings import refusals_of
 from topology.masking import secrets_in
 from topology.topology import can_name_offsets
 from transactions.groups import RangePolicy
@@ -66,7 +67,16 @@ def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
 
 
 KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(flat), AfterValidator(_reachable)]
-SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(flat)]
+
+
+def _for_a_driver(properties: dict[str, Scalar]) -> dict[str, Scalar]:
+    refusals = [*refusals_of({name: str(value) for name, value in properties.items()})]
+    if refusals:
+        raise ValueError("\n".join(refusals))
+    return properties
+
+
+SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(flat), AfterValidator(_for_a_driver)]
 
 
 def _start_from(value: Any) -> StartFrom:
@@ -345,19 +355,25 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     """Read the configuration: `overrides`, then variables, then the file.
 
     Tables are merged key by key. Raises BadConfig, which names the key, what was found
-    and what is allowed.
+    and what is allowed, and has the other errors.
     """
     place = "environment" if path is None else str(path)
-    check_names(os.environ, Config.model_fields)
+    errors = wrong_names(os.environ, Config.model_fields)
     try:
         table = {} if path is None else read_toml(path)
-        return Config(**merged(table, Variables(Config)(), overrides or {}))
+        config = Config(**merged(table, Variables(Config)(), overrides or {}))
     except RecursionError:
         found, allowed = "values nested too deep", "tables as deep as its keys"
         raise BadConfig(f"{place} or a variable", "(all)", found, allowed) from None
     except ValidationError as error:
-        # Not from the error: its text shows the values, secret ones too.
-        raise as_bad_config(error, Config, place, os.environ, PREFIX) from None
+        errors += errors_of(error, Config, path, os.environ, PREFIX)
     except SettingsError as error:
-        key, allowed = PREFIX + "…", "a value of the key's type"
+        field = re.search('field "([^"]+)"', str(error))
+        key, allowed = PREFIX + (field[1].upper() if field else "…"), "a value of the key's type"
         raise BadConfig("environment", key, str(error), allowed) from None
+    else:
+        if not errors:
+            return config
+    # Not from the validation's error: its text shows the values, secret ones too.
+    first, *errors[0].others = errors
+    raise first

@@ -8,7 +8,8 @@ by whatever it starts.
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,23 @@ class Variables(EnvSettingsSource):
         return found
 
 
-def check_names(names: Iterable[str], sections: Collection[str]) -> None:
-    """Raise BadConfig for a variable that names no section: a typing error, most likely."""
+def wrong_names(names: Iterable[str], sections: Collection[str]) -> list[BadConfig]:
+    """Return errors of variables that name no section: typing errors, most likely."""
+    found = []
     for name in names:
         if not name.startswith(PREFIX) or name in OTHER_VARIABLES:
             continue
         section = name.removeprefix(PREFIX).split("__")[0].lower()
         if section not in sections:
             allowed = ", ".join(f"{PREFIX}{known.upper()}__…" for known in sections)
-            raise BadConfig(_ENVIRONMENT, name, f"section '{section}'", allowed)
+            said = f"section '{section}'{_did_you_mean(section, sections)}"
+            found.append(BadConfig(_ENVIRONMENT, name, said, allowed))
+    return found
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 def from_files(variables: Mapping[str, str]) -> dict[str, str]:
@@ -158,39 +167,85 @@ _BITS = 63  # beside the sign: what TOML asks of those who read it
 _SCALARS = ("str", "int", "float", "bool")  # the arms of a property's type, in pydantic's words
 
 
-def as_bad_config(
+def errors_of(
     error: ValidationError,
     model: type[BaseModel],
-    place: str,
+    path: Path | None = None,
     variables: Iterable[str] = (),
     prefix: str = "",
-) -> BadConfig:
-    """Return the first fault of a validation: key path, what was found, what is allowed.
+) -> list[BadConfig]:
+    """Return the errors of a validation, one a key: its path, what was found, what is allowed.
 
-    `place` is the file; a key that one of the `variables` sets is blamed on that one.
+    They are those of the file at `path`; a key that one of the `variables` sets is blamed on that
+    one.
     """
-    fault = error.errors(include_url=False)[0]
-    parts = [str(part) for part in fault["loc"]]
+    text = "" if path is None else path.read_text()
+    found: dict[str, BadConfig] = {}
+    for fault in error.errors(include_url=False):
+        for parts, said, allowed in _said(model, fault):
+            key, line = ".".join(parts), 0
+            place = _ENVIRONMENT if path is None else str(path)
+            variable = prefix + "__".join(parts).upper().replace(".", "_")
+            if variable in variables:
+                place = f"{_ENVIRONMENT}: {variable}"
+            else:
+                line = line_of_key(text, key)
+            found.setdefault(key, BadConfig(place, key, said, allowed, line))
+    return sorted(found.values(), key=lambda each: (each.found == "nothing", each.line))
+
+
+_OF_A_KEY_BELOW = re.compile(r"(\S+): found (.+); allowed is (.+)")
+
+
+def _said(model: type[BaseModel], fault: Any) -> Iterator[tuple[list[str], str, str]]:
+    """Give a fault's keys, with what was found and what is allowed there."""
+    parts, kind = [str(part) for part in fault["loc"]], fault["type"]
     is_property = not {"kafka", "conf"}.isdisjoint(parts[:-2]) and parts[-1] in _SCALARS
     if is_property:
-        parts.pop()
-    variable = prefix + "__".join(parts).upper().replace(".", "_")
-    if variable in variables:
-        place = f"environment: {variable}"
-    key = ".".join(parts)
-    kind = fault["type"]
-    if kind == "extra_forbidden":
-        return BadConfig(
-            place, key, "an unknown key", ", ".join(_fields_at(model, parts[:-1])) or "no key"
+        yield (
+            parts[:-1],
+            _found(".".join(parts[:-1]), fault["input"]),
+            "a string, a number, true or false",
         )
+        return
+    if kind == "extra_forbidden":
+        known = _fields_at(model, parts[:-1])
+        near = _did_you_mean(parts[-1], known)
+        yield parts, f"an unknown key{near}", ", ".join(known) or "no key"
+        return
     if kind == "missing":
-        return BadConfig(place, key, "nothing", _hint(model, parts))
+        yield parts, "nothing", _hint(model, parts)
+        return
     allowed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if below := _OF_A_KEY_BELOW.findall(allowed):
+        for name, found, is_allowed in below:
+            yield [*parts, name] if parts else name.split("."), found, is_allowed
+        return
+    near = ""
+    if kind == "literal_error" and isinstance(fault["input"], str):
+        near = _did_you_mean(fault["input"], re.findall("'([^']+)'", allowed))
     if kind in ("model_type", "dict_type"):
         allowed = "a table"
-    if is_property:
-        allowed = "a string, a number, true or false"
-    return BadConfig(place, key, _found(key, fault["input"]), allowed)
+    yield parts, f"{_found('.'.join(parts), fault['input'])}{near}", allowed
+
+
+_KEY = r"""[\w-]+|"[^"\n]*"|'[^'\n]*'"""
+_PLACE = re.compile(
+    rf"""\s*(?P<table>\[\[?)?\s*(?P<key>(?:{_KEY})(?:\s*\.\s*(?:{_KEY}))*)\s*[]=]"""
+)
+
+
+def line_of_key(text: str, key: str) -> int:
+    """Return the number of the line that sets a key, or begins the table it belongs to; 0: none."""
+    table, best, number = "", "", 0
+    for at, line in enumerate(text.splitlines(), 1):
+        if place := _PLACE.match(line):
+            name = ".".join(part.strip("\"'") for part in re.findall(_KEY, place["key"]))
+            table = name if place["table"] else table
+            full = name if place["table"] or not table else f"{table}.{name}"
+            if f"{key}.".startswith(f"{full}.") and len(full) > len(best):
+                best, number = full, at
+    return number
 
 
 def _check_numbers(place: str, value: Any, key: str = "") -> None:

@@ -1,7 +1,9 @@
 """The Spark properties Headrace starts from; a user's `[spark.conf]` lies over them."""
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,19 +91,35 @@ def check_installed(who: str) -> None:
         raise SinkFailed(missing_extra(f"{who} needs PySpark", "spark"))
 
 
-def check(conf: Mapping[str, str]) -> None:
-    """Raise SparkStartFailed, naming the property, when Spark cannot be started with it."""
+_MASTER = re.compile(r"local(\[(\d+|\*)( *, *\d+)?\])?|local-cluster\[.+\]|yarn|\w+://.+")
+
+
+def refusals_of(conf: Mapping[str, str]) -> Iterator[str]:
+    """Give the properties that Spark cannot be started with, and what is allowed."""
     for name, value in conf.items():
         if not name.startswith("spark."):
-            raise SparkStartFailed(
-                f"[spark.conf] '{name}': Spark ignores it; allowed are names that begin with "
-                "'spark.' (Hadoop's with 'spark.hadoop.')"
+            near = get_close_matches(name, _DEFAULTS, 1)
+            yield (
+                f"{name}: found a name that Spark ignores; allowed is "
+                f"{f'{near[0]}, or ' if near else ''}what begins with 'spark.' (Hadoop's with "
+                "'spark.hadoop.')"
             )
         if name in _ELSEWHERE and _ELSEWHERE[name] in (None, value.lower()):
-            raise SparkStartFailed(
-                f"[spark.conf] '{name}': found '{value}'; Spark's driver has to run beside this "
-                "process, so leave it out"
+            yield (
+                f"{name}: found '{value}'; allowed is no such property: Spark's driver has to run "
+                "beside this process"
             )
+        if name == "spark.master" and not _MASTER.fullmatch(value):
+            yield (
+                f"{name}: found '{value}'; allowed is local, local[2], local[*], local[2,4], yarn, "
+                "spark://host:port or k8s://host:port"
+            )
+
+
+def check(conf: Mapping[str, str]) -> None:
+    """Raise SparkStartFailed, naming the property, when Spark cannot be started with it."""
+    for refusal in refusals_of(conf):
+        raise SparkStartFailed(f"[spark.conf] {refusal}")
 
 
 def settings(

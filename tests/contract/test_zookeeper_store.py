@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from partition.errors import OwnershipLost, StoreError, StoreUnavailable
+from partition.errors import OwnershipLost, StoreError, StoreHostsUnknown, StoreUnavailable
 from partition.interfaces import Claimed, Progress, StoredOffset
 from partition.offsets.ownership import NodeNames
 from partition.records import Position
@@ -183,6 +183,12 @@ def test_a_server_that_is_not_there_is_named_within_the_deadline() -> None:
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
         store.open()
     assert time.monotonic() - started < slack(5.0)
+
+
+def test_hosts_without_any_address_are_named_as_wrong() -> None:
+    store = ZooKeeperStore("no-host.invalid:2181", NAMES, timeout_seconds=0.2)
+    with pytest.raises(StoreHostsUnknown, match=r"found 'no-host\.invalid:2181': 'no-host\.inv"):
+        store.open()
 
 
 def test_a_chroot_is_made_if_it_is_missing(world: ZooKeeperWorld) -> None:

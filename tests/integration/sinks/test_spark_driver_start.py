@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_spark")]
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves a dead child's pipe
 def test_a_spark_that_cannot_start_says_why() -> None:
-    driver = SparkDriver("test", {"spark.master": "nonsense"})
+    driver = SparkDriver("test", {"spark.master": "nonsense://x"})
     with pytest.raises(SparkStartFailed, match=r"did not start:.* Master must") as caught:
         driver.open()
     assert "\n" not in str(caught.value)

@@ -149,14 +149,14 @@ def test_wrong_usage_ends_with_2(words, said, headrace):
 
 
 @pytest.mark.parametrize("command", ["run", "check", "status", "dead-letters list"])
-def test_a_bad_configuration_ends_with_78_and_one_line(command, headrace, folder):
-    (folder / "service.toml").write_text("[pipeline]\nspeed = 'high'\n")
+def test_a_bad_configuration_ends_with_78_and_a_line_for_each_error(command, headrace, folder):
+    (folder / "service.toml").write_text("[pipeline]\nspeed = 'high'\n[logs]\nlevel = 1\n")
     code, _, err = headrace(*command.split(), "flow:topology", "--config", "service.toml")
     assert code == 78
-    (line,) = err.splitlines()
-    assert line.startswith("headrace: service.toml: ")
-    assert "found " in line
-    assert "allowed: " in line
+    places = "service.toml:2: pipeline.speed", "service.toml:4: logs.level", "service.toml: kafka"
+    for line, place in zip(err.splitlines(), (*places, "service.toml: zookeeper"), strict=True):
+        assert line.startswith(f"headrace: {place}: found ")
+        assert "; allowed: " in line
 
 
 def test_check_tells_of_a_bad_configuration_in_json_too(headrace, folder):

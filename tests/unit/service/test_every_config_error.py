@@ -37,7 +37,8 @@ def says(tmp_path: Any, key: str, value: str) -> str:
         load(path, None)
     assert caught.value.exit_code == EXIT_CONFIG
     assert caught.value.place == str(path)
-    return str(caught.value).removeprefix(f"{path}: ")
+    line = path.read_text().splitlines().index(f"{name} = {value}") + 1
+    return str(caught.value).removeprefix(f"{path}:{line}: ")
 
 
 FORM = re.compile(r"(?P<key>\S+): found (?P<found>.+); allowed: (?P<allowed>.+)")
@@ -69,3 +70,88 @@ def test_no_time_and_no_count_may_be_nothing_or_less(tmp_path, key, value):
     found = FORM.fullmatch(says(tmp_path, key, value))
     assert found
     assert (found["key"], found["found"]) == (key, value)
+
+
+def wrong_value(key: str) -> tuple[str, str] | None:
+    """Return a value that the key's type does not hold, in TOML and as text; None if any fits."""
+    section, _, name = key.partition(".")
+    kind: Any = Config.model_fields[section].annotation
+    hint = str(kind.model_fields[name])
+    if "Literal" in hint:
+        return "'earli'", "earli"
+    if any(each in hint for each in ("int", "float")):
+        return "-1", "-1"
+    return ("7", "maybe") if "bool" in hint else None
+
+
+WRONG = {
+    "misspelt": lambda key: ("1", "1"),
+    "out of range": wrong_value,
+}
+
+
+@pytest.mark.parametrize("where", ["file", "environment"])
+@pytest.mark.parametrize("fault", ["misspelt", "out of range"])
+def test_each_key_that_is_wrong_is_told_with_its_place_and_what_is_near(
+    fault, where, tmp_path, monkeypatch
+):
+    """O01: about 360 wrong inputs with those above: every key, by file and by variable."""
+    path, tried = tmp_path / "service.toml", 0
+    for key in keys():
+        section, _, name = key.partition(".")
+        given = WRONG[fault](key)
+        if given is None:
+            continue
+        misspelt = f"{name[:-1]}{name[-1] * 2}" if fault == "misspelt" else name
+        line = f"{misspelt} = {given[0]}" if where == "file" else ""
+        good = {**BASE, section: f"{line}\n{BASE.get(section, '')}"}
+        lines = [each for name, below in good.items() for each in (f"[{name}]", below)]
+        path.write_text("\n".join(lines))
+        variable = f"HEADRACE_{section}__{misspelt}".upper()
+        place = f"environment: {variable}"
+        with monkeypatch.context() as patch:
+            if where == "environment":
+                patch.setenv(variable, given[1])
+            else:
+                place = f"{path}:{path.read_text().splitlines().index(line) + 1}"
+            with pytest.raises(BadConfig) as caught:
+                load(path)
+        tried += 1
+        error = caught.value
+        assert str(error).startswith(f"{place}: {section}.{misspelt}: found ")
+        assert error.exit_code == EXIT_CONFIG
+        if fault == "misspelt":
+            assert f"did you mean '{name}'?" in error.found
+    assert tried > 25
+
+
+def test_all_errors_are_told_at_once_by_line(tmp_path, monkeypatch):
+    path = tmp_path / "service.toml"
+    path.write_text(
+        "pipelin = 3\n[kafka]\nbootstrap.servers = 'a:1'\nx.y = [1]\n"
+        "[zookeeper]\nhosts = 'a:b'\n[spark.conf]\n'sparkk.master' = 'yarn'\n"
+        "spark.master = 'local[2'\n[pipeline]\n# drain_secnds = 4\ndrain_secnds = 3\n"
+        "[logs]\nlevel = 'debgu'\n"
+    )
+    monkeypatch.setenv("HEADRACE_PIPLINE__NAME", "x")
+    with pytest.raises(BadConfig) as caught:
+        load(path)
+    errors = [caught.value, *caught.value.others]
+    assert [(error.line, error.key) for error in errors] == [
+        (0, "HEADRACE_PIPLINE__NAME"),
+        (1, "pipelin"),
+        (4, "kafka.x.y"),
+        (6, "zookeeper.hosts"),
+        (8, "spark.conf.sparkk.master"),
+        (9, "spark.conf.spark.master"),
+        (12, "pipeline.drain_secnds"),
+        (14, "logs.level"),
+    ]
+    near = {error.key: re.findall("did you mean '(.+)'", error.found) for error in errors}
+    assert {key: names for key, names in near.items() if names} == {
+        "HEADRACE_PIPLINE__NAME": ["pipeline"],
+        "pipelin": ["pipeline"],
+        "pipeline.drain_secnds": ["drain_seconds"],
+        "logs.level": ["debug"],
+    }
+    assert errors[4].allowed.startswith("spark.master, or what begins with 'spark.'")

@@ -89,10 +89,16 @@ def test_python_workers_import_as_this_process_does() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("driver.memory", "2g", r"'driver.memory': Spark ignores it; .*begin with 'spark\.'"),
+        (
+            "driver.memory",
+            "2g",
+            r"driver.memory: found .* Spark ignores; .* spark\.driver\.memory, or",
+        ),
         ("spark.remote", "sc://localhost", "driver has to run beside this process"),
         ("spark.api.mode", "Connect", "driver has to run beside this process"),
         ("spark.submit.deployMode", "cluster", "driver has to run beside this process"),
+        ("sparkk.master", "yarn", r"sparkk\.master: found a name .*; allowed is spark\.master, or"),
+        ("spark.master", "local[2", r"spark\.master: found 'local\[2'; allowed is local, "),
     ],
 )
 def test_unusable_properties_are_refused(name: str, value: str, message: str) -> None:
