@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from topology.calls import hint_for
 from topology.schema import schema_of
 from topology.sink import Piece
 from topology.values import cast, check_years, columns_of_rows, converted, without_misplaced_nulls
@@ -118,6 +119,7 @@ def _as_row(value: Any, index: int, reasons: dict[int, str]) -> Row:
         return row
     reasons[index] = (
         f"found {_shown(value)}; a row is a mapping of columns, a dataclass or a msgspec.Struct"
+        f"{hint_for(value)}"
     )
     return {}
 

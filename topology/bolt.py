@@ -15,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from enum import Enum
+from functools import partial
 from typing import (
     Any,
     ClassVar,
@@ -129,18 +130,28 @@ class Bolt(Component, ABC, Generic[In, Out]):
 class FunctionBolt(Bolt[In, Out]):
     """A function as a bolt; it can still be called like the function."""
 
-    def __init__(self, function: Callable[[Any], Any], *, blocking: bool = False) -> None:
-        expect(hasattr(function, "__name__"), "bolt()", function, "a function. Or write a class")
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        blocking: bool = False,
+        many: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """`many`: each call returns an iterable of values, whatever its annotation."""
+        name = name or function_name(function)
+        expect(callable(function) and name, "bolt()", function, "a function. Or write a class")
         self.function = function
         self.process = function  # type: ignore[method-assign]  # saves a call per value
         self.blocking = blocking  # type: ignore[misc]  # a function has no class of its own
-        self.__name__ = function.__name__
+        self.many = many
+        self.__name__ = str(name)
         self.__doc__ = function.__doc__
 
     def process(self, value: In, /) -> Any:
         return self.function(value)
 
-    def __call__(self, value: Any, /) -> Any:
+    def __call__(self, value: In, /) -> Any:
         return self.function(value)
 
 
@@ -269,16 +280,29 @@ def yields_many(bolt: Bolt[Any, Any]) -> bool:
     """Whether a call gives an iterator of values instead of one."""
     function = bolt.process
     iterators = (Iterator, Generator, Iterable)
+    if getattr(bolt, "many", False):
+        return True
     return inspect.isgeneratorfunction(function) or _returned(function) in iterators
 
 
 def _returned(function: Callable[..., Any]) -> Any:
     """Return the annotated return type without its arguments, if it can be read."""
     try:
-        returned = get_type_hints(function).get("return")
+        returned = get_type_hints(_unwrapped(function)).get("return")
     except (NameError, TypeError):
         return None
     return get_origin(returned) or returned
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def function_name(function: Any) -> str | None:
+    """Return the name of a function, or of the one within a partial; None if it has none."""
+    return getattr(_unwrapped(function), "__name__", None)
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:

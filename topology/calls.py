@@ -43,17 +43,32 @@ class Called:
 def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> Called:
     """Call a bolt that returns one value or SKIP."""
     out, failures = _collect(step, map(function, values), len(values))
+    _explain(values, failures)
     return sort_out(step, out, None, failures)
 
 
 def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: list[Any]) -> Called:
     """Call a bolt that returns an iterator; its values are sent together, once exhausted."""
     groups, failures = _collect(step, map(list, map(function, values)), len(values))
+    _explain(values, failures)
     for index in failures:
         groups[index] = []
     counts = np.fromiter(map(len, groups), np.int64, len(groups))
     parents = np.repeat(np.arange(len(groups)), counts)
     return sort_out(step, list(chain.from_iterable(groups)), parents, failures)
+
+
+def hint_for(value: Any) -> str:
+    """Return what to do about several values where one is expected."""
+    is_many = isinstance(value, (list, tuple, set))
+    return ". To send each of its items, use flat_map() or yield" if is_many else ""
+
+
+def _explain(values: list[Any], failures: dict[int, Exception]) -> None:
+    """Add a note where a bolt failed because the one before it returned a list."""
+    for index, error in failures.items():
+        if isinstance(error, (TypeError, AttributeError)) and (hint := hint_for(values[index])):
+            error.add_note(f"the value is a {type(values[index]).__name__}{hint}")
 
 
 def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Exception]) -> Called:

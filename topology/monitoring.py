@@ -217,15 +217,15 @@ def _short(filename: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text, or its class if it has no readable text.
+    """Return an error's text and notes; its class if it has no readable text.
 
     That of a KeyError is only the key, so its class stands before it.
     """
     try:
-        text = str(error)
+        name, text = type(error).__name__, str(error)
         if type(error).__str__ is KeyError.__str__ and text:
-            return f"{type(error).__name__}: {text}"
-        return text or type(error).__name__
+            text = f"{name}: {text}"
+        return "; ".join([text or name, *getattr(error, "__notes__", ())])
     except Exception:  # noqa: BLE001  # an error whose text raises must stop nothing
         return type(error).__name__
 

@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -16,17 +16,20 @@ from topology.aggregates import Aggregate
 from topology.bolt import (
     Bolt,
     Component,
+    FunctionBolt,
     Kind,
     VectorisedBolt,
     check_columns,
     coroutines_of,
+    function_name,
     has_state,
     kind_of,
     name_of,
+    yields_later,
 )
-from topology.errors import InvalidTopology, expect
+from topology.errors import BoltError, InvalidTopology, expect
 from topology.grouping import Grouping, by_key, key_of, shuffle
-from topology.record import DEFAULT_STREAM
+from topology.record import DEFAULT_STREAM, SKIP, Skip, To
 from topology.sink import Sink
 from topology.spark_step import Function, SparkRows, spark_step
 from topology.state import State
@@ -73,17 +76,23 @@ def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
     if inspect.isabstract(bolt):
         missing = ", ".join(sorted(bolt.__abstractmethods__))
         raise InvalidTopology(f"then(): class {bolt.__name__} is abstract: it lacks {missing}")
-    made = bolt() if callable(bolt) and _takes_nothing(bolt) else None
-    if isinstance(bolt, type) and issubclass(bolt, Component) and made is None:
+    made = bolt() if callable(bolt) and takes_nothing(bolt) else None
+    if is_component(bolt) and made is None:
         raise InvalidTopology(
             f"then(): class {bolt.__name__} needs arguments. Pass an instance, or a function "
             "without arguments that makes one"
         )
-    expect(isinstance(made, Component), "then()", bolt, "a @bolt function, a Bolt or its class")
+    expected = "a @bolt function, a Bolt or its class. map() takes plain functions"
+    expect(isinstance(made, Component), "then()", bolt, expected)
     return made, bolt
 
 
-def _takes_nothing(make: Callable[..., Any]) -> bool:
+def is_component(made: object) -> bool:
+    """Whether it is the class of a bolt."""
+    return isinstance(made, type) and issubclass(made, Component)
+
+
+def takes_nothing(make: Callable[..., Any]) -> bool:
     """Whether it can be called without arguments. If not it may be a function without @bolt."""
     try:
         inspect.signature(make).bind()
@@ -92,6 +101,44 @@ def _takes_nothing(make: Callable[..., Any]) -> bool:
     except ValueError:  # it has no signature
         return True
     return True
+
+
+def _function_bolt(
+    method: str, function: Any, allowed: Sequence[Kind], *, many: bool = False
+) -> FunctionBolt[Any, Any]:
+    """Return the bolt of a function; one without a name is called like the method."""
+    if not isinstance(function, FunctionBolt):
+        is_bolt = isinstance(function, Component) or is_component(function)
+        expected = "a function. then() takes bolts and their classes"
+        expect(callable(function) and not is_bolt, f"{method}()", function, expected)
+        name = function_name(function)
+        function = FunctionBolt(function, name=method if name in (None, "<lambda>") else name)
+    kind = kind_of(function)
+    if kind not in allowed:
+        words = " or ".join(each.value for each in allowed)
+        other = {Kind.FAN_OUT: "flat_map()", Kind.ASYNC: "map()"}.get(kind, "then()")
+        raise InvalidTopology(
+            f"{method}(): '{function.__name__}' is {kind.value}, expected {words}. Or use {other}"
+        )
+    if many and kind in (Kind.FUNCTION, Kind.BLOCKING):
+        blocking, name = function.blocking, function.__name__
+        return FunctionBolt(function.function, blocking=blocking, many=True, name=name)
+    bolt: FunctionBolt[Any, Any] = function
+    return bolt
+
+
+def _predicate(method: str, function: Any, name: str | None) -> tuple[str, Callable[[Any], bool]]:
+    """Return a predicate's name, and it, refusing None: a forgotten `return` must drop nothing."""
+    bolt = _function_bolt(method, function, (Kind.FUNCTION,))
+    label = name or bolt.__name__
+
+    def is_met(value: Any) -> bool:
+        found = bolt.function(value)
+        if found is None:
+            raise BoltError(f"predicate '{label}' returned None, expected True or False")
+        return bool(found)
+
+    return label, is_met
 
 
 def check_bolt(
@@ -303,6 +350,117 @@ class Stream(Generic[T]):
         self.ends.attach(step)
         return self._of(step, DEFAULT_STREAM)
 
+    @overload
+    def map(
+        self,
+        function: FunctionBolt[T, Out],
+        *,
+        name: str | None = None,
+        workers: int = 1,
+        timeout_seconds: float | None = None,
+        retries: RetryRule | None = None,
+    ) -> "Stream[Out]": ...
+    @overload
+    def map(
+        self,
+        function: Callable[[T], Coroutine[Any, Any, Out | Skip | To]],
+        *,
+        name: str | None = None,
+        workers: int = 1,
+        timeout_seconds: float | None = None,
+        retries: RetryRule | None = None,
+    ) -> "Stream[Out]": ...
+    @overload
+    def map(
+        self,
+        function: Callable[[T], Out | Skip | To],
+        *,
+        name: str | None = None,
+        workers: int = 1,
+        timeout_seconds: float | None = None,
+        retries: RetryRule | None = None,
+    ) -> "Stream[Out]": ...
+    def map(self, function: Any, **options: Any) -> "Stream[Any]":
+        """Pass every value through a function that returns one value, or SKIP.
+
+        It is `then` for functions without @bolt: also lambdas, partials and coroutine functions.
+        Raises InvalidTopology.
+        """
+        kinds = (Kind.FUNCTION, Kind.ASYNC, Kind.BLOCKING, Kind.VECTORISED)
+        return self.then(_function_bolt("map", function, kinds), **options)
+
+    @overload
+    def flat_map(
+        self,
+        function: FunctionBolt[T, Out],
+        *,
+        name: str | None = None,
+        workers: int = 1,
+        timeout_seconds: float | None = None,
+        retries: RetryRule | None = None,
+    ) -> "Stream[Out]": ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], AsyncIterator[Out | Skip | To]],
+        *,
+        name: str | None = None,
+        workers: int = 1,
+        timeout_seconds: float | None = None,
+        retries: RetryRule | None = None,
+    ) -> "Stream[Out]": ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[Out | Skip | To]],
+        *,
+        name: str | None = None,
+        workers: int = 1,
+        timeout_seconds: float | None = None,
+        retries: RetryRule | None = None,
+    ) -> "Stream[Out]": ...
+    def flat_map(self, function: Any, **options: Any) -> "Stream[Any]":
+        """Pass on each item of the list or other iterable that a function returns.
+
+        A generator function, async or not, yields them. Raises InvalidTopology.
+        """
+        kinds = (Kind.FUNCTION, Kind.FAN_OUT, Kind.BLOCKING, Kind.ASYNC)
+        made = _function_bolt("flat_map", function, kinds, many=True)
+        if kind_of(made) is Kind.ASYNC and not yields_later(made):
+            expected = "an async generator: `yield` each value"
+            raise InvalidTopology(f"flat_map(): '{made.__name__}' is async, expected {expected}")
+        return self.then(made, **options)
+
+    def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> "Stream[T]":
+        """Pass on the values for which `predicate` is true. Raises InvalidTopology."""
+        label, is_met = _predicate("filter", predicate, name)
+
+        def keep(value: T) -> T | Skip:
+            return value if is_met(value) else SKIP
+
+        return self.then(FunctionBolt[T, T](keep, name=label), name=name)
+
+    def branch(
+        self, name: str | None = None, /, **predicates: Callable[[T], object]
+    ) -> "Branches[T]":
+        """Send each value to the stream of the first predicate that is true of it.
+
+        `[name]` of the result is the stream of a predicate; the result itself has the values of
+        none, which become dead letters if it leads nowhere. Raises InvalidTopology.
+        """
+        tests = [
+            (stream, _predicate("branch", predicate, stream)[1])
+            for stream, predicate in predicates.items()
+        ]
+        expect(tests, "branch()", predicates, "a predicate for each stream, by its name")
+
+        def choose(value: T) -> T | To:
+            found = next((stream for stream, is_met in tests if is_met(value)), None)
+            return value if found is None else To(found, value)
+
+        made = FunctionBolt[T, T](choose, name=name or "branch")
+        return Branches(self._names, self.then(made, name=name, streams=tuple(predicates)).ends)
+
     def into(
         self,
         sink: Sink[T],
@@ -414,6 +572,13 @@ class Stream(Generic[T]):
         """Refuse a method that would silently lose the order."""
         if self.ends.order is not Order.NONE:
             raise InvalidTopology(f"found {what} after keyed_by() or ordered(), expected then()")
+
+
+class Branches(Stream[T]):
+    """The streams of branch(): all have values of one type."""
+
+    def __getitem__(self, stream: str) -> Stream[T]:
+        return super().__getitem__(stream)
 
 
 def _grouping(place: str, grouping: Grouping | None, ends: Ends) -> Grouping:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from topology.calls import Called, Sent, failure_of
+from topology.calls import Called, Sent, failure_of, hint_for
 from topology.errors import BoltError, LineageLost
 from topology.record import DEFAULT_STREAM, Message, Record, Reject, RejectRows
 
@@ -281,7 +281,8 @@ def columns_of_values(values: Sequence[Any]) -> Columns:
         rows = [row for row in made if row is not None]
         for index, row in enumerate(made):
             if row is None:
-                columns.refused[index] = "expected a mapping, a dataclass or a msgspec.Struct"
+                expected = "expected a mapping, a dataclass or a msgspec.Struct"
+                columns.refused[index] = f"{expected}{hint_for(values[index])}"
     if rows:
         _add(columns, rows, indices)
     return columns

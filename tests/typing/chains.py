@@ -5,6 +5,7 @@ error itself, so each line below that carries one is a line that mypy refuses.
 """
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any, TypedDict, assert_type
 
 import pyarrow as pa
@@ -57,6 +58,10 @@ def fan_out(flight: Flight) -> Iterator[Event]:
 
 @bolt
 async def ask(flight: Flight) -> Flight | Skip:
+    return flight
+
+
+async def ask_plainly(flight: Flight) -> Flight | Skip:
     return flight
 
 
@@ -228,6 +233,20 @@ def right_too() -> None:
     assert_type(records.then(Columns, streams=("late",)), Stream[pa.RecordBatch])
     assert_type(flights.then(only_by_name, streams=("late",))["late"], Stream[Any])
     flights.merge(events).then(either)
+    assert_type(records.map(parse), Stream[Flight])
+    assert_type(flights.map(carrier), Stream[str])
+    assert_type(flights.map(lambda flight: flight["delay"], name="delay"), Stream[int])
+    assert_type(flights.map(partial(task_of, tasks=2)), Stream[int])
+    assert_type(flights.map(ask, workers=2), Stream[Flight])
+    assert_type(flights.map(ask_plainly, workers=2), Stream[Flight])
+    assert_type(flights.map(sort_out), Stream[Flight])
+    assert_type(flights.flat_map(fan_out), Stream[Event])
+    assert_type(flights.flat_map(stream.function), Stream[Any])
+    assert_type(flights.flat_map(lambda flight: [flight["carrier"]]), Stream[str])
+    assert_type(flights.filter(lambda flight: flight["delay"] > 0), Stream[Flight])
+    branches = flights.branch(late=lambda flight: flight["delay"] > 0)
+    assert_type(branches["late"], Stream[Flight])
+    assert_type(branches.map(carrier), Stream[str])
     topology_test(topology, seed=3, retries=RetryPolicy(limit=1)).close()
 
 
@@ -264,6 +283,12 @@ def wrong() -> None:
     flights.then(sort_out, streams=7)  # type: ignore[call-overload]
     flights.spark(str, schema=Event)  # type: ignore[arg-type]  # they are flights
     flights.spark(str, schema=Flight).then(ask)  # type: ignore[attr-defined]  # only into()
+    events.map(carrier)  # type: ignore[arg-type]  # a function of a flight
+    events.flat_map(fan_out)  # type: ignore[arg-type]
+    flights.flat_map(lambda flight: flight["delay"])  # type: ignore[arg-type, return-value]
+    events.filter(lambda event: event["delay"])  # type: ignore[typeddict-item]
+    flights.map(lambda flight: [flight]).then(ask)  # type: ignore[arg-type]  # a list of flights
+    flights.branch(late=event_kind)  # type: ignore[arg-type]
     flights.merge(ask)  # type: ignore[call-overload]
     flights.merge(events).then(Enrich)  # type: ignore[arg-type]  # some are events
     flights.then(Delays).then(Enrich)  # type: ignore[arg-type]  # they are events

@@ -81,9 +81,12 @@ def test_something_that_is_no_row_is_rejected() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    fitted = fit([[GOOD, 7, None, "text", Rude()]], SCHEMA)
-    assert list(fitted.rejected) == [1, 2, 3, 4]
-    assert "a row is a mapping" in fitted.rejected[1]
+    fitted = fit([[GOOD, 7, None, "text", Rude(), [GOOD]]], SCHEMA)
+    assert list(fitted.rejected) == [1, 2, 3, 4, 5]
+    assert fitted.rejected[1].endswith(
+        "a row is a mapping of columns, a dataclass or a msgspec.Struct"
+    )
+    assert "use flat_map() or yield" in fitted.rejected[5]
 
 
 def test_dataclasses_structs_and_other_mappings_are_rows() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from topology.calls import Sent, call_each, call_fan_out
 from topology.errors import BoltError, LineageLost, NothingReturned
+from topology.monitoring import text_of
 from topology.record import SKIP, Reject, RejectRows
 from topology.vectorised import PARENT, call_columns
 
@@ -38,6 +39,15 @@ def test_bad_call_fails_its_value_alone(function, error, reason):
     assert list(called.failures) == [1]
     assert isinstance(called.failures[1], error)
     assert reason in str(called.failures[1])
+
+
+def test_bolt_that_fails_on_a_list_names_the_way_to_fan_out():
+    for call, function in [(call_each, lambda row: row["n"]), (call_fan_out, lambda row: [row.n])]:
+        failures = call("b", function, [[{"n": 1}], 7]).failures
+        assert "the value is a list. To send each of its items, use flat_map()" in text_of(
+            failures[0]
+        )
+        assert "flat_map" not in text_of(failures[1])
 
 
 @given(st.lists(st.sampled_from(["value", "skip", "raise", "none"]), max_size=60))

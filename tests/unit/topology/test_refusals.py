@@ -30,6 +30,10 @@ async def both(value):
     return value
 
 
+def spread(value):
+    yield value
+
+
 @bolt(vectorised=True)
 def many_batches(batch):
     yield batch
@@ -108,7 +112,17 @@ BOLTS = [
     ),
     (lambda s: s.then(NeedsArguments), r"then\(\): class NeedsArguments needs arguments"),
     (lambda s: s.then(Unfinished), r"then\(\): class Unfinished is abstract: it lacks process"),
-    (lambda s: bolt(partial(max, 1)), r"bolt\(\): found .*, expected a function"),
+    (lambda s: bolt(7), r"bolt\(\): found 7, expected a function"),
+    *(
+        (lambda s, given=given: s.map(given), r"map\(\): found .* then\(\) takes bolts")
+        for given in [7, Own, Own()]
+    ),
+    (lambda s: s.map(spread), r"map\(\): 'spread' is fan-out, .* Or use flat_map\(\)"),
+    (lambda s: s.flat_map(wait), r"flat_map\(\): 'wait' is async, expected an async generator"),
+    (lambda s: s.flat_map(columns), r"flat_map\(\): 'columns' is vectorised, expected function"),
+    (lambda s: s.filter(wait), r"filter\(\): 'wait' is async, expected function"),
+    (lambda s: s.branch(), r"branch\(\): found {}, expected a predicate for each stream"),
+    (lambda s: s.branch(default=same), "bolt 'branch', streams: found 'default'"),
     (lambda s: bolt(vectorised=True, blocking=True), "either vectorised=True or blocking=True"),
     (lambda s: s.then(both), "bolt 'both' is blocking and async, expected one"),
     (lambda s: s.then(many_batches), "bolt 'many_batches' is vectorised and fan-out"),

@@ -1,5 +1,7 @@
 """Routing by the executor: streams, tasks, and records that leave as a whole."""
 
+from functools import partial
+
 import pyarrow as pa
 import pytest
 
@@ -29,6 +31,11 @@ def both(value):
     yield value
     yield To("copies", -value)
     yield To("default", value * 10)
+
+
+def pair(value):
+    yield value
+    yield -value
 
 
 @bolt(vectorised=True)
@@ -130,11 +137,35 @@ def rows(*numbers):
             lambda s: into(s.then(halves)), rows(1, 2), {"out": [(0, {"n": 1})]},
             {1: "bolt 'halves' sent to stream 'other', expected default"},
         ),
+        (  # functions without @bolt: one value, or SKIP
+            lambda s: into(s.map(lambda v: v * 2 if v else SKIP).map(partial(pow, exp=2))),
+            [1, 0, 2], {"out": [(0, 4), (2, 16)]}, {},
+        ),
+        (  # several values: a list, a generator
+            lambda s: into(s.flat_map(lambda v: [v] * v).flat_map(pair)), [2, 0],
+            {"out": [(0, 2), (0, -2), (0, 2), (0, -2)]}, {},
+        ),
+        (  # a filter, whose predicate must answer
+            lambda s: into(s.filter(lambda v: None if v == 2 else v % 2)), [1, 2, 4, 3],
+            {"out": [(0, 1), (3, 3)]},
+            {1: "predicate 'filter' returned None, expected True or False"},
+        ),
+        (  # the first true predicate, or none of them
+            lambda s: into(s.branch(big=lambda v: v > 2, odd=lambda v: v % 2), "big", "odd"),
+            [2, 1, 4, 3], {"out": [(0, 2)], "odd": [(1, 1)], "big": [(2, 4), (3, 3)]}, {},
+        ),
+        (  # none of them, and no stream for that
+            lambda s: s.branch("size", big=lambda v: v > 2)["big"].into(MemorySink("big")),
+            [2, 4], {"big": [(1, 4)]},
+            {0: "bolt 'size' sent to stream 'default', expected big"},
+        ),
         (  # values that are no rows
-            lambda s: into(s.then(columns)), [{"n": 1}, 7, {"n": 2}, {"n": "three"}],
+            lambda s: into(s.then(columns)), [{"n": 1}, 7, {"n": 2}, {"n": "three"}, [{}]],
             {"out": [(0, {"n": 1}), (2, {"n": 2}), (3, {"n": "three"})]},
             {1: "bolt 'columns' takes columns: found a int, expected a mapping, a dataclass or a "
-                "msgspec.Struct"},
+                "msgspec.Struct",
+             4: "bolt 'columns' takes columns: found a list, expected a mapping, a dataclass or a "
+                "msgspec.Struct. To send each of its items, use flat_map() or yield"},
         ),
         (  # a class that drops the lineage, row by row
             lambda s: into(s.then(Fresh)), rows(1, 2), {"out": [(0, {"n": -1}), (1, {"n": -2})]},

@@ -3,6 +3,8 @@
 import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +45,7 @@ def test_kind_follows_from_function_and_marks():
         Own(): Kind.FUNCTION,
         spread: Kind.FAN_OUT,
         annotated: Kind.FAN_OUT,
+        bolt(partial(annotated.function, number=2)): Kind.FAN_OUT,
         wait: Kind.ASYNC,
         stream: Kind.ASYNC,
         columns: Kind.VECTORISED,
@@ -61,6 +64,18 @@ def test_steps_of_one_name_are_numbered():
     records.then(same, name="same_2").into(MemorySink("x"))
     records.then(same).then(same).into(MemorySink("x"))
     assert {step.name for step in topology.steps()} == {"same", "same_2", "same_3", "x", "x_2"}
+
+
+def test_step_of_a_function_without_a_name_is_called_like_the_method():
+    topology, records = new_topology()
+    stream = records.map(lambda v: v).map(partial(max, 1)).map(itemgetter("n"), name="n")
+    stream = (
+        stream.flat_map(lambda v: [v]).filter(bool).map(lambda v: v).then(bolt(partial(pow, 2)))
+    )
+    stream.branch(odd=bool)["odd"].keyed_by("n").map(same).into(MemorySink("x"))
+    assert [step.name for step in topology.steps()] == [
+        "map", "max", "n", "flat_map", "bool", "map_2", "pow", "branch", "same", "x",
+    ]  # fmt: skip
 
 
 def test_steps_come_once_and_after_their_parents():
