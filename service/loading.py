@@ -8,11 +8,14 @@ from pathlib import Path
 from service.errors import NoTopology
 from topology.errors import InvalidTopology, TopologyError
 from topology.monitoring import error_at, text_of
+from topology.stream import takes_nothing
 from topology.topology import Topology
 
 
 def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
-    """Import the module and return the topology in it. Raises NoTopology, InvalidTopology.
+    """Import the module and return the topology in it, or that a function there returns.
+
+    Raises NoTopology, InvalidTopology.
 
     The current folder may hold the module, and so may `paths`. They come last on the path, so
     that a folder named like one of our rooms is not taken for it.
@@ -25,9 +28,11 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
             sys.path.append(place)
     try:
         module = importlib.import_module(module_name)
+        found = getattr(module, name, None)
+        if callable(found) and not isinstance(found, type) and takes_nothing(found):
+            found = found()
     except Exception as error:
         raise _unloaded(target, module_name, error) from error
-    found = getattr(module, name, None)
     if not isinstance(found, Topology):
         kind = f"no topology but of type {type(found).__name__}"
         kind = kind if hasattr(module, name) else "missing"

@@ -47,6 +47,9 @@ FLOW = """
     topology.dead_letters.into(KafkaDeadLetters("flow.dead"))
     number = 3
     empty = Topology("empty")
+    make = lambda: topology
+    unmade = lambda: 3
+    needy = lambda name: topology
 """
 
 
@@ -128,6 +131,8 @@ STORM = "offsets import-storm flow:topology --from core --path"
         ("graph flow.inner:topology", "there is no module 'flow.inner'"),
         ("graph flow:nothing", "'nothing' in flow is missing; topologies there: topology, empty"),
         ("graph flow:number", "'number' in flow is no topology but of type int"),
+        ("graph flow:unmade", "'unmade' in flow is no topology but of type int"),
+        ("graph flow:needy", "'needy' in flow is no topology but of type function"),
         ("graph unfit:topology", "schema: found"),
         *((f"{each} flow:empty", "empty") for each in (
             "run", "check", "graph", "status", "resume", "rebalance", "pause --why x",
@@ -213,6 +218,7 @@ def test_any_other_failure_ends_with_1_and_one_line(headrace, monkeypatch):
 
 def test_graph_shows_the_topology_as_text_chart_and_json(headrace):
     code, out, err = headrace("graph", "flow:topology")
+    assert headrace("graph", "flow:make")[1] == out, "a function that returns it"
     assert (code, err) == (0, "")
     text, _, chart = out.partition("\n\n")
     assert text.splitlines() == [
