@@ -31,7 +31,7 @@ from typing import (
 
 import pyarrow as pa
 
-from topology.errors import InvalidTopology, expect
+from topology.errors import BoltError, InvalidTopology, expect
 from topology.record import Skip, To
 
 In = TypeVar("In", contravariant=True)
@@ -303,6 +303,49 @@ def _unwrapped(function: Any) -> Any:
 def function_name(function: Any) -> str | None:
     """Return the name of a function, or of the one within a partial; None if it has none."""
     return getattr(_unwrapped(function), "__name__", None)
+
+
+def is_component(made: object) -> bool:
+    """Whether it is the class of a bolt."""
+    return isinstance(made, type) and issubclass(made, Component)
+
+
+def function_bolt(
+    method: str, function: Any, allowed: Sequence[Kind], *, many: bool = False
+) -> FunctionBolt[Any, Any]:
+    """Return the bolt of a function; one without a name is called like the method."""
+    if not isinstance(function, FunctionBolt):
+        is_bolt = isinstance(function, Component) or is_component(function)
+        expected = "a function. then() takes bolts and their classes"
+        expect(callable(function) and not is_bolt, f"{method}()", function, expected)
+        name = function_name(function)
+        function = FunctionBolt(function, name=method if name in (None, "<lambda>") else name)
+    kind = kind_of(function)
+    if kind not in allowed:
+        words = " or ".join(each.value for each in allowed)
+        other = {Kind.FAN_OUT: "flat_map()", Kind.ASYNC: "map()"}.get(kind, "then()")
+        raise InvalidTopology(
+            f"{method}(): '{function.__name__}' is {kind.value}, expected {words}. Or use {other}"
+        )
+    if many and kind in (Kind.FUNCTION, Kind.BLOCKING):
+        blocking, name = function.blocking, function.__name__
+        return FunctionBolt(function.function, blocking=blocking, many=True, name=name)
+    bolt: FunctionBolt[Any, Any] = function
+    return bolt
+
+
+def predicate_of(method: str, function: Any, name: str | None) -> tuple[str, Callable[[Any], bool]]:
+    """Return a predicate's name, and it, refusing None: a forgotten `return` must drop nothing."""
+    bolt = function_bolt(method, function, (Kind.FUNCTION,))
+    label = name or bolt.__name__
+
+    def is_met(value: Any) -> bool:
+        found = bolt.function(value)
+        if found is None:
+            raise BoltError(f"predicate '{label}' returned None, expected True or False")
+        return bool(found)
+
+    return label, is_met
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:

@@ -21,13 +21,15 @@ from topology.bolt import (
     VectorisedBolt,
     check_columns,
     coroutines_of,
-    function_name,
+    function_bolt,
     has_state,
+    is_component,
     kind_of,
     name_of,
+    predicate_of,
     yields_later,
 )
-from topology.errors import BoltError, InvalidTopology, expect
+from topology.errors import InvalidTopology, expect
 from topology.grouping import Grouping, by_key, key_of, shuffle
 from topology.record import DEFAULT_STREAM, SKIP, Skip, To
 from topology.sink import Sink
@@ -87,11 +89,6 @@ def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
     return made, bolt
 
 
-def is_component(made: object) -> bool:
-    """Whether it is the class of a bolt."""
-    return isinstance(made, type) and issubclass(made, Component)
-
-
 def takes_nothing(make: Callable[..., Any]) -> bool:
     """Whether it can be called without arguments. If not it may be a function without @bolt."""
     try:
@@ -101,44 +98,6 @@ def takes_nothing(make: Callable[..., Any]) -> bool:
     except ValueError:  # it has no signature
         return True
     return True
-
-
-def _function_bolt(
-    method: str, function: Any, allowed: Sequence[Kind], *, many: bool = False
-) -> FunctionBolt[Any, Any]:
-    """Return the bolt of a function; one without a name is called like the method."""
-    if not isinstance(function, FunctionBolt):
-        is_bolt = isinstance(function, Component) or is_component(function)
-        expected = "a function. then() takes bolts and their classes"
-        expect(callable(function) and not is_bolt, f"{method}()", function, expected)
-        name = function_name(function)
-        function = FunctionBolt(function, name=method if name in (None, "<lambda>") else name)
-    kind = kind_of(function)
-    if kind not in allowed:
-        words = " or ".join(each.value for each in allowed)
-        other = {Kind.FAN_OUT: "flat_map()", Kind.ASYNC: "map()"}.get(kind, "then()")
-        raise InvalidTopology(
-            f"{method}(): '{function.__name__}' is {kind.value}, expected {words}. Or use {other}"
-        )
-    if many and kind in (Kind.FUNCTION, Kind.BLOCKING):
-        blocking, name = function.blocking, function.__name__
-        return FunctionBolt(function.function, blocking=blocking, many=True, name=name)
-    bolt: FunctionBolt[Any, Any] = function
-    return bolt
-
-
-def _predicate(method: str, function: Any, name: str | None) -> tuple[str, Callable[[Any], bool]]:
-    """Return a predicate's name, and it, refusing None: a forgotten `return` must drop nothing."""
-    bolt = _function_bolt(method, function, (Kind.FUNCTION,))
-    label = name or bolt.__name__
-
-    def is_met(value: Any) -> bool:
-        found = bolt.function(value)
-        if found is None:
-            raise BoltError(f"predicate '{label}' returned None, expected True or False")
-        return bool(found)
-
-    return label, is_met
 
 
 def check_bolt(
@@ -387,7 +346,7 @@ class Stream(Generic[T]):
         Raises InvalidTopology.
         """
         kinds = (Kind.FUNCTION, Kind.ASYNC, Kind.BLOCKING, Kind.VECTORISED)
-        return self.then(_function_bolt("map", function, kinds), **options)
+        return self.then(function_bolt("map", function, kinds), **options)
 
     @overload
     def flat_map(
@@ -425,7 +384,7 @@ class Stream(Generic[T]):
         A generator function, async or not, yields them. Raises InvalidTopology.
         """
         kinds = (Kind.FUNCTION, Kind.FAN_OUT, Kind.BLOCKING, Kind.ASYNC)
-        made = _function_bolt("flat_map", function, kinds, many=True)
+        made = function_bolt("flat_map", function, kinds, many=True)
         if kind_of(made) is Kind.ASYNC and not yields_later(made):
             expected = "an async generator: `yield` each value"
             raise InvalidTopology(f"flat_map(): '{made.__name__}' is async, expected {expected}")
@@ -433,7 +392,7 @@ class Stream(Generic[T]):
 
     def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> "Stream[T]":
         """Pass on the values for which `predicate` is true. Raises InvalidTopology."""
-        label, is_met = _predicate("filter", predicate, name)
+        label, is_met = predicate_of("filter", predicate, name)
 
         def keep(value: T) -> T | Skip:
             return value if is_met(value) else SKIP
@@ -449,7 +408,7 @@ class Stream(Generic[T]):
         none, which become dead letters if it leads nowhere. Raises InvalidTopology.
         """
         tests = [
-            (stream, _predicate("branch", predicate, stream)[1])
+            (stream, predicate_of("branch", predicate, stream)[1])
             for stream, predicate in predicates.items()
         ]
         expect(tests, "branch()", predicates, "a predicate for each stream, by its name")
