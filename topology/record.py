@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from numbers import Real
 from operator import methodcaller
 from typing import Any, Final, Protocol, final
@@ -88,7 +89,21 @@ def _is_pause(seconds: Any) -> bool:
     return isinstance(seconds, Real) and 0 <= float(seconds) < math.inf
 
 
-_SHOWN_BYTES = 60  # of a name
+_SHOWN_BYTES = 60  # of a name, a key or a value
+
+
+def encode(value: Any) -> bytes | None:
+    """Return a payload: bytes and None as they are, text as UTF-8, anything else as JSON."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _shown(value: bytes | None, most: int = _SHOWN_BYTES) -> str:
+    if value is None or len(value) <= most:
+        return repr(value)
+    return f"{value[:most]!r}… ({len(value)} bytes)"
+
 
 # The call is made in C, which checks whether an error was set: see `headers_of`.
 _ask_headers = methodcaller("headers")
@@ -131,6 +146,42 @@ class Record(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     value: bytes | None
     message: Any  # a Message; Any, because a protocol would be checked per record
+
+    @classmethod
+    def make(
+        cls,
+        value: Any = None,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
+        topic: str = "test",
+        partition: int = 0,
+        offset: int = 0,
+        timestamp_ms: int = 0,
+    ) -> "Record":
+        """Make a record for a test or a notebook.
+
+        Text is encoded as UTF-8, and whatever is not bytes, text or None as JSON.
+        """
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        encoded = [(name, encode(each)) for name, each in pairs]
+        body, place = encode(value), (topic, partition, offset)
+        return cls(body, HeldMessage(body, encode(key), *place, (1, timestamp_ms), encoded))
+
+    def __repr__(self) -> str:
+        place = f"{self.topic}[{self.partition}]@{self.offset}"
+        return f"Record({place}, key={_shown(self.key)}, value={_shown(self.value)})"
+
+    def _repr_html_(self) -> str:
+        shown = {
+            "record": f"{self.topic}[{self.partition}]@{self.offset}",
+            "timestamp": f"{self.timestamp_ms} ms",
+            "key": _shown(self.key),
+            "headers": ", ".join(f"{name}={_shown(each)}" for name, each in self.headers),
+            "value": _shown(self.value, 2_000),
+        }
+        rows = (f"<tr><th>{each}</th><td>{escape(shown[each])}</td></tr>" for each in shown)
+        return f"<table>{''.join(rows)}</table>"
 
     @property
     def key(self) -> bytes | None:

@@ -222,10 +222,9 @@ class State(Reference):
         return self
 
     def sink(self, aggregates: Mapping[str, Aggregate]) -> Sink[Any]:
-        """Return the sink for `Stream.aggregate`, once. Raises InvalidTopology."""
-        if self._is_kept:
-            message = f"state '{self.name}' is aggregated twice. Use merge() on the streams"
-            raise InvalidTopology(message)
+        """Return the sink for `Stream.aggregate`, of each topology. Raises InvalidTopology."""
+        if self._is_kept:  # a factory is called again, or a notebook's cell
+            self._aggregates = {}
         self.holds(**aggregates)
         self._is_kept = True
         return self.into.sink(self)

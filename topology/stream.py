@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar, overload
 
@@ -32,7 +33,7 @@ from topology.bolt import (
 from topology.errors import InvalidTopology, expect
 from topology.grouping import Grouping, by_key, key_of, shuffle
 from topology.record import DEFAULT_STREAM, SKIP, Skip, To
-from topology.sink import Sink
+from topology.sink import Sink, innermost
 from topology.spark_step import Function, SparkRows, spark_step
 from topology.state import State
 from topology.steps import (
@@ -151,11 +152,14 @@ Other = TypeVar("Other")
 
 
 class Names:
-    """The names of one topology's steps, and the step of each bolt."""
+    """The names of one topology's steps, and the step of each bolt and state."""
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[], str]) -> None:
+        """`draw` returns the topology as HTML."""
+        self.draw = draw
         self._names: set[str] = set()
         self._places: dict[int, str] = {}  # by the id of a bolt, its step
+        self._states: set[int] = set()  # ids
 
     def claim(self, name: str, *, is_given: bool) -> str:
         """Reserve and return a step's name, numbered if it is taken.
@@ -181,6 +185,13 @@ class Names:
                 f"found one bolt in steps '{other}' and '{step}', which would share its state. "
                 "Give each step an instance, or the class"
             )
+
+    def put_state(self, state: State) -> None:
+        """Register a state that is aggregated. Raises InvalidTopology the second time."""
+        if id(state) in self._states:
+            message = f"state '{state.name}' is aggregated twice. Use merge() on the streams"
+            raise InvalidTopology(message)
+        self._states.add(id(state))
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +446,9 @@ class Stream(Generic[T]):
         """
         self._check_unordered("into()")
         expect(isinstance(sink, Sink), "into()", sink, "an instance of Sink")
+        state = getattr(innermost(sink), "state", None)
+        if isinstance(state, State):
+            self._names.put_state(state)
         label = name or sink.name
         rows = sink.batch_rows if batch_rows is None else batch_rows
         policy = BatchPolicy(rows, batch_bytes, batch_seconds)
@@ -526,6 +540,12 @@ class Stream(Generic[T]):
         """Call the next bolt for one value per partition at a time, in order."""
         self._check_unordered("ordered()")
         return Stream(self._names, replace(self.ends, order=Order.PARTITION))
+
+    def __repr__(self) -> str:
+        return f"Stream({self.ends.place})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))} in</p>{self._names.draw()}"
 
     def _check_unordered(self, what: str) -> None:
         """Refuse a method that would silently lose the order."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from html import escape
 from typing import Any, Literal, TypeAlias, get_args
 
 from topology.bolt import Hooks, coroutines_of
@@ -22,6 +23,10 @@ _KEEPING = (  # of those that users have from headrace.sinks
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # no node may have them in its path
 
 
+_IN_A_NOTEBOOK = "In a notebook, make the Topology in the cell that adds its steps"
+_MERMAID = "https://cdn.jsdelivr.net/npm/mermaid@11/dist/mermaid.esm.min.mjs"
+
+
 def can_name_offsets(name: str) -> bool:
     """Whether offsets, and folders of a warehouse, can lie under a name without leaving theirs."""
     return name not in ("", ".", "..") and "/" not in name and not _CONTROL.search(name)
@@ -36,7 +41,8 @@ class DeadLetters:
     def into(self, sink: DeadLetterSink) -> None:
         """Set the destination. Raises InvalidTopology."""
         if self.sink is not None:
-            raise InvalidTopology("dead_letters.into() was called twice, expected once")
+            message = f"dead_letters.into() was called twice, expected once. {_IN_A_NOTEBOOK}"
+            raise InvalidTopology(message)
         is_sink = isinstance(sink, DeadLetterSink)
         expect(is_sink, "dead_letters.into()", sink, "a KafkaDeadLetters or another DeadLetterSink")
         self.sink = sink
@@ -79,7 +85,7 @@ class Topology:
         self.references: list[Reference] = []
         self.listeners: list[Hooks] = []
         self.dead_letters = DeadLetters()
-        self._names = Names()
+        self._names = Names(self._repr_html_)
 
     def source(
         self, topic: str | re.Pattern[str], *, records_per_second: float | None = None
@@ -94,7 +100,8 @@ class Topology:
         source = Source(topic, records_per_second)
         if any(other.label == source.label for other in self.sources):
             raise InvalidTopology(
-                f"topic '{source.label}': found two sources. Use the stream of the first one twice"
+                f"topic '{source.label}': found two sources. Use the stream of the first one "
+                f"twice. {_IN_A_NOTEBOOK}"
             )
         is_rate = records_per_second is None or is_positive(records_per_second)
         place = f"topic '{source.label}', records_per_second"
@@ -176,6 +183,17 @@ class Topology:
 
     def sink_steps(self) -> list[SinkStep]:
         return [step for step in self.steps() if isinstance(step, SinkStep)]
+
+    def __repr__(self) -> str:
+        sources = ", ".join(source.label for source in self.sources) or "no source"
+        steps = ", ".join(step.name for step in self.steps()) or "no step"
+        return f"Topology({self.name!r}, {self.reliability}: {sources} -> {steps})"
+
+    def _repr_html_(self) -> str:
+        """Draw the topology in a notebook; without a network its text is shown."""
+        chart = escape(as_mermaid(self))
+        script = f"import mermaid from '{_MERMAID}'; mermaid.run()"
+        return f'<pre class="mermaid">{chart}</pre><script type="module">{script}</script>'
 
     def validate(self) -> None:
         """Raise InvalidTopology, naming the step, unless the topology can run."""

@@ -38,7 +38,7 @@ from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
 from topology.errors import InvalidTopology
-from topology.record import Record
+from topology.record import Record, encode
 from topology.reference import Reference, Rows
 from topology.sink import DeadLetter, Sink, SinkContext, innermost
 from topology.spark_step import ThroughSpark
@@ -135,8 +135,8 @@ class TopologyTest:
 
     def send(
         self,
-        *payloads: bytes | None,
-        key: bytes | None = None,
+        *payloads: Any,
+        key: bytes | str | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int = 0,
         topic: str | None = None,
@@ -144,14 +144,19 @@ class TopologyTest:
     ) -> Self:
         """Append records to a topic (by default the first source's) and run until all settle.
 
-        A missing partition is added. A record has settled when it is acked, rejected, waits for
-        its retry, for another record of its key or for its source's rate limit, or is kept by an
-        advanced bolt. Raises NotSettled after `patience_seconds`.
+        A payload that is not bytes, text or None is encoded as JSON. A missing partition is
+        added. A record has settled when it is acked, rejected, waits for its retry, for another
+        record of its key or for its source's rate limit, or is kept by an advanced bolt. Raises
+        NotSettled after `patience_seconds`.
         """
         place = self._partition(self._topic(topic), partition)
         for payload in payloads:
             self._log.append(
-                place, payload, key=key, headers=tuple(headers), timestamp_ms=timestamp_ms
+                place,
+                encode(payload),
+                key=encode(key),
+                headers=tuple(headers),
+                timestamp_ms=timestamp_ms,
             )
         self._settle()
         return self

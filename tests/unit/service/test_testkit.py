@@ -158,7 +158,9 @@ def test_a_record_gives_all_that_kafka_knows_of_it():
 
     with topology_test(piped(first=whole)) as kit:
         kit.send(None, key=b"k", headers=[("a", b"1"), ("a", None)], timestamp_ms=77)
-        (record,) = kit.rows
+        kit.send({"n": 1}, "text", key="k")
+        record, *others = kit.rows
+    assert [(each.value, each.key) for each in others] == [(b'{"n":1}', b"k"), (b"text", b"k")]
     assert (record.value, record.key, record.topic) == (None, b"k", "in")
     assert (record.partition, record.offset, record.timestamp_ms) == (0, 0, 77)
     assert record.headers == (("a", b"1"), ("a", None))

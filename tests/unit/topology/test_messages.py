@@ -58,3 +58,26 @@ def test_record_can_be_pickled_with_its_message():
         assert told == (b"abc", b"k", "in", 3, 7)
         assert (record.timestamp_ms, record.headers) == (message.timestamp()[1], ())
         assert (record.message.value(), len(record.message)) == (b"abc", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ((b"a",), b"a"), ((), None), (("ä",), "ä".encode()), (({"n": 1},), b'{"n":1}'),
+        (([1],), b"[1]"),
+    ],
+)  # fmt: skip
+def test_record_is_made_of_values(given, value):
+    record = Record.make(*given, key="k", headers={"h": "1", "none": None}, topic="in", offset=7)
+    assert (record.value, record.message.value(), record.key) == (value, value, b"k")
+    assert record.headers == (("h", b"1"), ("none", None))
+    assert (record.topic, record.partition, record.offset, record.timestamp_ms) == ("in", 0, 7, 0)
+
+
+def test_record_shows_its_place_and_the_beginning_of_a_long_value():
+    record = Record.make("<" + "x" * 99, headers=[("h", b"1")])
+    assert repr(record) == f"Record(test[0]@0, key=None, value={b'<' + b'x' * 59!r}… (100 bytes))"
+    page = record._repr_html_()
+    assert page.count("<tr>") == 5
+    assert "<td>h=b&#x27;1&#x27;</td>" in page
+    assert "&lt;" + "x" * 99 in page

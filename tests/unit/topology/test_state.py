@@ -175,6 +175,14 @@ def test_invalid_state_is_refused(make: Callable[[], object], found: str) -> Non
         make()
 
 
+def test_cell_or_factory_that_aggregates_a_state_may_run_again() -> None:
+    words = state()
+    for value in ("n", "m"):
+        stream = Topology("t").source("words")
+        stream.aggregate(words, **{value: count()})
+        assert list(words.shape.aggregates) == [value]
+
+
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64()), ("line", pa.string())])
 
 some_rows = st.lists(

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from html import escape
 from operator import itemgetter
 from typing import Any
 
@@ -312,6 +313,21 @@ def test_drawings_show_streams_tasks_orders_and_shared_steps():
     assert (steps["wait"]["order"], steps["Own"]["grouping"]) == ("key", "all")
     found = [(steps[name]["spark_step"], steps[name]["sink"]) for name in ("out", "large")]
     assert found == [(None, "MemorySink"), ("large", "MemorySink")]
+
+
+def test_notebook_shows_the_chart_of_a_topology_and_of_its_streams():
+    topology, records = new_topology()
+    assert repr(topology) == "Topology('t', at-least-once: in -> no step)"
+    stream = records.then(same, name="a<b")
+    stream.into(MemorySink("out"))
+    assert repr(topology) == "Topology('t', at-least-once: in -> a<b, out)"
+    assert [repr(each) for each in (records, stream)] == [
+        "Stream(topic 'in')",
+        "Stream(bolt 'a<b')",
+    ]
+    page = topology._repr_html_()
+    assert page.startswith(f'<pre class="mermaid">{escape(as_mermaid(topology))}</pre>')
+    assert stream._repr_html_() == f"<p>Stream(bolt &#x27;a&lt;b&#x27;) in</p>{page}"
 
 
 @pytest.mark.parametrize(
