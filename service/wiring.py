@@ -119,15 +119,16 @@ class Parts:
         """Open sinks, then the consumer, then the bolts: what receives before what sends.
 
         The fetcher's client comes first: it waits for nobody, and rejects invalid properties.
-        Then come the reference tables, which bolts may look into as soon as they open.
+        The dead letters' producer tells of an absent broker before anything starts Spark. Then
+        come the reference tables, which bolts may look into as soon as they open.
         """
         self.fetcher.open()
         if self.tracing is not None:
             self.tracing.open()
+        self.dead_letter_sink.open(self.context("dead-letters"))
         self.references.open()
         for step in self.sinks:
             step.sink.open(self.context(step.name))
-        self.dead_letter_sink.open(self.context("dead-letters"))
         self.pipeline.consumer.open()
         self.pipeline.open()
 

@@ -190,15 +190,17 @@ class KafkaLog:
         self.last = ""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        if "is a consumer property and will be ignored" not in text:
+        # A broken connection is an error, too, and told once.
+        if facility != "FAIL" and "is a consumer property and will be ignored" not in text:
             self.warn("kafka_client_message", facility, text)
 
     def error(self, error: Code) -> None:
         self.warn("kafka_trouble", error.name(), error.str())
 
     def warn(self, event: str, kind: str, text: str) -> None:
-        if kind != "_ALL_BROKERS_DOWN":  # it says less than the one before
-            self.last = _THREAD.sub("", text)
+        if kind == "_ALL_BROKERS_DOWN":  # it says less than the one before
+            return
+        self.last = _THREAD.sub("", text)
         now = time.monotonic()
         if now < self._next.get(kind, 0.0):
             self._held[kind] = self._held.get(kind, 0) + 1

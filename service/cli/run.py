@@ -151,7 +151,7 @@ def dev_up(
 
     logs.configure("warning", "console")
     try:
-        with embedded(state_dir) as servers:
+        with embedded(state_dir, usual_ports=True) as servers:
             servers.ensure_topics(topic or [])
             kafka, zookeeper = servers.kafka.address, servers.zookeeper.address
             if as_json:
@@ -162,7 +162,8 @@ def dev_up(
                     "Kafka and ZooKeeper are up. For service.toml:\n\n"
                     f'[kafka]\n"bootstrap.servers" = "{kafka}"\n\n'
                     f'[zookeeper]\nhosts = "{zookeeper}"\n\n'
-                    f"Their data is in {state_dir}. Ctrl-C stops them.\n"
+                    f"Their data is in {state_dir}. Ctrl-C stops them. In another terminal:\n"
+                    "headrace run MODULE:TOPOLOGY --config service.toml\n"
                 )
             sys.stdout.flush()
             while True:
@@ -196,16 +197,20 @@ class Servers:
 
 
 @contextmanager
-def embedded(state_dir: Path, progress: "JarProgress | None" = None) -> Iterator[Servers]:
+def embedded(
+    state_dir: Path, progress: "JarProgress | None" = None, *, usual_ports: bool = False
+) -> Iterator[Servers]:
     """Start both servers in `state_dir`, which keeps their data, and stop them at the end.
+
+    With `usual_ports` they listen on 9092 and 2181 where those are free.
 
     Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does (on the main
     thread, where signals arrive): their usual effect would leave the servers behind.
     """
     from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 
-    zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper")
-    kafka = EmbeddedKafka(state_dir / "kafka", progress=progress)
+    zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper", usual_port=usual_ports)
+    kafka = EmbeddedKafka(state_dir / "kafka", usual_port=usual_ports, progress=progress)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP), closing(zookeeper), closing(kafka):
         with ThreadPoolExecutor(1) as beside:
             opening = beside.submit(zookeeper.open)

@@ -72,13 +72,18 @@ class EmbeddedServer(ABC):
     """
 
     name: str
+    usual: int
+    """The port on which clients look for such a server."""
     port_count = 1
     start_seconds = 60.0
     stop_seconds = 20.0
 
-    def __init__(self, state_dir: Path, port: int | None = None) -> None:
+    def __init__(
+        self, state_dir: Path, port: int | None = None, *, usual_port: bool = False
+    ) -> None:
         self.state_dir = state_dir.absolute()
         self._port = port
+        self._usual = self.usual if usual_port else None  # used if it is free
         self._ports: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: IO[bytes] | None = None
@@ -249,6 +254,8 @@ class EmbeddedServer(ABC):
         except FileNotFoundError:
             return ()
         ports = tuple(int(word) for word in text.split())
+        if ports[:1] == (self._usual,) and not is_free(ports[0]):
+            return ()
         return ports if ports and self._port in (None, ports[0]) else ()
 
     def _start_on_free_ports(self) -> None:
@@ -256,8 +263,10 @@ class EmbeddedServer(ABC):
             self._start_on((self._port, *free_ports(self.port_count - 1)))
             return
         for attempt in range(1, _PORT_ATTEMPTS + 1):
+            usual = () if self._usual is None or attempt > 1 else (self._usual,)
+            first = tuple(filter(is_free, usual))
             try:
-                self._start_on(free_ports(self.port_count))
+                self._start_on((*first, *free_ports(self.port_count - len(first))))
             except PortInUse:
                 if attempt == _PORT_ATTEMPTS:
                     raise

@@ -61,6 +61,7 @@ class EmbeddedKafka(EmbeddedServer):
     """
 
     name = "kafka"
+    usual = 9092
     port_count = 2
 
     def __init__(
@@ -71,9 +72,10 @@ class EmbeddedKafka(EmbeddedServer):
         properties: Mapping[str, str] = _NOTHING,
         cluster_id: str | None = None,
         heap_mb: int = 384,
+        usual_port: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(state_dir, port)
+        super().__init__(state_dir, port, usual_port=usual_port)
         self._properties = dict(properties)
         self._cluster = cluster_id or new_cluster_id()
         self._heap_mb = heap_mb
@@ -196,6 +198,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
     """
 
     name = "zookeeper"
+    usual = 2181
 
     def __init__(
         self,
@@ -205,8 +208,9 @@ class EmbeddedZooKeeper(EmbeddedServer):
         properties: Mapping[str, str] = _NOTHING,
         flags: Sequence[str] = (),
         heap_mb: int = 128,
+        usual_port: bool = False,
     ) -> None:
-        super().__init__(state_dir, port)
+        super().__init__(state_dir, port, usual_port=usual_port)
         self._properties = dict(properties)
         self._flags = tuple(flags)
         self._heap_mb = heap_mb

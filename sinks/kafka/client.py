@@ -28,6 +28,9 @@ from topology.sink import Scalar
 log = structlog.get_logger()
 
 _client_log = logging.getLogger("headrace.sinks.kafka")  # else librdkafka writes to stderr
+# What `error_cb` hears as well, and what librdkafka tries again by itself.
+_SAID_ELSEWHERE = ("FAIL ", "ERROR ", "GETPID ")
+_client_log.addFilter(lambda record: not record.getMessage().startswith(_SAID_ELSEWHERE))
 
 _NONE: Mapping[str, Scalar] = {}
 _ANSWER_SECONDS = 15.0
@@ -66,8 +69,9 @@ class ClientErrorLog:
         kind, now = error.code(), self._clock()
         if kind == KafkaError._AUTHENTICATION:
             self.refused = error
-        if kind != KafkaError._ALL_BROKERS_DOWN:
-            self.last = error.str()
+        if kind == KafkaError._ALL_BROKERS_DOWN:  # it says less than the one before
+            return
+        self.last = error.str()
         if now < self._next.get(kind, 0.0):
             self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
             return

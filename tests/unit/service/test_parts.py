@@ -4,12 +4,15 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from headrace import Topology
-from headrace.sinks import MemoryDeadLetters, SparkSink
+from headrace.sinks import MemoryDeadLetters, MemorySink, SparkSink
 from service.config.settings import load
-from service.wiring import spark_for, wire
+from service.wiring import Deadline, spark_for, wire
 from tests.support.front import Front
+from topology.errors import SinkFailed
+from topology.sink import SinkContext
 
 NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
 
@@ -33,3 +36,22 @@ def test_s3_brings_its_jars_and_properties_to_spark(tmp_path: Path) -> None:
         assert driver._jars.args == (sets,)
         # A sink may name a place in S3 by itself, whatever the warehouse is.
         assert driver._conf["spark.hadoop.fs.s3.impl"].endswith(".S3AFileSystem")
+
+
+def test_dead_letters_ask_the_broker_before_a_sink_may_start_spark(tmp_path: Path) -> None:
+    class Absent(MemoryDeadLetters):
+        def open(self, context: SinkContext) -> None:
+            raise SinkFailed("no broker")
+
+    class Started(MemorySink):
+        def open(self, context: SinkContext) -> None:
+            raise AssertionError("opened")
+
+    config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
+    topology = Topology("numbers")
+    topology.source("t").into(Started())
+    topology.dead_letters.into(Absent())
+    parts = wire(topology, config)
+    with pytest.raises(SinkFailed, match="no broker"):
+        parts.open()
+    parts.close(Deadline(0))

@@ -1,9 +1,10 @@
 """Servers that workers share, with one that does nothing but listen."""
 
+import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
-from service.devservers.process import HOST, EmbeddedServer, connects
+from service.devservers.process import HOST, EmbeddedServer, connects, free_ports
 from tests.support.servers import shared_by_workers
 
 LISTEN = """
@@ -15,6 +16,7 @@ signal.pause()
 
 class Listener(EmbeddedServer):
     name = "listener"
+    usual = free_ports(1)[0]
 
     def _prepare(self) -> None:
         pass
@@ -48,3 +50,18 @@ def test_server_that_ended_with_its_worker_is_started_again(tmp_path):
         assert connects(found.port)
     assert not connects(found.port)
     assert not (tmp_path / "started").exists()
+
+
+def test_usual_port_is_used_where_it_is_free_and_another_one_beside_whoever_has_it(tmp_path):
+    first, second = (Listener(tmp_path / name, usual_port=True) for name in ("first", "second"))
+    with closing(first), closing(second):
+        first.open()
+        second.open()
+        assert first.port == Listener.usual != second.port
+        first.close()
+        second.close()
+        second.open()
+        assert second.port != Listener.usual, "it keeps its own"
+        with socket.create_server((HOST, Listener.usual)):
+            first.open()
+            assert first.port != Listener.usual

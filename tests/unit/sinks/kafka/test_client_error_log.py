@@ -1,5 +1,7 @@
 """Errors of a Kafka client in the log."""
 
+import logging
+
 import structlog
 from confluent_kafka import KafkaError
 
@@ -21,7 +23,6 @@ def test_repeated_error_is_logged_every_five_seconds():
         errors.take(RESOLVE)
     assert [(each["error"], each["held_back"]) for each in logged] == [
         ("no such name", 0),
-        ("1/1 brokers are down", 0),
         ("no such name", 999),
     ]
     assert {(each["event"], each["topic"]) for each in logged} == {("broker_error", "t.dead")}
@@ -34,3 +35,9 @@ def test_rejected_credentials_and_the_last_error_are_kept():
         errors.take(each)
     assert errors.refused is REFUSED
     assert errors.last == "bad password", "that all are down says less"
+
+
+def test_what_an_error_tells_as_well_stays_out_of_the_log(caplog):
+    for text in ("FAIL [p] refused", "ERROR [p] all down", "GETPID [p] loading", "CONFWARN [p] x"):
+        logging.getLogger("headrace.sinks.kafka").warning(text)
+    assert [each.getMessage() for each in caplog.records] == ["CONFWARN [p] x"]
