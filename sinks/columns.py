@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from topology.calls import hint_for
-from topology.schema import schema_of
+from topology.schema import ArrowSchema, schema_of
 from topology.sink import Piece
 from topology.values import cast, check_years, columns_of_rows, converted, without_misplaced_nulls
 from topology.vectorised import Row, as_row, cause_of
@@ -236,7 +236,7 @@ def rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
 
 
 def fitting_rows(
-    pieces: Sequence[Piece], schema: type[Any] | pa.Schema | None
+    pieces: Sequence[Piece], schema: type[Any] | ArrowSchema | None
 ) -> tuple[list[Any], dict[int, str]]:
     """The rows that fit the schema, as they came, and by place why the others do not.
 

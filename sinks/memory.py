@@ -3,11 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from sinks.columns import fitting_rows, rows_of
 from sinks.shares import MemoryLines
-from topology.schema import Row, schema_of
+from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
     Batch,
@@ -39,7 +37,7 @@ class MemorySink(Sink[Row]):
     kinds = BOTH_KINDS
 
     def __init__(
-        self, name: str = "memory", *, schema: type[Row] | pa.Schema | None = None
+        self, name: str = "memory", *, schema: type[Row] | ArrowSchema | None = None
     ) -> None:
         self.name = name
         self.schema = None if schema is None else schema_of(schema)

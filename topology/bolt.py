@@ -52,6 +52,12 @@ class Kind(Enum):
 Tables: TypeAlias = "pa.RecordBatch | Mapping[str, pa.RecordBatch]"  # of a vectorised bolt
 
 
+class ArrowArray(Protocol):
+    """A `pa.RecordBatch`, as `ArrowSchema` is a schema; no TypedDict is a mapping to it."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
+
+
 class Component:
     """Lifecycle and partition changes of every kind of bolt.
 
@@ -108,8 +114,13 @@ class Bolt(Component, ABC, Generic[In, Out]):
     def process(
         self, value: In, /
     ) -> (
-        "Out | Skip | To | Iterator[Out | To] | Coroutine[Any, Any, Out | Skip | To]"
-        " | AsyncIterator[Out | To] | Mapping[str, pa.RecordBatch]"
+        Out
+        | Skip
+        | To
+        | Iterator[Out | To]
+        | Coroutine[Any, Any, Out | Skip | To]
+        | AsyncIterator[Out | To]
+        | Mapping[str, ArrowArray]
     ):
         """Turn one value into one value, SKIP, or (as a generator, async or not) any number.
 

@@ -18,7 +18,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +28,16 @@ from topology.errors import InvalidSchema
 
 Row = TypeVar("Row", contravariant=True, default=Any)
 """The type of a sink's rows: that of its schema, or any where pyarrow's schema says it."""
+
+
+class ArrowSchema(Protocol):
+    """A `pyarrow.Schema`, as type checkers see it where no types of pyarrow are installed.
+
+    There, `pyarrow.Schema` itself is Any, and so any row type would fit.
+    """
+
+    def __arrow_c_schema__(self) -> Any: ...
+
 
 _SCALARS: dict[Any, pa.DataType] = {
     str: pa.string(),
@@ -63,7 +73,7 @@ class _Hint(NamedTuple):
     required: bool
 
 
-def schema_of(source: type | pa.Schema) -> pa.Schema:
+def schema_of(source: type | ArrowSchema) -> pa.Schema:
     """Return the schema of a row type, or of a `pa.Schema`. Raises InvalidSchema."""
     if isinstance(source, pa.Schema):
         if len(set(source.names)) != len(source.names):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from topology.errors import InvalidTopology, RowsRejected, SinkFailed, expect
-from topology.schema import schema_of
+from topology.schema import ArrowSchema, schema_of
 from topology.sink import BATCH_ROWS, Batch, Committed, Fence, Passage, Sink, SinkContext, Staged
 from topology.steps import BATCH_BYTES, BATCH_SECONDS, SinkStep, Step
 
@@ -42,7 +42,7 @@ class SparkStep:
 
 
 def spark_step(
-    function: Function, schema: type[Any] | pa.Schema | None, name: str | None
+    function: Function, schema: type[Any] | ArrowSchema | None, name: str | None
 ) -> SparkStep:
     """Check the arguments of `Stream.spark`. Raises InvalidTopology."""
     expect(callable(function), "spark()", function, "a function of a DataFrame")

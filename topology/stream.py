@@ -33,6 +33,7 @@ from topology.bolt import (
 from topology.errors import InvalidTopology, expect
 from topology.grouping import Grouping, by_key, key_of, shuffle
 from topology.record import DEFAULT_STREAM, SKIP, Skip, To
+from topology.schema import ArrowSchema
 from topology.sink import Sink, innermost
 from topology.spark_step import Function, SparkRows, spark_step
 from topology.state import State
@@ -470,7 +471,7 @@ class Stream(Generic[T]):
         self,
         function: Function,
         *,
-        schema: type[T] | pa.Schema | None = None,
+        schema: type[T] | ArrowSchema | None = None,
         name: str | None = None,
     ) -> SparkRows:
         """Have Spark run a function over each micro-batch, in front of a sink.

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 import structlog
 
 from sinks.names import OnNewColumns, checked_new_columns
@@ -12,7 +11,7 @@ from sinks.postgres.catalogue import key_of
 from sinks.postgres.database import Database, RowsRefused
 from sinks.postgres.text import Lines, encode, longest, without
 from topology.errors import RowsRejected, SinkFailed, SinkFenced
-from topology.schema import Row, schema_of
+from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
     Batch,
@@ -61,7 +60,7 @@ class PostgresSink(Sink[Row]):
         conninfo: str,
         table: str,
         *,
-        schema: type[Row] | pa.Schema,
+        schema: type[Row] | ArrowSchema,
         key: str | Sequence[str] = (),
         deleted: str | None = None,
         user: str | None = None,

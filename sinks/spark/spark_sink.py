@@ -43,7 +43,7 @@ from sinks.tables.partitioning import check_partitions
 from sinks.tables.table import check_writable
 from topology.errors import InvalidSchema, SinkBusy, SinkFailed
 from topology.masking import mask, secrets_in
-from topology.schema import Row, schema_of
+from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
     Batch,
@@ -89,7 +89,7 @@ class SparkSink(Sink[Row]):
         self,
         name: str,
         *,
-        schema: type[Row] | pa.Schema,
+        schema: type[Row] | ArrowSchema,
         format: str | None = None,  # noqa: A002 - the name that Spark's writer has for it
         options: Mapping[str, str] | None = None,
         partition_by: Sequence[str] = (),

@@ -16,7 +16,7 @@ from sinks.tables.log import TableState
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink
 from topology.errors import InvalidSchema
-from topology.schema import Row
+from topology.schema import ArrowSchema, Row
 from topology.sink import Batch, SinkContext, Staged
 
 _KEYS = "whole numbers, text, bytes, dates, timestamps, decimals and bool"
@@ -36,7 +36,7 @@ class DeltaSink(TableSink[Row]):
         self,
         table: str,
         *,
-        schema: type[Row] | pa.Schema,
+        schema: type[Row] | ArrowSchema,
         partition_by: Sequence[str] = (),
         key: Sequence[str] = (),
         deleted: str | None = None,

@@ -14,7 +14,7 @@ from sinks.tables.files import FileStager
 from sinks.tables.partitioning import can_partition, check_partitions
 from sinks.tables.table import TableSink, check_writable
 from topology.errors import InvalidSchema, SinkFailed, missing_extra
-from topology.schema import Row
+from topology.schema import ArrowSchema, Row
 from topology.sink import Batch, SinkContext, SparkJobs, Staged
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class IcebergSink(TableSink[Row]):
         self,
         table: str,
         *,
-        schema: type[Row] | pa.Schema,
+        schema: type[Row] | ArrowSchema,
         partition_by: Sequence[str] = (),
         on_new_columns: OnNewColumns = "reject",
         catalog: str = DEFAULT,

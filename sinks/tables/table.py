@@ -26,7 +26,7 @@ from sinks.shares import LOST, check_fences, is_to_commit
 from sinks.tables.files import DataFile, FileStager, joined
 from sinks.tables.log import Conflict, TableLog, TableState, app_id, pack, unpack
 from topology.errors import SinkBusy, SinkError, SinkFailed
-from topology.schema import Row, schema_of
+from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
     MIN_AGE_HOURS,
@@ -68,7 +68,7 @@ class TableSink(Sink[Row]):
         self,
         table: str,
         *,
-        schema: type[Any] | pa.Schema,
+        schema: type[Any] | ArrowSchema,
         partition_by: Sequence[str] = (),
         on_new_columns: OnNewColumns = "reject",
     ) -> None:

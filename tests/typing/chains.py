@@ -267,9 +267,11 @@ def wrong() -> None:
     events.then(Split(1))  # type: ignore[arg-type]
     flights.then(Split)  # type: ignore[arg-type]  # a class that needs an argument
     flights.then(len)  # type: ignore[arg-type]  # no bolt
-    flights.into(SparkSink("t", format="parquet", schema=Event))  # type: ignore[arg-type]  # another row
-    events.into(DeltaSink("t", schema=Flight))  # type: ignore[arg-type]
-    events.into(MemorySink("t", schema=Flight))  # type: ignore[arg-type]
+    flights.into(SparkSink("t", format="parquet", schema=Event))  # type: ignore[arg-type]  # mypy only
+    events.into(DeltaSink("t", schema=Flight))  # type: ignore[arg-type]  # mypy only
+    events.into(MemorySink("t", schema=Flight))  # type: ignore[arg-type]  # mypy only
+    for_flights = MemorySink("t", schema=Flight)
+    events.into(for_flights)  # type: ignore[arg-type]
     events.into(KafkaDeadLetters("t"))  # type: ignore[arg-type]  # dead letters only
     topology.dead_letters.into(DiscardSink())  # type: ignore[arg-type]  # rows only
     topology.source(7)  # type: ignore[arg-type]

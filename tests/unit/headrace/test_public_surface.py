@@ -13,6 +13,7 @@ import headrace.payloads
 import headrace.sinks
 import headrace.state
 import headrace.testing
+from headrace._startup import PACKAGES
 from tests.support.patience import seconds
 
 SURFACE = {
@@ -72,5 +73,6 @@ def test_importing_starts_and_loads_no_client_and_no_spark(module):
     assert done.stderr == ""
 
 
-def test_the_package_says_that_it_is_typed():
-    assert (Path(headrace.__file__).parent / "py.typed").exists()
+@pytest.mark.parametrize("package", ["headrace", *PACKAGES])
+def test_every_package_says_that_it_is_typed(package):
+    assert (Path(headrace.__file__).parents[1] / package / "py.typed").exists()
