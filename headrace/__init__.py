@@ -1,74 +1,22 @@
 """The public surface of Headrace: all that a user imports."""
 
-from headrace import _startup as _startup  # first: before Arrow, and before a foreign package
-from partition.ledger import RetryPolicy
-from topology.advanced import AdvancedBolt, Collector, Tuple
-from topology.bolt import Bolt, Hooks, bolt
-from topology.cache import Cache, CacheStatistics
-from topology.errors import (
-    BoltError,
-    InvalidReference,
-    InvalidTopology,
-    LineageLost,
-    NothingReturned,
-    ReferenceLoadFailed,
-    ReferenceNotLoaded,
-    RowsRejected,
-    SinkBusy,
-    SinkFailed,
-    SinkFenced,
-)
-from topology.grouping import (
-    Grouping,
-    all_tasks,
-    custom,
-    direct,
-    fields,
-    global_,
-    shuffle,
-    stable_hash,
-)
-from topology.record import SKIP, Record, Reject, RejectRows, Retry, Skip, To
-from topology.reference import Reference, reference
-from topology.topology import Topology
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "SKIP",
-    "AdvancedBolt",
-    "Bolt",
-    "BoltError",
-    "Cache",
-    "CacheStatistics",
-    "Collector",
-    "Grouping",
-    "Hooks",
-    "InvalidReference",
-    "InvalidTopology",
-    "LineageLost",
-    "NothingReturned",
-    "Record",
-    "Reference",
-    "ReferenceLoadFailed",
-    "ReferenceNotLoaded",
-    "Reject",
-    "RejectRows",
-    "Retry",
-    "RetryPolicy",
-    "RowsRejected",
-    "SinkBusy",
-    "SinkFailed",
-    "SinkFenced",
-    "Skip",
-    "To",
-    "Topology",
-    "Tuple",
-    "all_tasks",
-    "bolt",
-    "custom",
-    "direct",
-    "fields",
-    "global_",
-    "reference",
-    "shuffle",
-    "stable_hash",
-]
+from headrace import _startup as _startup  # first: before Arrow, and before a foreign package
+
+if TYPE_CHECKING:
+    from headrace._surface import *  # noqa: F403
+    from headrace._surface import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import all names when the first one is used: `headrace --help` needs none."""
+        surface = import_module("headrace._surface")
+        if name not in {*surface.__all__, "__all__"}:
+            raise AttributeError(f"module 'headrace' has no attribute '{name}'", name=name)
+        globals().update({each: getattr(surface, each) for each in surface.__all__})
+        return getattr(surface, name)
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__getattr__("__all__")]

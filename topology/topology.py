@@ -1,9 +1,11 @@
 """A topology: sources, bolts, sinks and dead letters; its validation and its drawings."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from html import escape
-from typing import Any, Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from topology.bolt import Hooks, coroutines_of
 from topology.bolt import Kind as BoltKind
@@ -194,6 +196,22 @@ class Topology:
         chart = escape(as_mermaid(self))
         script = f"import mermaid from '{_MERMAID}'; mermaid.run()"
         return f'<pre class="mermaid">{chart}</pre><script type="module">{script}</script>'
+
+    def run(self) -> NoReturn:
+        """Run as `headrace run` does, with its options from `sys.argv`, and end the process.
+
+        For `if __name__ == "__main__":` at the end of a module, which is then imported once more,
+        by its name. Raises InvalidTopology.
+        """
+        from service.cli.main import main  # noqa: PLC0415 - only a run needs it
+
+        script = sys.modules["__main__"]
+        names = [name for name, value in vars(script).items() if value is self]
+        file = getattr(script, "__file__", None)
+        expected = 'one in the file that Python runs; call run() below `if __name__ == "__main__":`'
+        expect(names and file, f"topology '{self.name}', run()", names or "no name", expected)
+        module = script.__spec__.name if script.__spec__ else Path(str(file)).stem
+        sys.exit(main(["run", f"{module}:{names[0]}", *sys.argv[1:]]))
 
     def validate(self) -> None:
         """Raise InvalidTopology, naming the step, unless the topology can run."""

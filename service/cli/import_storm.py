@@ -34,7 +34,7 @@ from service.cli.common import (
     table_of,
     topics_of,
 )
-from service.cli.offsets import OffsetRow, check_complete, refused, write_in_turn
+from service.cli.offsets import OffsetRow, check_complete, offsets_app, refused, write_in_turn
 from service.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def _checked_path(path: str) -> str:
     return path.rstrip("/")
 
 
+@offsets_app.command("import-storm")
 def offsets_import_storm(
     target: Target,
     layout: Annotated[

@@ -3,21 +3,95 @@
 import os
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
-
-from partition.errors import KafkaMisconfigured, StoreHostsUnknown
-from service.cli import check, control, dead_letters, import_storm, offsets, run, status, tables
-from service.cli.common import describe, is_ours
-from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, BadConfig, NoTopology, ServiceError
-from service.observability.logs import stderr
-from topology.errors import InvalidTopology
-from topology.masking import escaped
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 DEBUG_VARIABLE = "HEADRACE_DEBUG"
 
+# By name: where a command or group is, and the first paragraph of its help.
+COMMANDS = {
+    "run": (
+        "run:run_app",
+        "Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary.",
+    ),
+    "check": (
+        "check:check_app",
+        "Check the configuration and every dependency: one OK or FAIL line each.",
+    ),
+    "graph": ("check:check_app", "Print the topology as text and as a Mermaid chart."),
+    "status": (
+        "status:status_app",
+        "Show the replicas, who owns which partition, and what is committed of it.",
+    ),
+    "pause": (
+        "control:control_app",
+        "Have all replicas finish and commit what they began, and begin nothing new.",
+    ),
+    "resume": ("control:control_app", "Have paused replicas go on."),
+    "drain": (
+        "control:control_app",
+        "Have one replica hand its partitions over to the others, and give it none.",
+    ),
+    "rebalance": (
+        "control:control_app",
+        "Have the partitions shared out anew, whoever has them now.",
+    ),
+    "offsets": (
+        "import_storm:offsets_app",
+        "Move committed offsets, or import those of a Storm topology.",
+    ),
+    "dead-letters": (
+        "dead_letters:dead_letters_app",
+        "Records that could not be processed: see why, send them again, or drop them.",
+    ),
+    "tables": (
+        "tables:tables_app",
+        "The files of the tables that a topology writes, and their maintenance.",
+    ),
+    "dev": (
+        "run:dev_app",
+        "Kafka and ZooKeeper for development; they need headrace\\[spark] and Java.",
+    ),
+}
+
+
+class Modules(Mapping[str, Any]):
+    """The commands by name; the module of each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, app = COMMANDS[name][0].partition(":")
+        group = get_group(getattr(import_module(f"service.cli.{module}"), app))
+        group.name = name
+        return group.commands.get(name, group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class Commands(TyperGroup):
+    """All commands; `headrace --help` imports the modules of none."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = Modules()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.commands = {
+            name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()
+        }
+        super().format_help(ctx, formatter)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="""Reads Kafka, runs Python bolts, writes tables, and accounts for every record.
 
     A first run, with Kafka and ZooKeeper brought along:
@@ -31,13 +105,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for each in (run.run_app, check.check_app, status.status_app, control.control_app):
-    app.add_typer(each)  # without a name: its commands stand at the top
-offsets.offsets_app.command("import-storm")(import_storm.offsets_import_storm)
-app.add_typer(offsets.offsets_app, name="offsets")
-app.add_typer(dead_letters.dead_letters_app, name="dead-letters")
-app.add_typer(tables.tables_app, name="tables")
-app.add_typer(run.dev_app, name="dev")
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,26 +128,28 @@ def headrace(
     """Take the options before the subcommand."""
 
 
-def main() -> int:
-    """Run the command line; return its exit code. HEADRACE_DEBUG=1 shows tracebacks."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code. HEADRACE_DEBUG=1 shows tracebacks.
+
+    `words` stand for those of `sys.argv`.
+    """
     try:
-        app(prog_name="headrace")
+        app(words, prog_name="headrace")
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else EXIT_FAILED
-    except ServiceError as error:
-        return _report(error, error.exit_code)
-    except InvalidTopology as error:
-        return _report(error, EXIT_USAGE)
-    except (KafkaMisconfigured, StoreHostsUnknown) as error:
-        return _report(error, EXIT_CONFIG)
+        return ended.code if isinstance(ended.code, int) else 1
     except Exception as error:  # noqa: BLE001 - whatever it is, a user reads one line
-        return _report(error, EXIT_FAILED)
+        return _report(error)
     finally:
         _flush()
     return 0
 
 
-def _report(error: Exception, code: int) -> int:
+def _report(error: Exception) -> int:
+    from service.cli.common import describe, is_ours
+    from service.errors import BadConfig, NoTopology
+    from service.observability.logs import stderr
+    from topology.masking import escaped
+
     hint = ""
     if os.environ.get(DEBUG_VARIABLE):
         stderr.write(escaped("".join(traceback.format_exception(error)), keeping="\n"))
@@ -89,12 +158,27 @@ def _report(error: Exception, code: int) -> int:
     others = error.others if isinstance(error, BadConfig) else ()
     for each in (error, *others):
         stderr.write(f"headrace: {describe(each)}{hint}\n")
-    return code
+    return _exit_code(error)
+
+
+def _exit_code(error: Exception) -> int:
+    from partition.errors import KafkaMisconfigured, StoreHostsUnknown
+    from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
+    from topology.errors import InvalidTopology
+
+    if isinstance(error, ServiceError):
+        return error.exit_code
+    if isinstance(error, InvalidTopology):
+        return EXIT_USAGE
+    is_config = isinstance(error, KafkaMisconfigured | StoreHostsUnknown)
+    return EXIT_CONFIG if is_config else EXIT_FAILED
 
 
 def _flush() -> None:
     """Write what is buffered; a reader that has gone away is no error of the command."""
-    stderr.drain()
+    logs = sys.modules.get("service.observability.logs")
+    if logs is not None:  # else nothing was logged
+        logs.stderr.drain()
     try:
         sys.stdout.flush()
     except OSError:

@@ -26,9 +26,15 @@ from typing import IO, Any, Self
 from tests.support.patience import seconds
 
 MODULES = (
+    "headrace._surface",
     "headrace.sinks",
     "service.cli.main",
     "service.cli.run",
+    "service.cli.check",
+    "service.cli.dead_letters",
+    "service.cli.import_storm",
+    "service.cli.status",
+    "service.cli.tables",
     "service.app",
     "partition.kafka.kafka_fetcher",
     "sinks.kafka.transactions_topic",

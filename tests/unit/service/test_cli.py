@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -11,10 +12,12 @@ from concurrent.futures import Future
 
 import pytest
 from rich.console import Console
+from typer.main import get_command
 
 from partition.errors import KafkaUnavailable, StoreUnavailable
 from service.cli import common
 from service.cli.common import describe
+from service.cli.main import COMMANDS as PLACES
 from service.cli.main import app
 from service.cli.run import RunProgress
 from service.errors import BadConfig
@@ -79,7 +82,7 @@ def own_modules(folder):
             del sys.modules[name]
 
 
-FILES = ("flow", "broken", "failing", "unfit", "helped", "bad_helper", "typed_wrong")
+FILES = ("flow", "broken", "failing", "unfit", "helped", "bad_helper", "typed_wrong", "script")
 COMMANDS = (
     "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance", "offsets set",
     "offsets reset", "offsets import-storm", "tables compact", "tables vacuum", "tables expire",
@@ -99,10 +102,16 @@ def test_every_command_has_json_help_and_sentences(headrace):
     for command in COMMANDS:
         code, out, _ = headrace(*command.split(), "--help")
         assert (code, "--json" in out, "--no-" in out) == (0, True, False), command
-    groups = [app, *(group.typer_instance for group in app.registered_groups)]
-    commands = [each for group in groups for each in group.registered_commands]
-    assert len(commands) == len(COMMANDS)
-    assert all(each.callback.__doc__.rstrip().endswith(".") for each in commands)
+    groups = get_command(app).commands
+    commands = [getattr(each, "commands", {name: each}) for name, each in groups.items()]
+    assert sum(map(len, commands)) == len(COMMANDS)
+    helps = [each.callback.__doc__ for group in commands for each in group.values()]
+    assert all(text.rstrip().endswith(".") for text in helps)
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself():
+    said = {name: each.help.split("\n\n")[0] for name, each in get_command(app).commands.items()}
+    assert said == {name: summary for name, (_, summary) in PLACES.items()}
 
 
 def test_the_version_is_the_package_s(headrace):
@@ -349,3 +358,33 @@ def test_steps_are_lines_where_no_terminal_shows_a_live_one():
         "publishing",
         "starting",
     ]
+
+
+SCRIPT = """
+from headrace import Topology
+from headrace.sinks import DiscardSink, KafkaDeadLetters
+orders = Topology("orders")
+orders.source("orders").into(DiscardSink())
+orders.dead_letters.into(KafkaDeadLetters("orders.dead"))
+if {guard}:
+    orders.run()
+"""
+UNGUARDED = "found 'no name', expected one in the file that Python runs"
+
+
+@pytest.mark.parametrize(
+    ("guard", "code", "said"),
+    [
+        ("__name__ == '__main__'", 78, "nowhere.toml: (file): found no such file"),
+        ("True", 2, UNGUARDED),  # it is imported once more, by its name
+    ],
+)
+def test_a_file_that_runs_its_topology_takes_the_options_of_run(
+    guard, code, said, folder, capsys, monkeypatch
+):
+    (folder / "script.py").write_text(SCRIPT.format(guard=guard))
+    monkeypatch.setattr(sys, "argv", ["script.py", "--config", "nowhere.toml"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path("script.py", run_name="__main__")
+    assert ended.value.code == code
+    assert said in capsys.readouterr().err
