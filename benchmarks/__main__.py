@@ -31,6 +31,7 @@ SUITES = {
     "tracing": "benchmarks.tracing",
     "scale": "benchmarks.scale",
     "acker": "benchmarks.acker",
+    "start": "benchmarks.start",
 }
 ALL = "all"
 
