@@ -1,5 +1,6 @@
 """Bolts: the user's code, as functions or as classes with open, process and close."""
 
+import dis
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import (
@@ -16,6 +17,7 @@ from collections.abc import (
 )
 from enum import Enum
 from functools import partial
+from itertools import pairwise
 from typing import (
     Any,
     ClassVar,
@@ -357,6 +359,47 @@ def predicate_of(method: str, function: Any, name: str | None) -> tuple[str, Cal
         return bool(found)
 
     return label, is_met
+
+
+def check_process(bolt: Bolt[Any, Any]) -> None:
+    """Raise InvalidTopology unless `process` takes one value."""
+    try:
+        signature = inspect.signature(bolt.process)
+    except (TypeError, ValueError):  # it has none
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        advice = "Make a method a function, or its class a Bolt with process()"
+        advice = f" {advice}." if "self" in signature.parameters else ""
+        raise InvalidTopology(
+            f"bolt '{name_of(bolt)}': found {getattr(bolt.process, '__qualname__', 'process')}"
+            f"{signature}, expected parameters for one value.{advice}"
+        ) from None
+
+
+def streams_sent(bolt: Component) -> set[str]:
+    """Return the streams that a bolt's code names in `To("name", …)`, as far as it shows.
+
+    A class with a constructor shows none: it may be made to send to fewer.
+    """
+    functions = [bolt.function] if isinstance(bolt, FunctionBolt) else []
+    if not functions and "__init__" not in vars(type(bolt)):
+        functions = [each for each in vars(type(bolt)).values() if inspect.isfunction(each)]
+    codes = [
+        function.__code__
+        for function in functions
+        if inspect.isfunction(function) and function.__globals__.get("To") is To
+    ]
+    found = set()
+    while codes:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if inspect.iscode(each)]
+        for before, after in pairwise(dis.get_instructions(code)):
+            is_to = (before.opname, before.argval) == ("LOAD_GLOBAL", "To")
+            if is_to and after.opname == "LOAD_CONST" and isinstance(after.argval, str):
+                found.add(after.argval)
+    return found
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:

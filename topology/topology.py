@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
-from topology.bolt import Hooks, coroutines_of
+from topology.bolt import Bolt, Hooks, check_process, coroutines_of, streams_sent
 from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology, expect
 from topology.record import DEFAULT_STREAM, Record
@@ -242,6 +242,13 @@ def _children(step: Step) -> list[Step]:
 
 
 def _validate_bolt(step: BoltStep) -> None:
+    if isinstance(step.bolt, Bolt):
+        check_process(step.bolt)
+    for stream in sorted(streams_sent(step.bolt) - step.streams.keys()):
+        raise InvalidTopology(
+            f"bolt '{step.name}' sends To('{stream}', …), which it does not declare. "
+            f"Call then(…, streams=['{stream}'])"
+        )
     for stream, children in step.streams.items():
         if not children:
             if stream == DEFAULT_STREAM and len(step.streams) > 1:

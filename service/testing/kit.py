@@ -322,9 +322,28 @@ class TopologyTest:
             ):
                 return
             if time.monotonic() > patience_ends:
-                raise NotSettled(f"records are still in flight after {self._patience} s")
+                raise NotSettled(
+                    f"records are still in flight after {self._patience:g} s: {self._kept()}"
+                )
             if not moved:
                 self._pipeline.results.wait(_TURN_SECONDS)
+
+    def _kept(self) -> str:
+        """Name what keeps records in flight."""
+        pipeline, kept = self._pipeline, []
+        for name, calls in pipeline.runners.statistics().items():
+            if waiting := calls.waiting + calls.held:
+                kept.append(f"{waiting} values wait for a call of bolt '{name}'")
+            if calls.in_flight:
+                kept.append(f"{calls.in_flight} calls of bolt '{name}' have not returned")
+        kept += [
+            f"{outlet.rows_pending} rows wait in sink '{outlet.name}'"
+            for outlet in pipeline.outlets
+            if outlet.rows_pending
+        ]
+        if letters := pipeline.dead_letters.pending:
+            kept.append(f"{letters} dead letters are not acknowledged")
+        return "; ".join(kept) or "no step has one; they wait to be emitted"
 
     @property
     def _rests(self) -> bool:

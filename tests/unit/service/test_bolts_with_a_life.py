@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from headrace import Bolt, Record
 from headrace.sinks import MemorySink
-from headrace.testing import topology_test
+from headrace.testing import NotSettled, topology_test
 from tests.support.pipeline import Works, as_bolt, drawn, piped
 
 
@@ -31,7 +31,7 @@ def test_running_calls_are_cancelled_before_close() -> None:
             events.append("closed")
 
     with topology_test(piped(Endless), patience_seconds=0.2) as kit:
-        with pytest.raises(AssertionError):
+        with pytest.raises(NotSettled, match=r"after 0\.2 s: 1 calls of bolt 'Endless' have not"):
             kit.send(b"a")
         assert events == ["begun"]
     assert events == ["begun", "cancelled", "closed"]

@@ -11,6 +11,7 @@ from headrace import (
     Hooks,
     InvalidTopology,
     RetryPolicy,
+    To,
     Topology,
     bolt,
     custom,
@@ -37,6 +38,35 @@ def spread(value):
 @bolt(vectorised=True)
 def many_batches(batch):
     yield batch
+
+
+class Parser:
+    @bolt
+    def parse(self, record):
+        return record
+
+
+@bolt
+def to_late(value):
+    return [To("late", each) for each in value]
+
+
+class ToLate(Bolt):
+    def process(self, value, /):
+        return self.late(value)
+
+    def late(self, value):
+        return To("late", value)
+
+
+class ToSome(Bolt):
+    """May be made to send to fewer streams."""
+
+    def __init__(self, stream=None):
+        self.stream = stream
+
+    def process(self, value, /):
+        return To("late", value) if self.stream else value
 
 
 class NeedsArguments(Own):
@@ -237,6 +267,21 @@ def test_invalid_topology_option_is_refused(build, error):
         (lambda s: None, "topic 'in' leads nowhere"),
         (lambda s: s.then(same), "bolt 'same' leads nowhere"),
         (
+            lambda s: s.then(Parser().parse).into(MemorySink()),
+            r"bolt 'parse': found Parser\.parse\(self, record\), .* one value\. Make a method a",
+        ),
+        (
+            lambda s: s.then(bolt(lambda: 1)).into(MemorySink()),
+            r"bolt '<lambda>': found .*\(\), expected parameters for one value",
+        ),
+        *(
+            (
+                lambda s, sends=sends: s.then(sends, streams=("early",)).into(MemorySink()),
+                r"sends To\('late', …\), which it does not declare. .*streams=\['late'\]",
+            )
+            for sends in (to_late, ToLate)
+        ),
+        (
             lambda s: s.then(same, streams=("late",)).into(MemorySink()),
             "stream 'late' of bolt 'same' leads nowhere",
         ),
@@ -271,6 +316,12 @@ def test_incomplete_topology_is_refused_by_its_step(build, error):
     build(stream)
     with pytest.raises(InvalidTopology, match=error):
         topology.validate()
+
+
+def test_stream_that_a_class_may_be_made_without_is_not_missed():
+    topology, stream = new_topology()
+    stream.then(ToSome).into(MemorySink())
+    topology.validate()
 
 
 def test_topology_needs_a_source_and_dead_letters():
