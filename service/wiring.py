@@ -255,7 +255,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         pipeline = build_pipeline(topology, ports, tracked, observers)
     references = References(
         topology.references,
-        partial(_read_reference, spark, config, name),
+        partial(read_table, spark, config, name),
         before_change=pipeline.settle,
         follows=not on_spark,  # there executors look up, in what was loaded
     )
@@ -328,9 +328,10 @@ def _membership(
     return GroupMembership(store, heartbeats, assignment, policy, copartitions)
 
 
-def _read_reference(
+def read_table(
     spark: SparkDriver | None, config: Config, name: str, reference: Reference
 ) -> pa.Table:
+    """Read the rows of a reference table or state. Raises ReferenceLoadFailed."""
     storage = config.storage.storage()
     if isinstance(reference, State):
         return reference.fetch(SinkContext(name, reference.name, config.kafka, storage, spark))

@@ -2,10 +2,11 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,20 +18,24 @@ from service.cli.common import (
     Target,
     configured,
     describe,
+    exit_code_of,
     load_topology,
     print_json,
     topics_of,
 )
-from service.errors import BadConfig
+from service.errors import EXIT_FAILED, BadConfig
 
 if TYPE_CHECKING:
     from service.config.settings import Config
     from service.wiring import Parts
+    from sinks.spark.driver import SparkDriver
+    from topology.reference import Reference
     from topology.topology import Topology
 
 check_app = typer.Typer()
 
 SPARK_PATIENCE_SECONDS = 60.0  # a JVM starts, and finds its cluster
+LOAD_SECONDS = 60.0  # of a reference table
 STORE_SECONDS = 20.0  # a store that does not answer is asked several times
 _CLOSE_SECONDS = 5.0
 
@@ -42,10 +47,23 @@ class Check:
     name: str
     ok: bool
     detail: str
+    exit_code: int = EXIT_FAILED  # unless it is ok
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"name": self.name, "ok": self.ok, "detail": self.detail}
 
 
 @check_app.command()
-def check(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
+def check(
+    target: Target,
+    config: ConfigPath = None,
+    *,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="Leave out Spark, and what needs it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check the configuration and every dependency: one OK or FAIL line each.
 
     Sinks are opened as a run would open them, so empty tables and topics may be created.
@@ -55,11 +73,11 @@ def check(target: Target, config: ConfigPath = None, *, as_json: Json = False) -
         settings = configured(config)
     except BadConfig as error:
         if as_json:
-            each_bad = [Check("config", ok=False, detail=str(e)) for e in (error, *error.others)]
-            print_json({"ok": False, "checks": list(map(asdict, each_bad))})
+            bad = [Check("config", ok=False, detail=str(e)).facts for e in (error, *error.others)]
+            print_json({"ok": False, "checks": bad})
         raise
     results: list[Check] = []
-    for each in run_checks(topology, settings):
+    for each in run_checks(topology, settings, no_spark=no_spark):
         results.append(each)
         if not as_json:
             word = "OK" if each.ok else "FAIL"
@@ -67,9 +85,9 @@ def check(target: Target, config: ConfigPath = None, *, as_json: Json = False) -
             sys.stdout.flush()
     ok = all(each.ok for each in results)
     if as_json:
-        print_json({"ok": ok, "checks": [asdict(each) for each in results]})
+        print_json({"ok": ok, "checks": [each.facts for each in results]})
     if not ok:
-        raise typer.Exit(1)
+        raise typer.Exit(max(each.exit_code for each in results if not each.ok))
 
 
 @check_app.command()
@@ -91,10 +109,13 @@ def graph(
         sys.stdout.write(f"{as_text(topology)}\n\n{as_mermaid(topology)}\n")
 
 
-def run_checks(topology: "Topology", config: "Config") -> Iterator[Check]:
+def run_checks(
+    topology: "Topology", config: "Config", *, no_spark: bool = False
+) -> Iterator[Check]:
     """Try every dependency, each for itself and in bounded time; verdicts in a fixed order.
 
-    Sinks are opened as a run would open them, so they may create what is missing.
+    Spark is tried when Kafka has answered. Sinks are opened as a run would open them, so they may
+    create what is missing.
     """
     from service.wiring import Deadline, wire
     from topology.errors import SinkFailed
@@ -112,26 +133,74 @@ def run_checks(topology: "Topology", config: "Config") -> Iterator[Check]:
 
     try:
         yield fine
-        for verdicts in _begun(topology, parts):
+        kafka, *others = _begun(topology, parts)
+        answers = kafka()
+        yield from answers
+        if parts.spark is not None and not no_spark:
+            others.append(_begun_spark(parts, parts.spark, answers[0]))
+        for verdicts in others:
             yield from verdicts()
     finally:
         _begin("close", "", _CLOSE_SECONDS, close)()
 
 
 def _begun(topology: "Topology", parts: "Parts") -> list[Callable[[], list[Check]]]:
-    """Begin to try all dependencies at once."""
+    """Begin to try at once all that Spark is not needed for; Kafka is the first."""
     config, dead_letters = parts.config, parts.dead_letter_sink
     brokers, hosts = str(config.kafka["bootstrap.servers"]), config.zookeeper.hosts
     warehouse = config.storage.warehouse
-    first, place = ("spark", _master(parts)) if parts.spark is not None else ("sink", "")
-    unknown = [f"{step.name}: not known while Spark does not answer" for step in parts.sinks]
+    tables = [(each, partial(_references, parts, [each])) for each in _plain_references(parts)]
     return [
         _begin("kafka", brokers, ASK_SECONDS, lambda: _kafka(topology, parts, brokers)),
         _begin("zookeeper", hosts, ASK_SECONDS, lambda: _zookeeper(parts)),
         _begin("storage", warehouse, STORE_SECONDS, lambda: _storage(parts)),
-        _begin(first, place, SPARK_PATIENCE_SECONDS, lambda: _sinks(parts), unknown),
+        *(_begin("reference", each.name, LOAD_SECONDS, work) for each, work in tables),
+        _begin("sink", "", SPARK_PATIENCE_SECONDS, lambda: _sinks(parts, on_spark=False)),
         _begin("dead letters", dead_letters.name, ASK_SECONDS, lambda: _dead_letters(parts)),
     ]
+
+
+def _begun_spark(parts: "Parts", spark: "SparkDriver", kafka: Check) -> Callable[[], list[Check]]:
+    """Begin to start Spark, which takes long, if Kafka has answered; then try what needs it."""
+    why = "Spark does not answer" if kafka.ok else "Kafka does not answer"
+    steps = [step.name for step in parts.sinks if step.sink.needs_spark]
+    plain = _plain_references(parts)
+    tables = [each for each in parts.topology.references if each not in plain]
+    unknown = [Check("sink", ok=False, detail=f"{each}: not known while {why}") for each in steps]
+    if not kafka.ok:
+        detail = f"{_master(parts)}: not started while {why}"
+        return lambda: [Check("spark", ok=False, detail=detail), *unknown]
+
+    def work() -> list[Check]:
+        started = _try("spark", _master(parts), spark.open)
+        if not started.ok:
+            return [started, *unknown]
+        return [started, *_references(parts, tables), *_sinks(parts, on_spark=True)]
+
+    return _begin("spark", _master(parts), SPARK_PATIENCE_SECONDS, work, unknown)
+
+
+def _plain_references(parts: "Parts") -> list["Reference"]:
+    from sinks.references import needs_spark
+    from topology.state import State
+
+    storage = parts.config.storage.storage()
+    every = parts.topology.references
+    return [each for each in every if isinstance(each, State) or not needs_spark(each, storage)]
+
+
+def _references(parts: "Parts", references: Iterable["Reference"]) -> list[Check]:
+    """Load reference tables as a run would; tell their rows and the types of their keys."""
+    from service.wiring import read_table
+
+    def load(reference: "Reference") -> str:
+        table = read_table(parts.spark, parts.config, parts.name, reference)
+        loaded = reference.read(table)
+        pairs = zip(reference.key, loaded.keys, strict=True)
+        keys = ", ".join(f"{name} ({column.type})" for name, column in pairs)
+        return f"{loaded.num_rows:,} rows by {keys}"
+
+    return [_try("reference", each.name, load, each) for each in references]
 
 
 def _master(parts: "Parts") -> str:
@@ -142,7 +211,7 @@ def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
     try:
         parts.catalogue.open()
     except PartitionError as error:
-        return [Check("kafka", ok=False, detail=f"{brokers}: {describe(error)}")]
+        return [_failed("kafka", brokers, error)]
     topics: list[Check] = []
     for source in topology.sources:
         try:
@@ -177,17 +246,13 @@ def _storage(parts: "Parts") -> list[Check]:
     return [_try("storage", storage.warehouse, probe, storage)]
 
 
-def _sinks(parts: "Parts") -> list[Check]:
-    """Open Spark, then the sinks, since tables need it."""
+def _sinks(parts: "Parts", *, on_spark: bool) -> list[Check]:
+    """Open the sinks that need Spark, or those that do not."""
     from sinks.tables.iceberg import IcebergSink
     from topology.sink import innermost
 
     results = []
-    if parts.spark is not None:
-        results.append(_try("spark", _master(parts), parts.spark.open))
-        if not results[0].ok:
-            return results
-    for step in parts.sinks:
+    for step in (each for each in parts.sinks if each.sink.needs_spark == on_spark):
         results.append(_try("sink", step.name, step.sink.open, parts.context(step.name)))
         sink = innermost(step.sink)
         if results[-1].ok and isinstance(sink, IcebergSink):
@@ -205,12 +270,12 @@ def _begin(
     place: str,
     seconds: float,
     work: Callable[[], list[Check]],
-    unknown: Sequence[str] = (),
+    unknown: Sequence[Check] = (),
 ) -> Callable[[], list[Check]]:
     """Begin work; return what waits for its verdicts, of which a failure or delay is one.
 
-    The thread is a daemon: work that hangs does not keep the command from ending. If there is no
-    verdict on any sink, those `unknown` are told of.
+    The thread is a daemon: work that hangs does not keep the command from ending. Those `unknown`
+    follow a delay.
     """
     future: Future[list[Check]] = Future()
 
@@ -218,20 +283,22 @@ def _begin(
         try:
             future.set_result(work())
         except Exception as error:  # noqa: BLE001 - whatever is wrong is the verdict
-            future.set_result([Check(name, ok=False, detail=f"{place}: {describe(error)}")])
+            future.set_result([_failed(name, place, error)])
 
     def verdicts() -> list[Check]:
         try:
-            found = future.result(seconds)
+            return future.result(seconds)
         except TimeoutError:
             detail = f"{place}: no answer within {seconds:g} s"
-            found = [Check(name, ok=False, detail=detail)]
-        if not any(each.name == "sink" for each in found):
-            found += [Check("sink", ok=False, detail=detail) for detail in unknown]
-        return found
+            return [Check(name, ok=False, detail=detail), *unknown]
 
     threading.Thread(target=run, name=f"check-{name}", daemon=True).start()
     return verdicts
+
+
+def _failed(name: str, place: str, error: Exception) -> Check:
+    detail = f"{place}: {describe(error)}"
+    return Check(name, ok=False, detail=detail, exit_code=exit_code_of(error))
 
 
 def _try(name: str, place: str, attempt: Callable[..., object], *arguments: object) -> Check:
@@ -239,5 +306,5 @@ def _try(name: str, place: str, attempt: Callable[..., object], *arguments: obje
     try:
         said = attempt(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever is wrong is the verdict
-        return Check(name, ok=False, detail=f"{place}: {describe(error)}")
+        return _failed(name, place, error)
     return Check(name, ok=True, detail=f"{place}: {said}" if isinstance(said, str) else place)

@@ -20,12 +20,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from partition.errors import KafkaUnavailable, OwnershipLost, StoreError, StoreUnavailable
+from partition.errors import (
+    KafkaMisconfigured,
+    KafkaUnavailable,
+    OwnershipLost,
+    StoreError,
+    StoreHostsUnknown,
+    StoreUnavailable,
+)
 from partition.interfaces import Catalogue, Claimed, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
 from partition.replicas.plan import Note
-from service.errors import ServiceError
+from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
+from topology.errors import InvalidTopology
 from topology.masking import escaped
 
 if TYPE_CHECKING:
@@ -170,6 +178,15 @@ def topics_of(sources: "Iterable[Source]", catalogue: Catalogue) -> dict[str, To
 
 def partitions_of(topics: Iterable[Topic]) -> list[Partition]:
     return [Partition(topic.name, number) for topic in topics for number in topic.partitions]
+
+
+def exit_code_of(error: BaseException) -> int:
+    if isinstance(error, ServiceError):
+        return error.exit_code
+    if isinstance(error, InvalidTopology):
+        return EXIT_USAGE
+    is_config = isinstance(error, (KafkaMisconfigured, StoreHostsUnknown))
+    return EXIT_CONFIG if is_config else EXIT_FAILED
 
 
 def is_ours(error: BaseException) -> bool:

@@ -145,7 +145,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception) -> int:
-    from service.cli.common import describe, is_ours
+    from service.cli.common import describe, exit_code_of, is_ours
     from service.errors import BadConfig, NoTopology
     from service.observability.logs import stderr
     from topology.masking import escaped
@@ -158,20 +158,7 @@ def _report(error: Exception) -> int:
     others = error.others if isinstance(error, BadConfig) else ()
     for each in (error, *others):
         stderr.write(f"headrace: {describe(each)}{hint}\n")
-    return _exit_code(error)
-
-
-def _exit_code(error: Exception) -> int:
-    from partition.errors import KafkaMisconfigured, StoreHostsUnknown
-    from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
-    from topology.errors import InvalidTopology
-
-    if isinstance(error, ServiceError):
-        return error.exit_code
-    if isinstance(error, InvalidTopology):
-        return EXIT_USAGE
-    is_config = isinstance(error, KafkaMisconfigured | StoreHostsUnknown)
-    return EXIT_CONFIG if is_config else EXIT_FAILED
+    return exit_code_of(error)
 
 
 def _flush() -> None:

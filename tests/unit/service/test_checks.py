@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace import Reference, reference
 from headrace.sinks import DiscardSink, IcebergSink
-from service.cli.check import _sinks
+from partition.errors import KafkaMisconfigured, StoreHostsUnknown, StoreUnavailable
+from service.cli.check import Check, _begun_spark, _failed, _references, _sinks
 from sinks.storage import Storage
 from tests.support.commands import topology_of
-from topology.errors import SinkFailed
+from topology.errors import ReferenceLoadFailed, SinkFailed
 from topology.sink import SinkContext
 from topology.steps import SinkStep
 
@@ -26,7 +28,7 @@ def checks(warehouse: Path, *sinks: Any) -> list[str]:
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
     context = SinkContext("p", "s", {}, Storage(str(warehouse)), None)
     parts: Any = SimpleNamespace(spark=None, sinks=steps, context=lambda _: context)
-    found = _sinks(parts)
+    found = _sinks(parts, on_spark=False)
     for step in steps:
         step.sink.close()
     return [f"{each.ok} {each.name}: {each.detail}" for each in found]
@@ -50,3 +52,50 @@ def test_missing_right_fails_the_catalogue_not_the_sink(
     ok, failed = checks(tmp_path, orders())
     assert ok == "True sink: orders"
     assert failed.startswith("False catalogue: default: cannot create default.headrace_check: F")
+
+
+def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weather = reference("weather.csv", key=("origin", "hour"))
+    gone = reference("gone.csv", key="id")
+
+    def read(_spark: object, _config: object, _name: str, asked: Reference) -> pa.Table:
+        if asked is gone:
+            raise ReferenceLoadFailed("gone", "no such file")
+        return pa.table({"origin": ["EWR", "JFK"], "hour": [5, 5], "temp": [1.0, 2.0]})
+
+    monkeypatch.setattr("service.wiring.read_table", read)
+    parts: Any = SimpleNamespace(spark=None, config=None, name="p")
+    assert [(each.ok, each.detail) for each in _references(parts, [weather, gone])] == [
+        (True, "weather: 2 rows by origin (string), hour (int64)"),
+        (False, "gone: reference 'gone': no such file"),
+    ]
+
+
+def test_spark_is_not_started_while_kafka_does_not_answer() -> None:
+    table: Any = SimpleNamespace(name="table", sink=SimpleNamespace(needs_spark=True))
+    config = SimpleNamespace(
+        spark=SimpleNamespace(conf={}), storage=SimpleNamespace(storage=lambda: Storage(""))
+    )
+    topology = SimpleNamespace(references=[])
+    parts: Any = SimpleNamespace(config=config, sinks=[table], topology=topology)
+    spark: Any = None
+    verdicts = _begun_spark(parts, spark, Check("kafka", ok=False, detail="away"))()
+    assert [(each.name, each.ok, each.detail) for each in verdicts] == [
+        ("spark", False, "local: not started while Kafka does not answer"),
+        ("sink", False, "table: not known while Kafka does not answer"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaMisconfigured("no.such.property"), 78),
+        (StoreHostsUnknown("'abc'", "no address"), 78),
+        (StoreUnavailable("at a:1", "no connection"), 1),
+        (ValueError(), 1),
+    ],
+)
+def test_a_check_that_fails_for_the_configuration_ends_with_78(error: Exception, code: int) -> None:
+    assert _failed("kafka", "a:1", error).exit_code == code
