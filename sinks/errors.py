@@ -1,8 +1,12 @@
 """Errors of sinks, beside `topology.errors`."""
 
+import shutil
+
+from sinks.names import local_path
 from topology.errors import SinkError
 
 LONGEST_LINE = 500  # of what others said of an error
+_FULL = "No space left on device"  # so say Python, Arrow, delta-rs and Java
 
 
 class WriterStopped(SinkError):
@@ -59,6 +63,17 @@ def described(error: BaseException) -> str:
     """Return the error's class and text on one line; of a Java error, Java's class and text."""
     kind, said = type(error).__name__, one_line(error)
     return kind if said == kind else f"{kind}: {said}"[:LONGEST_LINE]
+
+
+def with_free_space(said: str, place: str | None) -> str:
+    """Add to the words of a full disk the local place that is written to, and its free space."""
+    path = local_path(place) if place and _FULL in said else None
+    if path is None:
+        return said
+    there = next(each for each in (path, *path.parents) if each.exists())
+    usage = shutil.disk_usage(there)
+    free, total = (f"{size / 2**20:,.1f} MiB" for size in (usage.free, usage.total))
+    return f"{said}; {path}: {free} free of {total}"
 
 
 def one_line(error: BaseException) -> str:

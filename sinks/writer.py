@@ -12,9 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from sinks.errors import WriterStopped, described
+from sinks.errors import WriterStopped, described, with_free_space
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
-from topology.sink import Batch, Committed, Fence, Sink, Staged
+from topology.sink import Batch, Committed, Fence, Sink, Staged, innermost
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -78,8 +78,11 @@ class RetryLoop:
         sink: str,
         stopping: threading.Event | None = None,
         policy: WriteRetries | None = None,
+        place: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`place` returns where the sink writes to, once it is known."""
         self._sink = sink
+        self._place = place
         self._stopping = stopping or threading.Event()
         self._policy = policy or WriteRetries()
         self.retries = 0
@@ -112,7 +115,7 @@ class RetryLoop:
                 )
                 self._stopping.wait(busy.after_seconds)
             except Exception as error:
-                self.last_error = described(error)
+                self.last_error = with_free_space(described(error), self._place())
                 if self.failing_since is None:
                     self.failing_since = time.monotonic()
                 if once:
@@ -133,7 +136,7 @@ class RetryLoop:
             error = failure
         except BaseException as failure:  # noqa: BLE001 - a sink that exits is reported
             error = SinkFailed(f"sink '{self._sink}' raised {failure!r}")
-        self.last_error = described(error)
+        self.last_error = with_free_space(described(error), self._place())
         if isinstance(error, SinkFenced):  # the sink is well, the work is another owner's
             self.failing_since = None
         return None, error
@@ -143,7 +146,7 @@ class RetryLoop:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - it is not visible, so it may stay
-            self.last_error = described(error)
+            self.last_error = with_free_space(described(error), self._place())
             log.warning("sink_discard_failed", sink=self._sink, error=self.last_error)
 
     def _pause(self, attempt: int, facts: dict[str, str | int]) -> None:
@@ -200,8 +203,9 @@ class SinkWriter:
         self._on_done = on_done
         self._at_most_once = at_most_once
         self._stopping = threading.Event()
+        place = partial(getattr, innermost(sink), "path", None)
         self._staging, self._committing = (
-            _Worker(f"{task}-{sink.name}", RetryLoop(sink.name, self._stopping, retries))
+            _Worker(f"{task}-{sink.name}", RetryLoop(sink.name, self._stopping, retries, place))
             for task in ("stage", "commit")
         )
         self._workers = (self._staging, self._committing)

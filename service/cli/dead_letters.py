@@ -8,7 +8,7 @@ import heapq
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial, wraps
@@ -372,6 +372,7 @@ class Listed:
 
     letters: "Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]"
     by_error: Counter[tuple[str, str]]  # step and error class
+    reasons: Mapping[tuple[str, str], str]  # one of each
     skipped: "Skipped"
 
     def as_json(self) -> dict[str, Any]:
@@ -391,18 +392,21 @@ def _listed(topic: "DeadLetterTopic", selection: "Selection", limit: int) -> Lis
     from service.dead_letters.commands import Skipped, select
 
     skipped, by_error = Skipped(), Counter[tuple[str, str]]()
+    reasons: dict[tuple[str, str], str] = {}
 
     def counted() -> "Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]":
         for letter in select(topic, selection, skipped):
-            by_error[letter.step, letter.error_class] += 1
+            by_error[kind := (letter.step, letter.error_class)] += 1
+            reasons[kind] = cut(letter.reason, _REASON)
             yield letter.failed_at_ms, letter.id, letter.bare()
 
     newest = [each[-1] for each in heapq.nlargest(limit, counted(), key=lambda each: each[:2])]
-    return Listed([(each, topic.marks.get(each.id, ())) for each in newest], by_error, skipped)
+    letters = [(each, topic.marks.get(each.id, ())) for each in newest]
+    return Listed(letters, by_error, reasons, skipped)
 
 
 def show_list(console: Console, topic: str, listed: Listed) -> None:
-    """Print a table of letters, and a line for each kind of error."""
+    """Print a line for each kind of error, with one of its reasons, and a table of letters."""
     rows = [
         (
             str(letter.id),
@@ -415,6 +419,12 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
         )
         for letter, marks in listed.letters
     ]
+    groups = listed.by_error.most_common(_GROUPS)
+    counts = [
+        f"{count:>7,}  {escaped(step)}: {escaped(error)}: {listed.reasons[step, error]}"
+        for (step, error), count in groups
+    ]
+    print_lines(counts, console)
     if rows:
         columns = ("letter", "failed (UTC)", "record", "step", "error", "reason", "state")
         console.print(table_of(columns, rows))
@@ -427,9 +437,7 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
         (skipped.notices, "tell of offsets without a record, which nothing can send again"),
         (skipped.unreadable, "are no letters of Headrace"),
     )
-    groups = listed.by_error.most_common(_GROUPS)
-    lines = [f"{n:>7,}  {escaped(step)}: {escaped(error)}" for (step, error), n in groups]
-    lines.append(f"{total:,} letters in '{topic}'{newest}")
+    lines = [f"{total:,} letters in '{topic}'{newest}"]
     lines += [f"{count:,} more {what}" for count, what in more if count]
     print_lines(lines, console)
 

@@ -28,6 +28,7 @@ from service.cli.common import (
     table_of,
 )
 from service.errors import ServiceError
+from service.observability.logs import stderr
 from topology.masking import escaped
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ dev_app = typer.Typer(
 
 TOPIC_PARTITIONS = 4
 _POLL_SECONDS = 0.5
-_PLACEHOLDERS = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
 _STATE = Path(".headrace")
 StateDir = Annotated[
     Path, typer.Option(metavar="DIR", help="The folder in which the embedded servers keep data.")
@@ -68,7 +68,8 @@ def run(
         bool,
         typer.Option(
             "--embedded",
-            help="Bring Kafka and ZooKeeper along (headrace\\[spark], Java); needs no --config.",
+            help="Bring Kafka and ZooKeeper along (headrace\\[spark], Java); all else is as in "
+            "--config, which may be left out.",
         ),
     ] = False,
     state_dir: StateDir = _STATE,
@@ -121,7 +122,12 @@ def _run_embedded(
     from service.config.settings import load
 
     # Read once before the servers start: a wrong key should not cost their start.
-    configured(config, {**_PLACEHOLDERS, **overrides})
+    configured(config, {**_addresses("-", "-"), **overrides})
+    if config is not None:
+        stderr.write(
+            f"headrace: --embedded: this run's own Kafka and ZooKeeper are used, without security; "
+            f"all else is from {config}\n"
+        )
     progress.step("starting Kafka and ZooKeeper")
     started = False
     try:
@@ -175,6 +181,16 @@ def dev_up(
         return
 
 
+def _addresses(kafka: str, zookeeper: str) -> dict[str, Any]:
+    """Return the configuration that reaches servers of our own, whatever others it was for."""
+    secured = "username", "password", "tls_ca", "tls_cert", "tls_key", "acl"
+    open_to_all = {"auth": "none", "tls": False, **dict.fromkeys(secured)}
+    return {
+        "kafka": {"bootstrap.servers": kafka, "security.protocol": "plaintext"},
+        "zookeeper": {"hosts": zookeeper, **open_to_all},
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Servers:
     """The two servers, running."""
@@ -185,10 +201,7 @@ class Servers:
     @property
     def overrides(self) -> dict[str, Any]:
         """The configuration that reaches them."""
-        return {
-            "kafka": {"bootstrap.servers": self.kafka.address},
-            "zookeeper": {"hosts": self.zookeeper.address},
-        }
+        return _addresses(self.kafka.address, self.zookeeper.address)
 
     def ensure_topics(self, topics: Iterable[str]) -> None:
         """Create the topics that do not exist."""

@@ -1,11 +1,15 @@
 """The account: where every record is, and what keeps it from closing."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from headrace import Topology
+from service.cli.run import Servers
 from service.observability.snapshot import (
     DeadLetterCause,
     PartitionSummary,
@@ -106,6 +110,33 @@ def test_a_finite_run_whose_records_mostly_die_ends_with_1(
     said = f"{dead} in 'parse': KeyError: 'id' (at flow.py:7)"
     assert (said in out) == ("--json" not in options)
     assert (said in err) == (code == 1)
+
+
+def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, monkeypatch, tmp_path):
+    (tmp_path / "f.toml").write_text(
+        "[kafka]\nbootstrap.servers = 'far:1'\nsecurity.protocol = 'SASL_SSL'\n"
+        "fetch.min.bytes = 5\n[zookeeper]\nhosts = 'far:2'\nroot = '/mine'\nauth = 'digest'\n"
+        "username = 'me'\npassword = 'it'\n[retries]\nlimit = 2\n"
+    )
+    servers = Servers(SimpleNamespace(address="here:1"), SimpleNamespace(address="here:2"))
+    used = []
+    monkeypatch.setattr(Servers, "ensure_topics", lambda *_names: None)
+    monkeypatch.setattr("service.cli.run.embedded", lambda *_: nullcontext(servers))
+    monkeypatch.setattr(
+        "service.app.run_pipeline",
+        lambda _topology, config, **_options: used.append(config) or CLOSED,
+    )
+    monkeypatch.setattr("service.cli.run.load_topology", lambda _target: Topology("t"))
+    path = str(tmp_path / "f.toml")
+    code, _, err = headrace("run", "flow:topology", "--embedded", "--config", path)
+    (config,) = used
+    assert (code, config.retries.limit) == (0, 2)
+    assert config.kafka == {
+        "bootstrap.servers": "here:1", "security.protocol": "plaintext", "fetch.min.bytes": 5,
+    }  # fmt: skip
+    assert (config.zookeeper.hosts, config.zookeeper.root) == ("here:2", "/mine")
+    assert config.zookeeper.security().auth == "none"
+    assert f"own Kafka and ZooKeeper are used, without security; all else is from {path}" in err
 
 
 def test_outcome_counters_count_each_tree_once():

@@ -58,6 +58,10 @@ def test_open_letters_are_listed_and_counted(letters):
     assert cells_of(out) == [
         ["2:2", "2023-11-14 22:13:29", "orders[3]@43", "\\x1b[2J", "ValueError", "not JSON", "open"]
     ]
+    first, second, *_ = out.splitlines()
+    assert (first.strip(), second.strip()) == (
+        "1  parse: ValueError: not\\nJSON", "1  \\x1b[2J: ValueError: not JSON",
+    )  # fmt: skip
     for line in ("2 letters in 'orders.dead'; the newest 1 are shown (--limit)",
                  "1 more are of other pipelines; --pipeline NAME lists them"):  # fmt: skip
         assert line in out

@@ -1,6 +1,8 @@
 import queue
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ Line = BaseException | Callable[[], object] | None
 
 class Script(MemorySink[Any]):
     """Before or after what it is told, does what the next line of that script says."""
+
+    path: str | None = None
 
     def __init__(self, **scripts: list[Line]) -> None:
         super().__init__("script")
@@ -352,6 +356,19 @@ def test_at_most_once_what_wrote_nothing_is_tried_again(desk: Desk) -> None:
 
 
 JAVA = "An error occurred while calling o7.commit.\n: java.io.IOException: full"
+
+
+def test_full_disk_is_told_with_its_path_and_free_space(desk: Desk, tmp_path: Path) -> None:
+    """S02: with any library's words for it."""
+    sink = Script(commit=[OSError(28, "No space left on device")])
+    sink.path = f"file://{tmp_path}/orders"
+    writer = desk.writer(sink)
+    writer.write(rows())
+    assert desk.committed().error is None
+    said = (
+        rf"OSError: .*No space left on device; {tmp_path}/orders: [\d,.]+ MiB free of [\d,.]+ MiB"
+    )
+    assert re.fullmatch(said, writer.last_error or "")
 
 
 @pytest.mark.parametrize(
