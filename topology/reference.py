@@ -238,7 +238,7 @@ def _whole(column: "pa.ChunkedArray[Any]") -> Column:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-Rows: TypeAlias = "pa.Table | Iterable[Mapping[str, Any]]"
+Rows: TypeAlias = "pa.Table | Mapping[Any, Any] | Iterable[Mapping[str, Any]]"
 
 MAX_ROWS = 1_000_000
 _FORMATS = {
@@ -396,7 +396,16 @@ class Reference(Mapping[Any, Any]):
         return pa.RecordBatch.from_arrays([*batch.columns, *found.columns], schema=schema)
 
     def load(self, rows: Rows) -> None:
-        """Load rows, as mappings or a table, in a test. Raises ReferenceLoadFailed."""
+        """Load rows in a test: mappings, a table, or a mapping from keys to what look-ups return.
+
+        Raises ReferenceLoadFailed.
+        """
+        self.use(self.read(self.table_of(rows)))
+
+    def table_of(self, rows: Rows) -> pa.Table:
+        """Return the table of what `load` takes. Raises ReferenceLoadFailed."""
+        if isinstance(rows, Mapping):
+            rows = [self._row_of(*pair) for pair in rows.items()]
         if not isinstance(rows, pa.Table):
             listed = [dict(row) for row in rows]
             if not listed:
@@ -404,7 +413,13 @@ class Reference(Mapping[Any, Any]):
                 raise ReferenceLoadFailed(self.name, reason)
             names = dict.fromkeys(name for row in listed for name in row)
             rows = pa.table({name: [row.get(name) for row in listed] for name in names})
-        self.use(self.read(rows))
+        return rows
+
+    def _row_of(self, key: Any, found: Any) -> dict[str, Any]:
+        """Return the row of what a look-up returns."""
+        keys = (key,) if len(self.key) == 1 else key
+        others = found if self.value is None else {self.value: found}
+        return {**dict(zip(self.key, keys, strict=True)), **others}
 
     def unload(self) -> None:
         with self._lock:

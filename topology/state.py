@@ -229,16 +229,17 @@ class State(Reference):
         self._is_kept = True
         return self.into.sink(self)
 
-    def fetch(self, context: SinkContext) -> pa.Table:
-        """Load the stored rows, for `read`. One thread at a time."""
+    def fetch(self, context: SinkContext, place: StatePlace | None = None) -> pa.Table:
+        """Load the stored rows, for `read`, from another place in a test. One thread at a time."""
+        place = place or self.into
         if not self._follows:
-            return self.into.load(context, self.shape)
+            return place.load(context, self.shape)
         news: deque[pa.Table] = deque()
         self._loading = news
         with self._telling:
             self._told.append(news)  # the load may or may not have commits from now on
         try:
-            return self.into.load(context, self.shape)
+            return place.load(context, self.shape)
         except BaseException:
             self._forget(news)
             raise

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
@@ -34,14 +35,17 @@ from service.pipeline.build import (
 from service.pipeline.failures import ScreenPolicy
 from service.pipeline.fences import EpochFencer
 from service.testing.timeline import Event, RecordingObserver
+from sinks.columns import rows_of
 from sinks.memory import MemoryDeadLetters, MemorySink
+from sinks.state.store import MemoryState, StateSink
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
 from topology.errors import InvalidTopology
 from topology.record import Record, encode
 from topology.reference import Reference, Rows
-from topology.sink import DeadLetter, Sink, SinkContext, innermost
+from topology.sink import Batch, DeadLetter, Sink, SinkContext, Staged, innermost
 from topology.spark_step import ThroughSpark
+from topology.state import LINE, TXID, State
 from topology.steps import SinkStep
 from topology.topology import Topology
 from transactions.transaction import TransactionPolicy
@@ -54,6 +58,42 @@ _EXPIRY_SECONDS = 1.0
 
 class NotSettled(AssertionError):
     """Records were still in flight when the test kit's patience ended."""
+
+
+class _StateTable(StateSink):
+    """A state in memory, and the rows that it aggregated."""
+
+    def __init__(self, state: State) -> None:
+        self._place = MemoryState()
+        super().__init__(self._place, state)
+        self.rows: list[Any] = []
+
+    def load(self, rows: "Rows | None") -> None:
+        """Begin with these values, and follow what is committed."""
+        if rows is not None:
+            listed = self.state.table_of(rows).to_pylist()
+            stored = [{**row, LINE: "", TXID: 0} for row in listed]
+            table = pa.Table.from_pylist(stored, schema=self.shape.schema)
+            self._place.update((), table.select(self.shape.row_key), lambda _stored: table)
+        self.state.follow()
+        self.state.use(self.state.read(self.state.fetch(_CONTEXT, self._place)))
+
+    def stage(self, batch: Batch) -> Staged:
+        staged = super().stage(batch)
+        rows = list(rows_of(batch.pieces))
+        kept = [row for place, row in enumerate(rows) if place not in staged.rejected]
+        return replace(staged, parts=(*staged.parts, kept))
+
+    def commit(self, staged: Staged) -> None:
+        super().commit(staged)
+        self.rows += staged.parts[1]
+
+
+def _table_of(step: SinkStep) -> MemorySink[Any] | _StateTable:
+    """Return what takes the place of a sink in the test."""
+    if isinstance(step.sink, StateSink):
+        return _StateTable(step.sink.state)
+    return MemorySink[Any](step.name, schema=_schema_of(step.sink))
 
 
 class TopologyTest:
@@ -76,8 +116,9 @@ class TopologyTest:
     ) -> None:
         """Nothing is opened yet. Raises InvalidTopology.
 
-        `references` has the rows of the topology's reference tables, from the start to `close`.
-        Limits of records per second follow the test's time.
+        `references` has the rows of the topology's reference tables, from the start to `close`. A
+        state that the topology aggregates need not be there: it begins empty, and can be looked
+        up until `close`. Limits of records per second follow the test's time.
         """
         topology.validate()
         self._topology = topology
@@ -89,11 +130,8 @@ class TopologyTest:
         self._partitions = {name: 1 for name in names if isinstance(name, str)}  # by topic
         self._log = MemoryLog(self._partitions)
         self._dead_letters = MemoryDeadLetters()
-        self._tables = {
-            step.name: MemorySink[Any](step.name, schema=_schema_of(step.sink))
-            for step in topology.steps()
-            if isinstance(step, SinkStep)
-        }
+        self._tables = {step.name: _table_of(step) for step in topology.sink_steps()}
+        self._states = [each for each in self._tables.values() if isinstance(each, _StateTable)]
         self._recording = RecordingObserver(lambda: self.now)
         self._store = MemoryStore()
         policy = ConsumerPolicy(
@@ -242,12 +280,16 @@ class TopologyTest:
         """
         if self._is_open:
             return
-        _check_references(self._topology, self._references)
+        aggregated = [table.state for table in self._states]
+        _check_references(self._topology, self._references, aggregated)
         self._is_open = True
         for reference, rows in self._references.items():
-            reference.load(rows)
+            if reference not in aggregated:
+                reference.load(rows)
         for sink in self._tables.values():
             sink.open(_CONTEXT)
+        for table in self._states:
+            table.load(self._references.get(table.state))
         self._dead_letters.open(_CONTEXT)
         self._reader.open()
         self._pipeline.open()
@@ -261,7 +303,7 @@ class TopologyTest:
         self._reader.close()
         for sink in self._tables.values():
             sink.close()
-        for reference in self._references:
+        for reference in {*self._references, *(table.state for table in self._states)}:
             reference.unload()
 
     def __enter__(self) -> Self:
@@ -314,6 +356,7 @@ class TopologyTest:
         resting = 0
         while True:
             moved = self._pipeline.step(flush=True, drain=drain)
+            self._catch_up()
             resting = resting + 1 if not moved and self._rests else 0
             if (
                 resting
@@ -344,6 +387,12 @@ class TopologyTest:
         if letters := pipeline.dead_letters.pending:
             kept.append(f"{letters} dead letters are not acknowledged")
         return "; ".join(kept) or "no step has one; they wait to be emitted"
+
+    def _catch_up(self) -> None:
+        for table in self._states:
+            if table.state.has_news:
+                self._pipeline.settle()
+                table.state.catch_up()
 
     @property
     def _rests(self) -> bool:
@@ -395,15 +444,17 @@ def _place_of(record: Record) -> tuple[str, int, int]:
     return record.topic, record.partition, record.offset
 
 
-def _check_references(topology: Topology, filled: Mapping[Reference, Rows]) -> None:
+def _check_references(
+    topology: Topology, filled: Mapping[Reference, Rows], aggregated: Sequence[Reference]
+) -> None:
     for reference in filled:
-        if reference not in topology.references:
+        if reference not in (*topology.references, *aggregated):
             raise InvalidTopology(
                 f"reference '{reference.name}' has rows in the test, but a run would not load it. "
                 "Name it in topology.uses(...)"
             )
     for reference in topology.references:
-        if reference not in filled and not reference.is_loaded:
+        if reference not in (*filled, *aggregated) and not reference.is_loaded:
             raise InvalidTopology(
                 f"reference '{reference.name}' of topology '{topology.name}' has no rows in the "
                 "test. Set references={...}"

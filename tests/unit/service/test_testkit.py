@@ -21,8 +21,11 @@ from headrace import (
     bolt,
     reference,
 )
-from headrace.sinks import KafkaDeadLetters, MemorySink, SparkSink
+from headrace.payloads import text
+from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink, SparkSink
+from headrace.state import MemoryState, State, count
 from headrace.testing import Event, RetryPolicy, topology_test
+from tests.support.bolts import new_topology
 from tests.support.pipeline import Keep, drawn, piped, text_of
 
 
@@ -305,3 +308,62 @@ def test_a_rate_limit_holds_no_other_source_and_no_retry_back():
         assert kit.retrying == 4
         assert sorted(kit.advance(0.5).rows) == ["1", "10", "11", "12"]
         assert sorted(kit.advance(10).rows) == ["1", "10", "11", "12", "2", "3"]
+
+
+# State
+
+
+def words_of(word):
+    yield from ({"word": each} for each in word.split())
+
+
+def counted(**options):
+    """A topology that counts words, and looks each up; and the state."""
+    words = State("words", key={"word": str}, into=MemoryState(), **options)
+    topology = Topology("t")
+    split = topology.source("in").then(text()).flat_map(words_of)
+    split.aggregate(words, n=count())
+    split.map(lambda row: {"seen": words.get(row["word"])}).into(MemorySink("seen"))
+    topology.dead_letters.into(MemoryDeadLetters())
+    return topology, words
+
+
+def test_state_that_the_topology_aggregates_can_be_looked_up():
+    topology, words = counted(value="n")
+    topology.uses(words)
+    with topology_test(topology) as kit:
+        kit.send(b"to be", b"or").send(b"to")
+        assert dict(words) == {"to": 2, "be": 1, "or": 1}
+        assert [row["seen"] for row in kit.rows_of("seen")] == [None, None, None, 1]
+        assert [row["word"] for row in kit.rows_of("words")] == ["to", "be", "or", "to"]
+    assert not words.is_loaded
+    with topology_test(topology, references={words: {"to": 5}}) as kit:
+        kit.send(b"to be")
+        assert dict(words) == {"to": 6, "be": 1}
+    topology, words = counted(layout="opaque")
+    with topology_test(topology, references={words: [{"word": "to", "n": 5}]}) as kit:
+        assert kit.send(b"to").unresolved == 0
+        assert words["to"] == {"n": 6}
+
+
+def test_row_without_the_key_of_a_state_is_a_dead_letter():
+    words = State("words", key={"word": str}, into=MemoryState())
+    topology, stream = new_topology(reliability="exactly-once")
+    stream.map(lambda record: {"wort": record.value}).aggregate(words, n=count())
+    with topology_test(topology) as kit:
+        kit.send(b"to")
+        assert "found None" in kit.rejected[0].reason
+        assert (kit.rows, dict(words)) == ([], {})
+
+
+def test_reference_is_given_by_the_values_that_look_ups_return():
+    for value, key, given in (
+        ("name", "faa", {"JFK": "Kennedy"}),
+        (None, "faa", {"JFK": {"name": "Kennedy", "country": "US"}}),
+        ("name", ("faa", "country"), {("JFK", "US"): "Kennedy"}),
+    ):
+        airports = reference("airports.csv", key=key, value=value)
+        topology = piped()
+        topology.uses(airports)
+        with topology_test(topology, references={airports: given}):
+            assert dict(airports) == given
