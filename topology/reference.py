@@ -299,6 +299,7 @@ class Reference(Mapping[Any, Any]):
         self._check()
         self._lock = threading.Lock()  # for replacing `_loaded` and `_rows`
         self._loaded: LoadedTable | None = None
+        self._fitting: set[Any] = set()  # types that keys of this load may have, once looked up
         # _Unmade makes the dictionary, or raises: a look-up costs no more than the dictionary's.
         self._rows: Mapping[Any, Any] = _Unmade(self, None)
 
@@ -326,19 +327,21 @@ class Reference(Mapping[Any, Any]):
         try:
             return self._rows[key]
         except KeyError:
-            self._check_type(key)
+            if type(key) not in self._fitting:
+                self._check_type(key)
             raise
 
     def get(self, key: Any, /, default: Any = None) -> Any:
         found = self._rows.get(key, default)
-        if found is default:
+        if found is default and type(key) not in self._fitting:
             self._check_type(key)
         return found
 
     def __contains__(self, key: object) -> bool:
         if key in self._rows:
             return True
-        self._check_type(key)
+        if type(key) not in self._fitting:
+            self._check_type(key)
         return False
 
     def __iter__(self) -> Iterator[Any]:
@@ -454,7 +457,7 @@ class Reference(Mapping[Any, Any]):
     def use(self, loaded: LoadedTable) -> None:
         """Replace the current load; the owner thread calls it between chunks."""
         with self._lock:
-            self._loaded = loaded
+            self._loaded, self._fitting = loaded, set()
             self._rows = loaded.rows() if loaded.has_rows else _Unmade(self, loaded)
 
     def made(self, loaded: LoadedTable | None) -> dict[Any, Any]:
@@ -479,7 +482,10 @@ class Reference(Mapping[Any, Any]):
 
     def _check_type(self, key: Any) -> None:
         """Raise BoltError for a key that is missing because no row's can be of its type."""
-        columns = self._current().keys
+        columns, fitting = self._current().keys, self._fitting
+        kinds = tuple(map(type, key)) if isinstance(key, tuple) else type(key)
+        if kinds in fitting:
+            return
         parts = (key,) if len(columns) == 1 else key
         if not isinstance(parts, tuple) or len(parts) != len(columns):
             message = f"found {key!r:.80}, expected a tuple of {', '.join(self.key)}"
@@ -492,6 +498,7 @@ class Reference(Mapping[Any, Any]):
                     f"{type(part).__name__}, expected {column.type}, the type of the key "
                     f"'{name}'. Convert it first"
                 )
+        fitting.add(kinds)
 
     def _comparable(self, batch: pa.RecordBatch, name: str, key: str, keys: Column) -> Column:
         if name not in batch.schema.names:
