@@ -3,6 +3,7 @@
 The modules of this folder import what is slow inside functions: `headrace --help` stays quick.
 """
 
+import errno
 import getpass
 import json
 import os
@@ -201,6 +202,10 @@ def describe(error: BaseException) -> str:
     text = str(said()) if callable(said) else str(error)
     text = "\n".join([text, *getattr(error, "__notes__", ())])
     line = " | ".join(part for part in map(str.strip, text.splitlines()) if part)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        from sinks.errors import with_free_space
+
+        line = with_free_space(line, error.filename)
     line = line if is_ours(error) and line else f"{name}: {line}" if line else name
     return escaped(line)[:_LONGEST]
 
