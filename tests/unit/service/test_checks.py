@@ -1,5 +1,6 @@
 """`headrace check`: what it says of sinks and of their catalogues."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,19 +74,51 @@ def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(
     ]
 
 
-def test_spark_is_not_started_while_kafka_does_not_answer() -> None:
-    table: Any = SimpleNamespace(name="table", sink=SimpleNamespace(needs_spark=True))
+def refuse() -> None:
+    raise SinkFailed("no cluster")
+
+
+NOT_STARTED = [
+    ("spark", False, "local: not started while Kafka does not answer"),
+    ("sink", False, "table: not known while Kafka does not answer"),
+]
+NOT_THERE = [
+    ("spark", False, "local: no cluster"),
+    ("sink", False, "table: not known while Spark does not answer"),
+]
+STARTED = [
+    ("spark", True, "local"),
+    ("reference", True, "orc: 1 rows by id (int64)"),
+    ("sink", True, "table"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "opens", "said"),
+    [(False, refuse, NOT_STARTED), (True, refuse, NOT_THERE), (True, lambda: None, STARTED)],
+)
+def test_spark_is_started_once_kafka_has_answered_and_before_what_needs_it(
+    kafka: bool,
+    opens: Callable[[], None],
+    said: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.wiring.read_table", lambda *_: pa.table({"id": [1], "v": [2]}))
+    sink = DiscardSink("table")
+    monkeypatch.setattr(sink, "needs_spark", True, raising=False)
+    steps: list[Any] = [SimpleNamespace(name="table", sink=sink)]
+    steps += [SimpleNamespace(name="plain", sink=DiscardSink("plain"))]
     config = SimpleNamespace(
         spark=SimpleNamespace(conf={}), storage=SimpleNamespace(storage=lambda: Storage(""))
     )
-    topology = SimpleNamespace(references=[])
-    parts: Any = SimpleNamespace(config=config, sinks=[table], topology=topology)
-    spark: Any = None
-    verdicts = _begun_spark(parts, spark, Check("kafka", ok=False, detail="away"))()
-    assert [(each.name, each.ok, each.detail) for each in verdicts] == [
-        ("spark", False, "local: not started while Kafka does not answer"),
-        ("sink", False, "table: not known while Kafka does not answer"),
-    ]
+    tables = [reference("r", format="orc", key="id", name="orc"), reference("p.csv", key="id")]
+    parts: Any = SimpleNamespace(
+        config=config, sinks=steps, name="p", context=lambda _: None, spark=None,
+        topology=SimpleNamespace(references=tables),
+    )  # fmt: skip
+    spark: Any = SimpleNamespace(open=opens)
+    found = _begun_spark(parts, spark, Check("kafka", ok=kafka, detail=""))()
+    assert [(each.name, each.ok, each.detail) for each in found] == said
 
 
 @pytest.mark.parametrize(
