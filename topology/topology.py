@@ -1,5 +1,6 @@
 """A topology: sources, bolts, sinks and dead letters; its validation and its drawings."""
 
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -241,14 +242,27 @@ def _children(step: Step) -> list[Step]:
     return step.children if isinstance(step, BoltStep) else []
 
 
-def _validate_bolt(step: BoltStep) -> None:
+def _validate_code(step: BoltStep) -> None:
+    """Refuse a bolt whose code shows that its calls fail, or that nobody gets its values."""
     if isinstance(step.bolt, Bolt):
         check_process(step.bolt)
-    for stream in sorted(streams_sent(step.bolt) - step.streams.keys()):
+    named = streams_sent(step.bolt)
+    for stream in sorted(named - step.streams.keys()):
         raise InvalidTopology(
             f"bolt '{step.name}' sends To('{stream}', …), which it does not declare. "
             f"Call then(…, streams=['{stream}'])"
         )
+    tick = getattr(step.bolt, "tick", None)
+    yields = inspect.isgeneratorfunction(tick) or inspect.isasyncgenfunction(tick)
+    if yields and not named and not step.streams[DEFAULT_STREAM]:
+        raise InvalidTopology(
+            f"bolt '{step.name}' yields in tick(), but its default stream {_LEADS_NOWHERE}, or "
+            "yield To(stream, value)"
+        )
+
+
+def _validate_bolt(step: BoltStep) -> None:
+    _validate_code(step)
     for stream, children in step.streams.items():
         if not children:
             if stream == DEFAULT_STREAM and len(step.streams) > 1:

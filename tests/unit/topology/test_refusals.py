@@ -59,6 +59,14 @@ class ToLate(Bolt):
         return To("late", value)
 
 
+class Ticks(Bolt):
+    def process(self, value, /):
+        return value
+
+    def tick(self):
+        yield 1
+
+
 class ToSome(Bolt):
     """May be made to send to fewer streams."""
 
@@ -273,6 +281,10 @@ def test_invalid_topology_option_is_refused(build, error):
         (
             lambda s: s.then(bolt(lambda: 1)).into(MemorySink()),
             r"bolt '<lambda>': found .*\(\), expected parameters for one value",
+        ),
+        (
+            lambda s: s.then(Ticks, streams=("late",))["late"].into(MemorySink()),
+            r"bolt 'Ticks' yields in tick\(\), but its default stream leads nowhere",
         ),
         *(
             (
