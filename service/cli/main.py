@@ -15,6 +15,7 @@ DEBUG_VARIABLE = "HEADRACE_DEBUG"
 
 # By name: where a command or group is, and the first paragraph of its help.
 COMMANDS = {
+    "init": ("init:init_app", "Make a project: a pipeline with its test, configuration and image."),
     "run": (
         "run:run_app",
         "Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary.",

@@ -1,13 +1,14 @@
-"""The quickstart, as a newcomer follows it: its code, configuration and commands, in order."""
+"""The quickstart, as a newcomer follows it: its code, configuration and commands, in order.
+
+By the wheel, in an empty folder, and so is a project that `headrace init` makes.
+"""
 
 import json
 import os
 import signal
 import subprocess
-import sys
 import tomllib
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,55 +17,76 @@ import pytest
 
 from tests.acceptance import evidence
 from tests.docs.blocks import ROOT, blocks, commands
-from tests.support.documented_commands import SECONDS, Follower, Given
+from tests.support.documented_commands import SECONDS, Follower
 from tests.support.patience import seconds, until
+from tests.support.wheel import environment_with_wheel
 
 pytestmark = pytest.mark.acceptance
 
 PAGE = ROOT / "docs/quickstart.md"
-BIN = Path(sys.executable).parent  # `source .venv/bin/activate` puts it first
 
 
-def _launch(words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-    options["env"] = {**options["env"], "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.Popen([str(BIN / words[0]), *words[1:]], **options)
-
-
-@pytest.fixture
-def newcomer(tmp_path: Path) -> Follower:
-    return Follower(tmp_path, _launch)
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `headrace` and `python` where the wheel is installed."""
+    return environment_with_wheel(tmp_path_factory.mktemp("installed")).parent
 
 
 @pytest.fixture
-def servers(newcomer: Follower) -> Iterator[Given]:
-    """What `headrace dev up` starts, once it has said where they are."""
-    started = newcomer.start("headrace dev up --topic readings")
-    try:
-        until("it has told both addresses", lambda: "Ctrl-C" in started.said, SECONDS,
-              lambda: started.errors)  # fmt: skip
-        yield started
-        started.end(signal.SIGINT)
-    finally:
-        started.process.kill()
+def newcomer(tmp_path: Path, programs: Path) -> Follower:
+    def launch(words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        options["env"] = {**options["env"], "PATH": path}
+        return subprocess.Popen([str(programs / words[0]), *words[1:]], **options)
+
+    return Follower(tmp_path, launch)
 
 
-def test_the_quickstart_works_as_it_is_written(newcomer, servers):
+def test_the_quickstart_works_as_it_is_written(newcomer):
     """Two rows are in the table, one record was filtered, and one is a dead letter."""
-    make, graph, up, check, run, show = commands(PAGE)
-    assert (make, up) == ("make run", servers.command)
-    topology, _tests = (block.text for block in blocks(PAGE, "python"))
-    [producer] = (block.text for block in blocks(PAGE, "py"))
-    [config] = (block.text for block in blocks(PAGE, "toml"))
-    (newcomer.folder / "readings.py").write_text(topology, encoding="utf-8")
+    install, make, enter, graph, test, up, check, run, show, alone = commands(PAGE)
+    assert install == 'pip install "headrace[delta,spark]" pytest'  # the wheel stands for it
+    newcomer.give(make)
+    newcomer.folder /= enter.removeprefix("cd ")
+    _compare(newcomer.folder)
     assert "plausible" in newcomer.give(graph)
+    assert "2 passed" in newcomer.give(test)
 
-    told = tomllib.loads(servers.said.split("\n\n", 1)[1].rpartition("\n\n")[0])
-    kafka, zookeeper = told["kafka"]["bootstrap.servers"], told["zookeeper"]["hosts"]
-    config = config.replace("127.0.0.1:9092", kafka).replace("127.0.0.1:2181", zookeeper)
-    (newcomer.folder / "service.toml").write_text(config, encoding="utf-8")
+    servers = newcomer.start(up)
+    try:
+        until("it has told both addresses", lambda: "Ctrl-C" in servers.said, SECONDS,
+              lambda: servers.errors)  # fmt: skip
+        _run(newcomer, servers.said, check, run, show)
+        servers.end(signal.SIGINT)
+    finally:
+        servers.process.kill()
+
+    again = newcomer.give(f"{alone} --until-caught-up --json", HEADRACE_HTTP__PORT="0")
+    account = json.loads(again.splitlines()[-1])
+    assert (account["read"], account["unresolved"]) == (0, 0)  # all was read before
+    assert sum(part["committed"] or 0 for part in account["partitions"].values()) == 4
+
+
+def _compare(project: Path) -> None:
+    """Compare the page's code with the project's."""
+    pipeline, tests = (block.text for block in blocks(PAGE, "python"))
+    [config] = (block.text for block in blocks(PAGE, "toml"))
+    assert (project / "pipeline.py").read_text() == pipeline
+    assert (project / "service.toml").read_text().endswith(config)
+    [_, *cases] = tests.split("\n\n\n")
+    assert (project / "test_pipeline.py").read_text().endswith("\n\n\n".join(cases))
+
+
+def _run(newcomer: Follower, told: str, check: str, run: str, show: str) -> None:
+    servers = tomllib.loads(told.split("\n\n", 1)[1].rpartition("\n\n")[0])
+    kafka, zookeeper = servers["kafka"]["bootstrap.servers"], servers["zookeeper"]["hosts"]
+    file = newcomer.folder / "service.toml"
+    config = file.read_text().replace("127.0.0.1:9092", kafka)
+    file.write_text(config.replace("127.0.0.1:2181", zookeeper), encoding="utf-8")
     assert "FAIL" not in newcomer.give(check)
     running = newcomer.serve(run)
     try:
+        [producer] = (block.text for block in blocks(PAGE, "py"))
         exec(producer.replace("127.0.0.1:9092", kafka), {})  # noqa: S102
         until("two rows are written", lambda: len(_rows(newcomer)) == 2, SECONDS,
               lambda: running.errors)  # fmt: skip

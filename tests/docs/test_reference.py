@@ -121,8 +121,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 def test_the_command_line_page_names_every_command_and_option():
     page = read("docs/reference/command-line.md")
-    parts = dict(re.findall(r"^## `(headrace[a-z -]+?)(?: MODULE:TOPOLOGY)?`\n(.*?)(?=^## )", page,
-                            re.DOTALL | re.MULTILINE))  # fmt: skip
+    part = r"^## `(headrace[a-z -]+?)(?: MODULE:TOPOLOGY| NAME)?`\n(.*?)(?=^## )"
+    parts = dict(re.findall(part, page, re.DOTALL | re.MULTILINE))
     found = {name: set(options) - {"--help"} for name, options in commands()}
     documented = {
         name: set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -148,16 +149,19 @@ def fault_of(command: str) -> str | None:
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
         missing = [word for word in rest if "=" not in word and word not in targets]
         return f"no target '{missing[0]}'" if missing else None
-    if program == "python" and rest[0] == "-m":
+    if program == "python" and rest[0] == "pipeline.py":  # topology.run()
+        program, rest = "headrace", ["run", "pipeline:topology", *rest[1:]]
+    if program in ("python", "python3") and rest[0] == "-m":
         path = ROOT / rest[1].replace(".", "/")
         found = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
-        return None if found else f"no module '{rest[1]}'"
+        return None if found or find_spec(rest[1]) else f"no module '{rest[1]}'"
     if program == "headrace":
         return _fault_of_headrace(rest)
     if program in ("docker", "helm", "kubectl"):  # what they do is told by tests of their own
         return fault_of(shlex.join(rest[rest.index("--") + 1 :])) if "--" in rest else None
     asks = program == "curl" and rest[-1].endswith(("/health/ready", "/metrics"))
-    if asks or ("/" in program and (ROOT / program).is_file()):
+    installs = program in ("pip", "cd", "source")  # as the test of the quickstart does
+    if asks or installs or ("/" in program and (ROOT / program).is_file()):
         return None
     return f"no command '{program}'"
 

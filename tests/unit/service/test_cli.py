@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import Future
+from importlib.metadata import version
 
 import pytest
 from rich.console import Console
@@ -20,6 +21,7 @@ from service.cli.common import describe
 from service.cli.main import COMMANDS as PLACES
 from service.cli.main import app
 from service.cli.run import RunProgress
+from service.config.settings import load
 from service.errors import BadConfig
 from tests.support.patience import seconds, slack
 from tests.unit.service.conftest import words_of
@@ -82,9 +84,20 @@ def own_modules(folder):
             del sys.modules[name]
 
 
-FILES = ("flow", "broken", "failing", "unfit", "helped", "bad_helper", "typed_wrong", "script")
+FILES = (
+    "flow",
+    "broken",
+    "failing",
+    "unfit",
+    "helped",
+    "bad_helper",
+    "typed_wrong",
+    "script",
+    "pipeline",
+)
 COMMANDS = (
-    "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance", "offsets set",
+    "init", "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance",
+    "offsets set",
     "offsets reset", "offsets import-storm", "tables compact", "tables vacuum", "tables expire",
     "tables files", "dead-letters list", "dead-letters show", "dead-letters replay",
     "dead-letters drop", "dev up",
@@ -136,6 +149,7 @@ STORM = "offsets import-storm flow:topology --from core --path"
         ("run flow:topology --engine storm", "--engine"),
         ("run flow", "MODULE:TOPOLOGY is needed"),
         ("run :topology", "MODULE:TOPOLOGY is needed"),
+        ("init ../elsewhere", "found '../elsewhere', expected a lower-case letter, then"),
         ("run .flow:topology", "MODULE:TOPOLOGY is needed"),
         ("graph nowhere.flow:topology", "there is no module 'nowhere'"),
         ("graph flow.inner:topology", "there is no module 'flow.inner'"),
@@ -392,3 +406,37 @@ def test_a_file_that_runs_its_topology_takes_the_options_of_run(
         runpy.run_path("script.py", run_name="__main__")
     assert ended.value.code == code
     assert said in capsys.readouterr().err
+
+
+def test_a_new_project_passes_its_test_and_has_a_configuration(
+    folder, headrace, capsys, monkeypatch
+):
+    project = folder / "sensor-readings"
+    project.mkdir()
+    code, out, _ = headrace("init", "sensor-readings")
+    assert code == 0
+    assert "python pipeline.py --embedded" in out
+    written = {path.name: path.read_text() for path in project.iterdir()}
+    assert set(written) == {
+        "Dockerfile", "README.md", "pipeline.py", "requirements-dev.txt", "requirements.txt",
+        "service.toml", "test_pipeline.py",
+    }  # fmt: skip
+    assert not [name for name, text in written.items() if re.search(r"\{[a-z]+\}", text)]
+    assert written["requirements.txt"] == f"headrace[delta]=={version('headrace')}\n"
+    assert str(load(project / "service.toml").storage.warehouse).endswith("warehouse")
+    monkeypatch.syspath_prepend(project)
+    tests = runpy.run_path(str(project / "test_pipeline.py"))
+    cases = [case for name, case in tests.items() if name.startswith("test_")]
+    for case in cases:
+        case()
+    assert len(cases) == 2
+    topology = tests["topology"]
+    assert (topology.name, topology.sources[0].topic) == ("sensor-readings", "sensor-readings")
+
+
+def test_init_writes_over_nothing(folder, headrace):
+    (folder / "mine").mkdir()
+    (folder / "mine/notes.txt").write_text("mine")
+    code, _, err = headrace("init", "mine")
+    assert (code, [each.name for each in (folder / "mine").iterdir()]) == (2, ["notes.txt"])
+    assert "expected none, or an empty folder" in words_of(err)
