@@ -15,7 +15,7 @@ SERVER_JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
-        crash faults chaos score deep nightly bench docs site sbom lock clean
+        crash faults chaos score deep nightly bench docs site wheel sbom lock clean
 
 help:  ## List what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -112,6 +112,9 @@ docs: $(READY)  ## Write the generated parts of docs/ anew.
 
 site: $(READY)  ## Build the documentation site into site/, with every warning an error.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: $(READY)  ## Build the wheel into dist/, and try a new project with it in an empty environment.
+	@deploy/wheel.sh
 
 sbom: $(READY)  ## Write what the images are made of to sbom.cdx.json, sbom-slim.cdx.json (CycloneDX 1.6).
 	$(BIN)/python -m deploy.sbom sbom.cdx.json
