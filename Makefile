@@ -71,7 +71,7 @@ $(CLASSES): $(READY)
 	-@$(BIN)/python -m tests.spark_classes $@  # the tests do without, only slower
 
 integration: $(CLASSES)  ## The tests on a real Kafka, ZooKeeper, PostgreSQL and Spark.
-	$(BIN)/pytest tests/acceptance tests/contract tests/integration -m "(integration or acceptance) and not nightly and not faults and not deep" \
+	$(BIN)/pytest tests/acceptance tests/contract tests/integration tests/typing -m "(integration or acceptance) and not nightly and not faults and not deep" \
 	  -n $(SERVER_JOBS) --dist loadfile --no-loadscope-reorder
 
 simulate: $(READY)  ## Simulate a million steps, and see that every deliberate fault is found.

@@ -25,6 +25,7 @@ LONGEST = (
     "integration/sinks/test_spark_tasks.py",
     "integration/sinks/test_spark_driver_cluster.py",
     "acceptance/test_quickstart.py",
+    "typing/test_typing.py",
     "acceptance/test_replicas.py",
     "integration/sinks/test_spark_process.py",
     "acceptance/test_drain.py",
