@@ -18,6 +18,7 @@ from collections.abc import (
 from enum import Enum
 from functools import partial
 from itertools import pairwise
+from types import NoneType
 from typing import (
     Any,
     ClassVar,
@@ -132,10 +133,17 @@ class Bolt(Component, ABC, Generic[In, Out]):
         None is an error.
         """
 
-    def tick(self) -> Coroutine[Any, Any, None] | None:
-        """Refresh, flush or report, every `tick_seconds`. It cannot emit.
+    def tick(
+        self,
+    ) -> (
+        "Out | Skip | To | Iterator[Out | To] | Coroutine[Any, Any, Out | Skip | To | None]"
+        " | AsyncIterator[Out | To] | None"
+    ):
+        """Refresh, flush or report, every `tick_seconds`.
 
-        It may be a coroutine function if `process` is one.
+        What it returns, or yields, is sent on like a value of `process`. It belongs to no record,
+        so it is lost if a later step fails, and exactly-once topologies refuse it. It may be a
+        coroutine function if `process` is one.
         """
         return None
 
@@ -400,6 +408,16 @@ def streams_sent(bolt: Component) -> set[str]:
             if is_to and after.opname == "LOAD_CONST" and isinstance(after.argval, str):
                 found.add(after.argval)
     return found
+
+
+def tick_emits(bolt: Component) -> bool:
+    """Whether the form of its `tick` says that it emits."""
+    tick = getattr(type(bolt), "tick", Bolt.tick)
+    if tick is Bolt.tick:
+        return False
+    is_generator = inspect.isgeneratorfunction(tick) or inspect.isasyncgenfunction(tick)
+    untold = (None, NoneType, Any, Coroutine, Awaitable)
+    return is_generator or _returned(tick) not in untold
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:

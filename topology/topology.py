@@ -8,7 +8,14 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
-from topology.bolt import Bolt, Hooks, check_process, coroutines_of, streams_sent
+from topology.bolt import (
+    Bolt,
+    Hooks,
+    check_process,
+    coroutines_of,
+    streams_sent,
+    tick_emits,
+)
 from topology.bolt import Kind as BoltKind
 from topology.errors import InvalidTopology, expect
 from topology.record import DEFAULT_STREAM, Record
@@ -235,6 +242,7 @@ class Topology:
             check_exactly_once(self.steps(), self.transactions)
 
 
+NO_TRANSACTION = "what belongs to no record belongs to no transaction. Use at-least-once"
 _LEADS_NOWHERE = "leads nowhere. Add a bolt or a sink"
 
 
@@ -310,6 +318,9 @@ def check_exactly_once(steps: Iterable[Step], kind: Kind) -> None:
                     "of several records belongs to no one transaction. Use another bolt, or "
                     "reliability='at-least-once'"
                 )
+            if tick_emits(step.bolt):
+                message = f"bolt '{step.name}' emits in tick(): {NO_TRANSACTION}"
+                raise InvalidTopology(message)
         elif kind not in step.sink.kinds:
             # Only a sink that keeps one kind can be configured to keep the other.
             advice = getattr(innermost(step.sink), "advice", "") if step.sink.kinds else ""

@@ -25,7 +25,7 @@ from service.pipeline.router import Router
 from service.pipeline.sink_buffer import SinkBuffer
 from service.pipeline.trees import TreeTracker
 from topology.monitoring import distributions_of
-from topology.workers.key_queue import Answers, TickFailed
+from topology.workers.key_queue import Answers, Ticked
 
 _IDLE_SECONDS = 0.02
 _NET_CONTAINERS = 500_000
@@ -91,7 +91,7 @@ class Pipeline:
         moved = False
         for result in self.results.take_all():
             moved = True
-            if isinstance(result, Answers | TickFailed):  # async and blocking bolts
+            if isinstance(result, Answers | Ticked):  # async and blocking bolts
                 self.router.handle(result, now)  # runs the bolts behind, acks the inputs
             else:  # the sinks' writer threads
                 for row in self.committer.handle(result):  # acks durable rows, returns refused ones

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import repeat
 from operator import attrgetter, is_
 from time import perf_counter
 from typing import Any, cast
@@ -23,14 +24,15 @@ from service.pipeline.context import RunContext
 from service.pipeline.failures import FailureHandler
 from service.pipeline.sink_buffer import Rows
 from service.pipeline.trees import TreeTracker, joined_edges
-from topology.advanced import Actions, AdvancedRunner
+from topology.advanced import Actions, AdvancedRunner, Emitted
 from topology.bolt import Kind
-from topology.calls import Delivery, Failure, Outcome, Parents, Took, failure_of
+from topology.calls import Delivery, Failure, Outcome, Parents, Took, failure_of, sort_out
+from topology.errors import BoltError
 from topology.executor import Executor
 from topology.record import Message
 from topology.steps import BoltStep, SinkStep
-from topology.topology import Topology
-from topology.workers.key_queue import Answers, Call, Inputs, Many, TickFailed
+from topology.topology import NO_TRANSACTION, Topology
+from topology.workers.key_queue import Answers, Call, Inputs, Many, Ticked, values_of_tick
 from topology.workers.pool import WorkerPool
 
 _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"))
@@ -93,6 +95,7 @@ class Router:
         self._tick_seconds = {
             step: step.bolt.tick_seconds for step in bolts if step.bolt.tick_seconds is not None
         }
+        self._step_of = {step.name: step for step in bolts}
         self.failed_ticks = {step.name: 0 for step in self._tick_seconds}
         """Ticks that raised or took too long, by step."""
         self._tick_due: dict[BoltStep, float] = {}
@@ -137,10 +140,10 @@ class Router:
             ]
         )
 
-    def handle(self, result: Answers | TickFailed, now: float) -> None:
+    def handle(self, result: Answers | Ticked, now: float) -> None:
         """Deliver the results of calls; ignore those of trees that have resolved."""
-        if isinstance(result, TickFailed):
-            self._tick_failed(result.step, result.error)
+        if isinstance(result, Ticked):
+            self._ticked(result, now)
             return
         step, calls = result.step, result.take()
         for observer in self._observers:
@@ -189,7 +192,7 @@ class Router:
             elif step.has_runner:
                 self.runners.tick(step)
             else:
-                self._tick_here(step)
+                self._tick_here(step, now)
         for step in self._advanced_steps:
             kept = self.advanced.kept[step.name].by_partition
             # What came of several records is kept under no partition.
@@ -335,13 +338,32 @@ class Router:
         for error in actions.errors:
             self._tick_failed(step.name, error)
 
-    def _tick_here(self, step: BoltStep) -> None:
+    def _tick_here(self, step: BoltStep, now: float) -> None:
         try:
-            step.bolt.tick()
+            ticked = Ticked(step.name, values_of_tick(step.bolt.tick()))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # it may raise anything
-            self._tick_failed(step.name, failure_of(step.name, error))
+            ticked = Ticked(step.name, error=failure_of(step.name, error))
+        self._ticked(ticked, now)
+
+    def _ticked(self, ticked: Ticked, now: float) -> None:
+        """Send what a tick emits, which belongs to no record."""
+        error, actions = ticked.error, Actions()
+        if ticked.values and not self._committer.rows_have_edges:
+            error = BoltError(f"tick of bolt '{ticked.step}' emitted: {NO_TRANSACTION}")
+        if error is None:
+            called = sort_out(ticked.step, list(ticked.values), None, {})
+            error = next(iter(called.failures.values()), None)
+            for stream, sent in called.sent.items():
+                tasks = sent.tasks or repeat(None)
+                values = zip(cast("list[Any]", sent.piece), tasks, strict=False)
+                actions.emitted += [Emitted(value, (), stream, task) for value, task in values]
+        if error is not None:
+            self._tick_failed(ticked.step, error)
+        else:
+            self._carry_out(self._step_of[ticked.step], actions, now)
+            self._run_advanced(now)
 
     def _tick_failed(self, step: str, error: BaseException) -> None:
         self.failed_ticks[step] += 1

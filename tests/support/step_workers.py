@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.support.patience import seconds, until
 from topology.steps import BoltStep
-from topology.workers.key_queue import Inputs, TickFailed
+from topology.workers.key_queue import Inputs, Ticked
 from topology.workers.pool import WorkerPool
 
 SECONDS = 10.0  # nothing here takes so long
@@ -24,7 +24,7 @@ class Bench:
         self.trees = 0
 
     def _put(self, result):
-        if isinstance(result, TickFailed):
+        if isinstance(result, Ticked):
             self.failed_ticks.append(result)
         else:
             self.answers.put(result)

@@ -4,7 +4,7 @@ The queues are pure and not thread-safe.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -73,11 +73,19 @@ class Many(list[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class TickFailed:
-    """A tick raised, or took too long. The next one is not affected."""
+class Ticked:
+    """A tick ended: it emits values, or has an error. The next one is not affected."""
 
     step: str
-    error: BaseException
+    values: Sequence[Any] = ()
+    error: BaseException | None = None
+
+
+def values_of_tick(returned: Any) -> list[Any]:
+    """Return what a tick emits: nothing, one value, or those of a generator."""
+    if returned is None:
+        return []
+    return list(returned) if isinstance(returned, Iterator) else [returned]
 
 
 class Answers:

@@ -13,7 +13,7 @@ from topology.bolt import Bolt, Kind
 from topology.errors import BoltError
 from topology.monitoring import CallTimes, Distribution, Histogram, distributions_of
 from topology.steps import BoltStep, Key, Order
-from topology.workers.key_queue import Answers, Call, Inputs, TickFailed
+from topology.workers.key_queue import Answers, Call, Inputs, Ticked
 from topology.workers.lifecycle import EventLoop
 from topology.workers.runners import (
     AsyncRunner,
@@ -44,7 +44,7 @@ class WorkerPool:
     def __init__(
         self,
         steps: Sequence[BoltStep],
-        put: Callable[[Answers | TickFailed], object],
+        put: Callable[[Answers | Ticked], object],
         timeout_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
@@ -19,16 +19,17 @@ import structlog
 from topology.bolt import Bolt
 from topology.calls import failure_of
 from topology.monitoring import CallTimes
-from topology.record import SKIP
 from topology.steps import BoltStep, Order
 from topology.workers.key_queue import (
     Answers,
     Call,
     CallQueue,
     KeyQueue,
-    TickFailed,
+    Many,
+    Ticked,
     finish,
     process_of,
+    values_of_tick,
 )
 from topology.workers.lifecycle import EventLoop
 
@@ -65,7 +66,7 @@ class RunnerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class BoltTask:
-    """One instance of a step's bolt. Calls end in `answers`, failed ticks in `put` (any thread).
+    """One instance of a step's bolt. Calls end in `answers`, ticks in `put` (any thread).
 
     A call that takes longer than `timeout_seconds` by `clock` fails, if its runner can abandon it.
     """
@@ -73,7 +74,7 @@ class BoltTask:
     step: BoltStep
     bolt: Bolt[Any, Any]
     answers: Answers
-    put: Callable[[TickFailed], object]
+    put: Callable[[Ticked], object]
     timeout_seconds: float | None
     clock: Callable[[], float] = time.monotonic
 
@@ -118,7 +119,11 @@ class Runner(ABC):
         """Have the bolt's `tick` called where its `process` is, unless one is due already."""
 
     def _tick_failed(self, error: BaseException) -> None:
-        self._put(TickFailed(self._step, failure_of(self._step, error)))
+        self._put(Ticked(self._step, error=failure_of(self._step, error)))
+
+    def _ticked(self, values: list[Any]) -> None:
+        if values:
+            self._put(Ticked(self._step, values))
 
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(waiting=self.queue.num_waiting, held=len(self.queue.held))
@@ -169,7 +174,7 @@ class InlineRunner(Runner):
 
     def tick(self) -> None:
         try:
-            self._bolt.tick()
+            self._ticked(values_of_tick(self._bolt.tick()))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # it may raise anything
@@ -366,6 +371,8 @@ class ThreadRunner(_PoolRunner):
         self._tick = None
         if call.error is not None:
             self._tick_failed(call.error)
+        else:
+            self._ticked(call.value)
 
     # The next methods run on the threads.
 
@@ -404,8 +411,7 @@ class ThreadRunner(_PoolRunner):
     def _call(self, call: Call) -> tuple[Any, Exception | None]:
         try:
             if isinstance(call, _Tick):
-                self._bolt.tick()
-                return SKIP, None
+                return Many(values_of_tick(self._bolt.tick())), None
             return self._process(call.value), None
         except BaseException as error:  # noqa: BLE001  # it must not end the thread in silence
             return None, failure_of(self._step, error)
@@ -552,9 +558,13 @@ class AsyncRunner(_PoolRunner):
     async def _tick(self) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                result = self._bolt.tick()
-                if inspect.isawaitable(result):
-                    await result
+                result: Any = self._bolt.tick()
+                if isinstance(result, AsyncIterator):
+                    values = [value async for value in result]
+                else:
+                    is_later = inspect.isawaitable(result)
+                    values = values_of_tick(await result if is_later else result)
+            self._ticked(values)
         except BaseException as error:  # it may raise anything
             if isinstance(error, asyncio.CancelledError) and self._is_closing:
                 raise

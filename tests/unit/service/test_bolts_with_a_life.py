@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import Bolt, Record
+from headrace import SKIP, Bolt, Record, Reject, To
 from headrace.sinks import MemorySink
 from headrace.testing import NotSettled, topology_test
-from tests.support.pipeline import Works, as_bolt, drawn, piped
+from tests.support.pipeline import Works, as_bolt, drawn, piped, text_of
 
 
 def test_running_calls_are_cancelled_before_close() -> None:
@@ -97,6 +97,72 @@ def test_missed_ticks_are_not_made_up_for() -> None:
             works.send(b"x")
             works.finish()
             assert works.sink.rows[-1] == f"{ticks} ticks"
+
+
+@pytest.mark.parametrize("kind", ["function", "vectorised", "tasks", "blocking", "async", "stream"])
+def test_tick_emits_values_that_belong_to_no_record(kind: str) -> None:
+    def tick(*_given: Any) -> Any:
+        yield {"n": -1}
+        yield To("late", {"n": -2})
+        yield SKIP
+
+    async def later(self: Any) -> Any:
+        return To("late", {"n": -2}) if kind == "async" else None
+
+    async def stream(self: Any) -> Any:
+        for value in tick():
+            yield value
+
+    def create() -> Any:
+        plain = {"tasks": "function", "stream": "async"}.get(kind, kind)
+        ticks = {"async": later, "stream": stream}.get(kind, tick)
+        base = type(as_bolt(plain, lambda value: value))
+        return type("Ticking", (base,), {"tick_seconds": 5.0, "tick": ticks})()
+
+    def draw(stream: Any) -> None:
+        tasks = {"tasks": 2} if kind == "tasks" else {}
+        made = stream.then(create, name="ticks", streams=("late",), **tasks)
+        made.into(MemorySink("out"))
+        late = made["late"]
+        if kind != "vectorised":  # behind columns only columns
+            late = late.then(as_bolt("function", lambda value: value), name="next")
+        late.into(MemorySink("late"))
+
+    with topology_test(drawn(draw)) as kit:
+        kit.send(b'{"n": 1}').advance(5)
+        count = 2 if kind == "tasks" else 1
+        assert kit.rows_of("late") == [{"n": -2}] * count
+        assert kit.rows_of("out") == [{"n": 1}] + [{"n": -1}] * (0 if kind == "async" else count)
+        assert (kit.unresolved, len(kit.acked)) == (0, 1)
+
+
+def test_tick_that_emits_no_value_has_failed() -> None:
+    class Ticking(Bolt[Record, str]):
+        tick_seconds = 5.0
+
+        def __init__(self, *given: Any) -> None:
+            self.given = iter(given)
+
+        def process(self, record: Record, /) -> str:
+            return "row"
+
+        def tick(self) -> Any:
+            return next(self.given)
+
+    def in_kit(reliability: Any, *given: Any) -> tuple[list[Any], list[str]]:
+        draw = lambda s: s.then(lambda: Ticking(*given)).into(MemorySink())  # noqa: E731
+        topology = drawn(draw, first=text_of, reliability=reliability)
+        with capture_logs() as logs, topology_test(topology) as kit:
+            kit.advance(5 * len(given)).send(b"1")
+            errors = [each["error"] for each in logs if each["event"] == "tick_failed"]
+            return kit.rows, errors
+
+    rows, errors = in_kit("at-least-once", "ticked", To("x", 1), Reject, iter([None]))
+    assert rows == ["ticked", "row"]
+    assert [error.split(" ")[-1] for error in errors] == ["SKIP", "it"]
+    rows, errors = in_kit("exactly-once", "ticked")
+    assert rows == ["row"]
+    assert "belongs to no transaction" in errors[0]
 
 
 @pytest.mark.parametrize("kind", ["function", "advanced", "tasks", "blocking", "async"])
