@@ -43,14 +43,16 @@ class Called:
 def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> Called:
     """Call a bolt that returns one value or SKIP."""
     out, failures = _collect(step, map(function, values), len(values))
-    _explain(values, failures)
+    if failures:
+        _explain(values, failures)
     return sort_out(step, out, None, failures)
 
 
 def call_fan_out(step: str, function: Callable[[Any], Iterable[Any]], values: list[Any]) -> Called:
     """Call a bolt that returns an iterator; its values are sent together, once exhausted."""
     groups, failures = _collect(step, map(list, map(function, values)), len(values))
-    _explain(values, failures)
+    if failures:
+        _explain(values, failures)
     for index in failures:
         groups[index] = []
     counts = np.fromiter(map(len, groups), np.int64, len(groups))
