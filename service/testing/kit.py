@@ -191,8 +191,8 @@ class TopologyTest:
         for payload in payloads:
             self._log.append(
                 place,
-                encode(payload),
-                key=encode(key),
+                payload if isinstance(payload, bytes) else encode(payload),
+                key=encode(key) if isinstance(key, str) else key,
                 headers=tuple(headers),
                 timestamp_ms=timestamp_ms,
             )
