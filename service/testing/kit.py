@@ -401,6 +401,7 @@ class TopologyTest:
         return (
             not any(map(pipeline.runners.backlog, steps))
             and not (steps and any(r.in_flight for r in pipeline.runners.statistics().values()))
+            and not (steps and pipeline.runners.is_ticking)
             and pipeline.committer.is_idle
             # Rows of a transaction may wait for a record that is retried, and are at rest.
             and (

@@ -207,6 +207,10 @@ class WorkerPool:
         for runner in self._runners[step.name]:
             runner.tick()
 
+    @property
+    def is_ticking(self) -> bool:
+        return any(runner.is_ticking for runner in self._all)
+
     def statistics(self) -> dict[str, RunnerStatistics]:
         """Return the figures of every step, all tasks together, by step name."""
         return {

@@ -82,6 +82,9 @@ class BoltTask:
 class Runner(ABC):
     """Calls one task as its queue allows. The owner thread calls the public methods."""
 
+    is_ticking = False
+    """Whether a tick is due, or runs on another thread. Any thread may read it."""
+
     def __init__(self, task: BoltTask) -> None:
         self.queue = CallQueue() if task.step.order is Order.NONE else KeyQueue()
         self.lock = threading.Lock()  # of the queue
@@ -320,7 +323,7 @@ class ThreadRunner(_PoolRunner):
         with self.lock:
             if self._tick is None:
                 self._tick = _Tick(None, -1, 0, -1, -1)
-                self._tick_is_due = True
+                self._tick_is_due = self.is_ticking = True
                 self._start_ready()
 
     def close(self, deadline: float) -> None:
@@ -373,6 +376,7 @@ class ThreadRunner(_PoolRunner):
             self._tick_failed(call.error)
         else:
             self._ticked(call.value)
+        self.is_ticking = False
 
     # The next methods run on the threads.
 
@@ -438,6 +442,7 @@ class AsyncRunner(_PoolRunner):
         self._ticking: set[asyncio.Task[None]] = set()
 
     def tick(self) -> None:
+        self.is_ticking = not self._is_closing
         self._loop.call(self._start_tick)
 
     def close(self, deadline: float) -> None:
@@ -551,9 +556,14 @@ class AsyncRunner(_PoolRunner):
 
     def _start_tick(self) -> None:
         if not self._ticking and not self._is_closing:
+            self.is_ticking = True
             task = asyncio.get_running_loop().create_task(self._tick())
-            task.add_done_callback(self._ticking.discard)
+            task.add_done_callback(self._tick_ended)
             self._ticking.add(task)
+
+    def _tick_ended(self, task: asyncio.Task[None]) -> None:
+        self._ticking.discard(task)
+        self.is_ticking = False
 
     async def _tick(self) -> None:
         try:
