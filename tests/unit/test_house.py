@@ -23,12 +23,12 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 193,
-    "lines": 45_640,
+    "files": 196,
+    "lines": 47_600,
     "files under 60 lines": 7,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
-    "entries of service": 16,
+    "entries of service": 17,
     "class names twice": 0,
     "module names twice": 4,
     "docstrings that ask": 0,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 66,
     "methods of one statement": 432,
     "import cycles": 0,
-    "lines of tests": 73_230,
+    "lines of tests": 74_900,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
