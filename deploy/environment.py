@@ -36,8 +36,8 @@ def main() -> int:
         return refuse("Java 17 or newer on PATH or in JAVA_HOME")
     venv, lock = Path(sys.argv[1]), Path(sys.argv[2])
     python = str(venv / "bin" / "python")
-    if not Path(python).exists():
-        say(f"creating {venv}")
+    if not Path(python).exists() or not list(venv.glob("lib/*/site-packages/pip/__init__.py")):
+        say(f"creating {venv}")  # or completing one whose making was interrupted
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     here = ["--no-build-isolation", "--no-deps", "--editable", "."]
     if uv := shutil.which("uv"):
@@ -68,10 +68,10 @@ def _by_pip(install: Sequence[str], lock: Path) -> int:
             file = Path(folder) / f"{name}.lock"
             file.write_text("\n".join(part) + "\n", encoding="utf-8")
             # PySpark's wheel is unpacked at once: it need not be compressed.
-            stored = ["-C--build-option=--compression=stored"] * (name == "heavy")
+            stored = ["--config-settings=--build-option=--compression=stored"] * (name == "heavy")
             locked = ["--no-deps", "--require-hashes", "-r", str(file)]
             codes.append(pool.submit(_pip, [*install, *stored, *locked]))
-        return max(code.result() for code in codes)
+        return next((code.result() for code in codes if code.result()), 0)
 
 
 def _pip(command: Sequence[str]) -> int:

@@ -72,7 +72,7 @@ class EmbeddedServer(ABC):
     """
 
     name: str
-    usual: int
+    usual = 0
     """The port on which clients look for such a server."""
     port_count = 1
     start_seconds = 60.0
@@ -254,7 +254,9 @@ class EmbeddedServer(ABC):
         except FileNotFoundError:
             return ()
         ports = tuple(int(word) for word in text.split())
-        if ports[:1] == (self._usual,) and not is_free(ports[0]):
+        if ports[:1] == (self.usual,):  # others use it, too
+            return ports if is_free(self.usual) and self._port is None else ()
+        if self._usual is not None and is_free(self._usual):
             return ()
         return ports if ports and self._port in (None, ports[0]) else ()
 

@@ -36,7 +36,7 @@ _NONE: Mapping[str, Scalar] = {}
 _ANSWER_SECONDS = 15.0
 # Rejected credentials show within a second; a slow cluster gets more time.
 _ASK_SECONDS = (1.0, 2.0, 4.0, 8.0)
-_LOG_SECONDS = 5.0
+_LOG_SECONDS = 30.0
 _SEND_SECONDS = 60  # until a message or a transaction has failed
 _INIT_SECONDS = 60.0  # at least until an abandoned transaction of the name has timed out
 _FLUSH_SECONDS = 15.0
@@ -48,7 +48,7 @@ _BATCH_BYTES = 262_144
 
 
 class ClientErrorLog:
-    """Log a client's errors as one event, each kind at most once in 5 seconds.
+    """Log a client's errors as one event, each kind at most once in 30 seconds.
 
     A client that cannot resolve a name reports that a thousand times a second. `refused` is the
     error by which a broker rejected our credentials, `last` the text of the newest error.

@@ -9,10 +9,12 @@ from deploy.chart import ROOT
 PIP = """#!/bin/sh
 case "$*" in
   *--editable*) echo "Installing collected packages: headrace" ;;
-  *--compression=stored*) while [ "$1" != -r ]; do shift; done; cp "$2" heavy.lock
+  *--config-settings=--build-option=--compression=stored*)
+    while [ "$1" != -r ]; do shift; done; cp "$2" heavy.lock
     echo "  Downloading https://host/pyspark-4.1.4.tar.gz (434.3 MB)"
     echo "  Building wheel for pyspark (pyproject.toml): started"
-    echo "Installing collected packages: py4j, pyspark" ;;
+    echo "Installing collected packages: py4j, pyspark"
+    [ -z "$DIES" ] || kill -9 $$ ;;
   *) while [ "$1" != -r ]; do shift; done; cp "$2" light.lock
     echo "  Downloading six-1.17.0-py2.py3-none-any.whl (11 kB)"
     echo "Installing collected packages: a, b, c"; echo "no room" >&2; exit $FAILS ;;
@@ -20,12 +22,17 @@ esac
 """
 
 
-def environment(folder: Path, *, fails: int = 0, java: str = "here") -> tuple[int, str]:
+def environment(
+    folder: Path, *, fails: int = 0, dies: str = "", java: str = "here"
+) -> tuple[int, str]:
     """Run the script with a pip that only prints, without uv."""
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(PIP, encoding="utf-8")
     python.chmod(0o755)
+    pip = folder / ".venv/lib/python3/site-packages/pip/__init__.py"
+    pip.parent.mkdir(parents=True)
+    pip.touch()
     (folder / "all.lock").write_text(
         "a==1 \\\n    --hash=sha256:1\npy4j==2 \\\n    --hash=sha256:2\n"
         "pyspark==3 \\\n    --hash=sha256:3\nz==4 \\\n    --hash=sha256:4\n",
@@ -33,7 +40,12 @@ def environment(folder: Path, *, fails: int = 0, java: str = "here") -> tuple[in
     )
     ran = subprocess.run(
         [sys.executable, ROOT / "deploy/environment.py", ".venv", "all.lock"],
-        env={"PATH": "/bin:/usr/bin" if java else "", "JAVA_HOME": java, "FAILS": str(fails)},
+        env={
+            "PATH": "/bin:/usr/bin" if java else "",
+            "JAVA_HOME": java,
+            "FAILS": str(fails),
+            "DIES": dies,
+        },
         cwd=folder,
         capture_output=True,
         text=True,
@@ -63,6 +75,12 @@ def test_a_failed_installation_ends_with_the_code_and_the_last_lines_of_pip(tmp_
     code, said = environment(tmp_path, fails=3)
     assert code == 3
     assert "no room" in said
+    assert "ready" not in said
+
+
+def test_a_pip_that_is_killed_is_no_success(tmp_path):
+    code, said = environment(tmp_path, dies="yes")
+    assert code
     assert "ready" not in said
 
 

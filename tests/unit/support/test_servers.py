@@ -61,7 +61,11 @@ def test_usual_port_is_used_where_it_is_free_and_another_one_beside_whoever_has_
         first.close()
         second.close()
         second.open()
-        assert second.port != Listener.usual, "it keeps its own"
-        with socket.create_server((HOST, Listener.usual)):
-            first.open()
-            assert first.port != Listener.usual
+        assert second.port == Listener.usual, "it is free now"
+        first.open()
+        assert first.port != Listener.usual
+        second.close()
+        again = Listener(tmp_path / "second")
+        with closing(again), socket.create_server((HOST, Listener.usual)):
+            again.open()
+            assert again.port != Listener.usual, "it is not waited for"
