@@ -31,7 +31,7 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
         found = getattr(module, name, None)
         if callable(found) and not isinstance(found, type) and takes_nothing(found):
             found = found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unloaded(target, module_name, error) from error
     if not isinstance(found, Topology):
         kind = f"no topology but of type {type(found).__name__}"
@@ -45,7 +45,7 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
     return found
 
 
-def _unloaded(target: str, module: str, error: Exception) -> Exception:
+def _unloaded(target: str, module: str, error: Exception | SystemExit) -> Exception:
     """Return the error of a module that raised one, with the user's file and line."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module}.".startswith(f"{missing}."):

@@ -216,7 +216,7 @@ class Topology:
         script = sys.modules["__main__"]
         names = [name for name, value in vars(script).items() if value is self]
         file = getattr(script, "__file__", None)
-        expected = 'one in the file that Python runs; call run() below `if __name__ == "__main__":`'
+        expected = "a variable of the file that Python runs, and run() below `if __name__ == …`"
         expect(names and file, f"topology '{self.name}', run()", names or "no name", expected)
         module = script.__spec__.name if script.__spec__ else Path(str(file)).stem
         sys.exit(main(["run", f"{module}:{names[0]}", *sys.argv[1:]]))

@@ -421,7 +421,8 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
     ]
     groups = listed.by_error.most_common(_GROUPS)
     counts = [
-        f"{count:>7,}  {escaped(step)}: {escaped(error)}: {listed.reasons[step, error]}"
+        f"{count:>7,}  {escaped(step)}: {escaped(error)}: "
+        f"{listed.reasons[step, error].removeprefix(f'{error}: ')}"
         for (step, error), count in groups
     ]
     print_lines(counts, console)

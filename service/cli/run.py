@@ -186,7 +186,11 @@ def _addresses(kafka: str, zookeeper: str) -> dict[str, Any]:
     secured = "username", "password", "tls_ca", "tls_cert", "tls_key", "acl"
     open_to_all = {"auth": "none", "tls": False, **dict.fromkeys(secured)}
     return {
-        "kafka": {"bootstrap.servers": kafka, "security.protocol": "plaintext"},
+        "kafka": {
+            "bootstrap.servers": kafka,
+            "metadata.broker.list": kafka,  # another name for the same
+            "security.protocol": "plaintext",
+        },
         "zookeeper": {"hosts": zookeeper, **open_to_all},
     }
 

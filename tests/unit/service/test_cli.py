@@ -10,6 +10,7 @@ import sys
 import textwrap
 from concurrent.futures import Future
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -20,7 +21,7 @@ from service.cli import common
 from service.cli.common import describe
 from service.cli.main import COMMANDS as PLACES
 from service.cli.main import app
-from service.cli.run import RunProgress
+from service.cli.run import RunProgress, Servers
 from service.config.settings import load
 from service.errors import BadConfig
 from tests.support.patience import seconds, slack
@@ -63,6 +64,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW))
     (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
     (tmp_path / "failing.py").write_text("raise ValueError('two\\nlines')\n")
+    (tmp_path / "leaving.py").write_text("raise SystemExit('set DATABASE_URL')\n")
     (tmp_path / "helped.py").write_text("import bad_helper\nbad_helper.table()\n")
     (tmp_path / "bad_helper.py").write_text("def table():\n    return {}['key']\n")
     (tmp_path / "typed_wrong.py").write_text("def f(:\n")
@@ -88,6 +90,7 @@ FILES = (
     "flow",
     "broken",
     "failing",
+    "leaving",
     "unfit",
     "helped",
     "bad_helper",
@@ -215,6 +218,7 @@ def test_embedded_servers_are_not_started_for_a_bad_configuration(headrace, fold
         ),
         ("failing", "ValueError: two | lines (at failing.py:1)"),
         ("helped", "KeyError: 'key' (at bad_helper.py:2)"),
+        ("leaving", "SystemExit: set DATABASE_URL (at leaving.py:1)"),
         (
             "typed_wrong",
             "SyntaxError: invalid syntax (typed_wrong.py, line 1) (at typed_wrong.py:1)",
@@ -387,7 +391,7 @@ orders.dead_letters.into(KafkaDeadLetters("orders.dead"))
 if {guard}:
     orders.run()
 """
-UNGUARDED = "found 'no name', expected one in the file that Python runs"
+UNGUARDED = "found 'no name', expected a variable of the file that Python runs"
 
 
 @pytest.mark.parametrize(
@@ -440,3 +444,10 @@ def test_init_writes_over_nothing(folder, headrace):
     code, _, err = headrace("init", "mine")
     assert (code, [each.name for each in (folder / "mine").iterdir()]) == (2, ["notes.txt"])
     assert "expected none, or an empty folder" in words_of(err)
+
+
+def test_embedded_servers_are_reached_whatever_brokers_the_configuration_names():
+    servers = Servers(SimpleNamespace(address="own:1"), SimpleNamespace(address="own:2"))
+    for name in ("bootstrap.servers", "metadata.broker.list"):
+        given = {"bootstrap.servers": "other:9092", name: "other:9092"} | servers.overrides["kafka"]
+        assert "other:9092" not in given.values()
