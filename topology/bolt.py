@@ -389,10 +389,11 @@ def check_process(bolt: Bolt[Any, Any]) -> None:
 def streams_sent(bolt: Component) -> set[str]:
     """Return the streams that a bolt's code names in `To("name", …)`, as far as it shows.
 
-    A class with a constructor shows none: it may be made to send to fewer.
+    A class with a constructor shows none: it may be made to send to fewer. Nor does a call with
+    keywords, `To(value="…", stream=name)`: its first constant may be the value.
     """
     functions = [bolt.function] if isinstance(bolt, FunctionBolt) else []
-    if not functions and "__init__" not in vars(type(bolt)):
+    if not functions and type(bolt).__init__ is object.__init__:
         functions = [each for each in vars(type(bolt)).values() if inspect.isfunction(each)]
     codes = [
         function.__code__
@@ -403,11 +404,20 @@ def streams_sent(bolt: Component) -> set[str]:
     while codes:
         code = codes.pop()
         codes += [each for each in code.co_consts if inspect.iscode(each)]
-        for before, after in pairwise(dis.get_instructions(code)):
+        steps = [*dis.get_instructions(code)]
+        by_keyword = {_begin(each) for each in steps if each.opname in ("KW_NAMES", "CALL_KW")}
+        for before, after in pairwise(steps):
             is_to = (before.opname, before.argval) == ("LOAD_GLOBAL", "To")
-            if is_to and after.opname == "LOAD_CONST" and isinstance(after.argval, str):
+            is_name = after.opname == "LOAD_CONST" and isinstance(after.argval, str)
+            if is_to and is_name and _begin(before) not in by_keyword:
                 found.add(after.argval)
     return found
+
+
+def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    """Return line and column at which its expression begins; a call's is its function's."""
+    places = instruction.positions or dis.Positions()
+    return places.lineno, places.col_offset
 
 
 def tick_emits(bolt: Component) -> bool:

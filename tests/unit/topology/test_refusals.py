@@ -77,6 +77,24 @@ class ToSome(Bolt):
         return To("late", value) if self.stream else value
 
 
+class ToSomeLater(ToSome):
+    def process(self, value, /):
+        return To("late", str(value)) if self.stream else value
+
+
+@bolt
+def hello(value):
+    return To(value="hello", stream=value)
+
+
+@bolt
+def hello_kept(value):
+    return To(
+        value="hello",
+        stream=str(value, encoding="utf-8"),
+    )
+
+
 class NeedsArguments(Own):
     def __init__(self, table):
         self.table = table
@@ -330,9 +348,10 @@ def test_incomplete_topology_is_refused_by_its_step(build, error):
         topology.validate()
 
 
-def test_stream_that_a_class_may_be_made_without_is_not_missed():
+@pytest.mark.parametrize("sends", [ToSome, ToSomeLater, hello, hello_kept])
+def test_stream_that_code_may_not_send_to_is_not_missed(sends):
     topology, stream = new_topology()
-    stream.then(ToSome).into(MemorySink())
+    stream.then(sends).into(MemorySink())
     topology.validate()
 
 
