@@ -1,6 +1,7 @@
 """Errors of sinks, beside `topology.errors`."""
 
 import shutil
+from pathlib import Path
 
 from sinks.names import local_path
 from topology.errors import SinkError
@@ -65,13 +66,20 @@ def described(error: BaseException) -> str:
     return kind if said == kind else f"{kind}: {said}"[:LONGEST_LINE]
 
 
-def with_free_space(said: str, place: str | None) -> str:
-    """Add to the words of a full disk the local place that is written to, and its free space."""
-    path = local_path(place) if place and _FULL in said else None
+def with_free_space(said: str, place: object) -> str:
+    """Add to the words of a full disk the local place that is written to, and its free space.
+
+    Only if that can be told: `place` may be anything that a user's sink has as its `path`.
+    """
+    is_place = place and isinstance(place, str | Path)
+    path = local_path(str(place)) if is_place and _FULL in said else None
     if path is None:
         return said
-    there = next(each for each in (path, *path.parents) if each.exists())
-    usage = shutil.disk_usage(there)
+    try:
+        there = next(each for each in (path, *path.parents) if each.exists())
+        usage = shutil.disk_usage(there)
+    except OSError:
+        return said
     free, total = (f"{size / 2**20:,.1f} MiB" for size in (usage.free, usage.total))
     return f"{said}; {path}: {free} free of {total}"
 

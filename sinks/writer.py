@@ -78,7 +78,7 @@ class RetryLoop:
         sink: str,
         stopping: threading.Event | None = None,
         policy: WriteRetries | None = None,
-        place: Callable[[], str | None] = lambda: None,
+        place: Callable[[], object] = lambda: None,
     ) -> None:
         """`place` returns where the sink writes to, once it is known."""
         self._sink = sink

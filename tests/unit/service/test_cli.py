@@ -296,6 +296,7 @@ def test_an_error_is_one_line_and_hides_secrets():
     full = OSError(28, "No space left on device", "/tmp/x")  # noqa: S108 - nothing is written
     said = r"OSError: .*No space left on device: '/tmp/x'; /tmp/x: [\d,.]+ MiB free of [\d,.]+ MiB"
     assert re.fullmatch(said, describe(full))
+    assert describe(OSError(28, "No space left on device", 3)).endswith("device: 3")
     noted = ValueError("no table")
     noted.add_note("open() of bolt 'join'")
     assert describe(noted) == "ValueError: no table | open() of bolt 'join'"

@@ -358,17 +358,25 @@ def test_at_most_once_what_wrote_nothing_is_tried_again(desk: Desk) -> None:
 JAVA = "An error occurred while calling o7.commit.\n: java.io.IOException: full"
 
 
-def test_full_disk_is_told_with_its_path_and_free_space(desk: Desk, tmp_path: Path) -> None:
-    """S02: with any library's words for it."""
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("file:///orders", r"; /orders: [\d,.]+ MiB free of [\d,.]+ MiB"),
+        (Path("/orders"), r"; /orders: [\d,.]+ MiB free of [\d,.]+ MiB"),
+        ("s3://orders", ""),
+        ("/" + "x" * 300, ""),  # no disk has such a name
+        (b"/orders", ""),
+        (7, ""),
+    ],
+)
+def test_full_disk_is_told_with_its_path_and_free_space(desk: Desk, path: Any, told: str) -> None:
+    """S02: with any library's words for it, and whatever a user's sink calls `path`."""
     sink = Script(commit=[OSError(28, "No space left on device")])
-    sink.path = f"file://{tmp_path}/orders"
+    sink.path = path
     writer = desk.writer(sink)
     writer.write(rows())
     assert desk.committed().error is None
-    said = (
-        rf"OSError: .*No space left on device; {tmp_path}/orders: [\d,.]+ MiB free of [\d,.]+ MiB"
-    )
-    assert re.fullmatch(said, writer.last_error or "")
+    assert re.fullmatch(f"OSError: .*No space left on device{told}", writer.last_error or "")
 
 
 @pytest.mark.parametrize(
