@@ -89,10 +89,9 @@ _OURS = tuple(
         "transactions",
     )
 )
-_LIBRARIES = (
-    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    "<frozen ",
-)
+_STDLIB = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
+_PACKAGES = {"site-packages", "dist-packages"}  # the second is Debian's
+_NOTEBOOK = "<ipython-"  # a cell; those of ipykernel have absolute names
 
 _Cause: TypeAlias = tuple[str, str, str]  # event, place, class of the error
 
@@ -204,7 +203,11 @@ def _kind(frame: tuple[FrameType, int]) -> str:
 def _kind_of(filename: str) -> str:
     if filename.startswith(_OURS):
         return "ours"
-    return "library" if filename.startswith(_LIBRARIES) else "user's"
+    path = Path(filename)
+    # The names of compiled (`pyarrow/error.pxi`) and generated code (`<string>`) are not absolute.
+    is_written = path.is_absolute() or filename.startswith(_NOTEBOOK)
+    is_library = filename.startswith(_STDLIB) or not _PACKAGES.isdisjoint(path.parts)
+    return "user's" if is_written and not is_library else "library"
 
 
 @cache

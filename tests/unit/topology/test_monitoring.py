@@ -3,8 +3,10 @@
 import asyncio
 import json
 import time
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
@@ -12,7 +14,14 @@ from headrace import bolt
 from headrace.sinks import DiscardSink
 from headrace.testing import topology_test
 from tests.support.bolts import Keeps, made, new_topology
-from topology.monitoring import BOUNDS, FailureLog, Histogram, line_of
+from topology.monitoring import (
+    BOUNDS,
+    FailureLog,
+    Histogram,
+    RecentFailure,
+    error_at,
+    line_of,
+)
 
 
 def buckets(spread):
@@ -155,6 +164,30 @@ def test_only_the_first_failure_of_a_kind_has_its_traceback():
 
 
 LINE = test_only_the_first_failure_of_a_kind_has_its_traceback.__code__.co_firstlineno + 3
+
+
+def divides_in(filename):
+    return partial(eval, compile("1 / 0", filename, "eval"))
+
+
+@pytest.mark.parametrize(
+    ("fails", "place"),
+    [
+        (lambda: json.loads("{"), "tests/unit/topology/test_monitoring.py:"),
+        (lambda: pa.array([1, "a"]), "tests/unit/topology/test_monitoring.py:"),
+        (lambda: setattr(RecentFailure(0.0, *"abcd", 1), "at", 1.0), "tests/unit/topology/test_m"),
+        (divides_in("<string>"), "tests/unit/topology/test_monitoring.py:"),
+        (divides_in("/home/me/.local/lib/python3.11/site-packages/a.py"), "tests/unit/topology/"),
+        (divides_in("/usr/lib/python3/dist-packages/a.py"), "tests/unit/topology/"),
+        (divides_in("/opt/flow/bolts.py"), "/opt/flow/bolts.py:1"),
+        (divides_in("/tmp/ipykernel_7/1.py"), "/tmp/ipykernel_7/1.py:1"),  # noqa: S108 - not read
+        (divides_in("<ipython-input-1-ab>"), "<ipython-input-1-ab>:1"),
+    ],
+)
+def test_place_of_an_error_is_a_line_that_the_user_wrote(fails, place):
+    with pytest.raises((ArithmeticError, AttributeError, ValueError)) as raised:
+        fails()
+    assert error_at(raised.value).startswith(place)
 
 
 def test_an_error_is_one_short_line():
