@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, Literal
@@ -72,6 +73,7 @@ Auth = Literal["none", "digest", "sasl"]
 Acl = Literal["open", "creator"]
 
 _LARGEST_REQUEST = 0xFFFFF  # of a whole request: the default of ZooKeeper's jute.maxbuffer
+_LOOK_UP_SECONDS = 1.0  # of all hosts' names; an answer takes milliseconds
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 # The outcome of a request that ended so is unknown.
 _LOST = (
@@ -178,10 +180,10 @@ class ZooKeeperConnection:
         except BaseException as error:
             self.close()
             self.disconnect(self._timeout_seconds)
-            hosts: list[tuple[str, int]] = self.client.hosts
-            unknown = [*filter(None, (_unresolved(host) for host, _port in hosts))]
-            if isinstance(error, StoreUnavailable) and len(unknown) == len(hosts):
-                raise StoreHostsUnknown(f"'{self._hosts}'", unknown[0]) from error
+            if isinstance(error, StoreUnavailable):
+                unknown = _all_unknown([host for host, _port in self.client.hosts])
+                if unknown:
+                    raise StoreHostsUnknown(f"'{self._hosts}'", unknown) from error
             raise
 
     def close(self) -> None:
@@ -388,12 +390,26 @@ def _versions(
     raise StoreError(f"ZooKeeper refuses to write {what}: {_name_of(reason)}")
 
 
+def _all_unknown(hosts: Sequence[str]) -> str:
+    """Return why no host has an address; empty unless the look-ups tell so in time."""
+    reasons: list[str] = []
+
+    def look_up() -> None:
+        reasons.extend(takewhile(bool, map(_unresolved, hosts)))
+
+    looking = threading.Thread(target=look_up, name="zookeeper-hosts", daemon=True)
+    looking.start()
+    looking.join(_LOOK_UP_SECONDS)
+    return reasons[0] if len(reasons) == len(hosts) else ""
+
+
 def _unresolved(host: str) -> str:
-    """Return why a host has no address; empty if it has one."""
+    """Return why a host has no address; empty if it has one, or if no server can tell now."""
     try:
         socket.getaddrinfo(host.strip("[]"), None)
     except OSError as error:
-        return f"'{host}': {error.strerror}"
+        if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
+            return f"'{host}': {error.strerror}"
     return ""
 
 

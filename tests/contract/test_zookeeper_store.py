@@ -1,6 +1,8 @@
 """The offset store on a real ZooKeeper: lost replies, ended sessions, chroots, Storm's copy."""
 
 import json
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -189,6 +191,39 @@ def test_hosts_without_any_address_are_named_as_wrong() -> None:
     store = ZooKeeperStore("no-host.invalid:2181", NAMES, timeout_seconds=0.2)
     with pytest.raises(StoreHostsUnknown, match=r"found 'no-host\.invalid:2181': 'no-host\.inv"):
         store.open()
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_wrong"),
+    [
+        ({"a": socket.EAI_NONAME, "b": socket.EAI_NODATA}, True),
+        ({"a": socket.EAI_NONAME, "b": socket.EAI_AGAIN}, False),  # no DNS server answers
+        ({"a": socket.EAI_FAIL}, False),
+        ({"a": socket.EAI_NONAME, "b": 0}, False),
+        ({"a": None}, False),  # never answers
+    ],
+)
+def test_hosts_are_wrong_only_if_the_look_up_says_so(
+    answers: dict[str, int | None], *, is_wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+
+    def look_up(host: str, *_: object) -> list[object]:
+        code = answers[host]
+        if code is None:
+            done.wait(60)
+        if code:
+            raise socket.gaierror(code, "no address")
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    store = ZooKeeperStore(",".join(answers), NAMES, timeout_seconds=0.2)
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable) as raised:
+        store.open()
+    done.set()
+    assert isinstance(raised.value, StoreHostsUnknown) is is_wrong
+    assert time.monotonic() - started < slack(5.0)
 
 
 def test_a_chroot_is_made_if_it_is_missing(world: ZooKeeperWorld) -> None:
