@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
 from types import NoneType
 from typing import (
@@ -350,14 +350,30 @@ def function_bolt(
         )
     if many and kind in (Kind.FUNCTION, Kind.BLOCKING):
         blocking, name = function.blocking, function.__name__
-        return FunctionBolt(function.function, blocking=blocking, many=True, name=name)
+        return FunctionBolt(_items_of(function), blocking=blocking, many=True, name=name)
     bolt: FunctionBolt[Any, Any] = function
     return bolt
+
+
+def _items_of(bolt: FunctionBolt[Any, Any]) -> Callable[[Any], Iterable[Any]]:
+    @wraps(bolt.function)
+    def each(value: Any) -> Iterable[Any]:
+        found: Any = bolt.function(value)
+        if found is None or isinstance(found, (str, bytes, Mapping)):
+            kind = type(found).__name__
+            raise BoltError(
+                f"flat_map(): '{bolt.__name__}' returned {kind}, expected an iterable of values"
+            )
+        items: Iterable[Any] = found
+        return items
+
+    return each
 
 
 def predicate_of(method: str, function: Any, name: str | None) -> tuple[str, Callable[[Any], bool]]:
     """Return a predicate's name, and it, refusing None: a forgotten `return` must drop nothing."""
     bolt = function_bolt(method, function, (Kind.FUNCTION,))
+    check_process(bolt)
     label = name or bolt.__name__
 
     def is_met(value: Any) -> bool:
@@ -389,8 +405,8 @@ def check_process(bolt: Bolt[Any, Any]) -> None:
 def streams_sent(bolt: Component) -> set[str]:
     """Return the streams that a bolt's code names in `To("name", …)`, as far as it shows.
 
-    A class with a constructor shows none: it may be made to send to fewer. Nor does a call with
-    keywords, `To(value="…", stream=name)`: its first constant may be the value.
+    A class with a constructor or a closure shows none: it may be made to send to fewer. Nor does
+    a call with keywords, `To(value="…", stream=name)`: its first constant may be the value.
     """
     functions = [bolt.function] if isinstance(bolt, FunctionBolt) else []
     if not functions and type(bolt).__init__ is object.__init__:
@@ -398,7 +414,9 @@ def streams_sent(bolt: Component) -> set[str]:
     codes = [
         function.__code__
         for function in functions
-        if inspect.isfunction(function) and function.__globals__.get("To") is To
+        if inspect.isfunction(function)
+        and function.__globals__.get("To") is To
+        and function.__closure__ is None
     ]
     found = set()
     while codes:
@@ -412,6 +430,13 @@ def streams_sent(bolt: Component) -> set[str]:
             if is_to and is_name and _begin(before) not in by_keyword:
                 found.add(after.argval)
     return found
+
+
+def mentions_to(bolt: Component) -> bool:
+    """Whether a method of the bolt's class may send to a named stream."""
+    methods = (each for part in type(bolt).__mro__ for each in vars(part).values())
+    codes = (each.__code__ for each in methods if inspect.isfunction(each))
+    return any("To" in (*code.co_names, *code.co_freevars) for code in codes)
 
 
 def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:

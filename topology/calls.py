@@ -70,7 +70,9 @@ def _explain(values: list[Any], failures: dict[int, Exception]) -> None:
     """Add a note where a bolt failed because the one before it returned a list."""
     for index, error in failures.items():
         if isinstance(error, (TypeError, AttributeError)) and (hint := hint_for(values[index])):
-            error.add_note(f"the value is a {type(values[index]).__name__}{hint}")
+            note = f"the value is a {type(values[index]).__name__}{hint}"
+            if note not in getattr(error, "__notes__", ()):  # one error may be raised again
+                error.add_note(note)
 
 
 def sort_out(step: str, out: list[Any], parents: Parents, failures: dict[int, Exception]) -> Called:

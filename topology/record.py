@@ -94,8 +94,8 @@ _SHOWN_BYTES = 60  # of a name, a key or a value
 
 def encode(value: Any) -> bytes | None:
     """Return a payload: bytes and None as they are, text as UTF-8, anything else as JSON."""
-    if value is None or isinstance(value, bytes):
-        return value
+    if value is None or isinstance(value, bytes | bytearray | memoryview):
+        return None if value is None else bytes(value)
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 

@@ -13,6 +13,7 @@ from topology.bolt import (
     Hooks,
     check_process,
     coroutines_of,
+    mentions_to,
     streams_sent,
     tick_emits,
 )
@@ -262,7 +263,7 @@ def _validate_code(step: BoltStep) -> None:
         )
     tick = getattr(step.bolt, "tick", None)
     yields = inspect.isgeneratorfunction(tick) or inspect.isasyncgenfunction(tick)
-    if yields and not named and not step.streams[DEFAULT_STREAM]:
+    if yields and not mentions_to(step.bolt) and not step.streams[DEFAULT_STREAM]:
         raise InvalidTopology(
             f"bolt '{step.name}' yields in tick(), but its default stream {_LEADS_NOWHERE}, or "
             "yield To(stream, value)"

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import repeat
 from operator import attrgetter, is_
@@ -39,6 +39,7 @@ _TREE, _EDGE, _VALUE, _ERROR = map(attrgetter, ("tree", "edge", "value", "error"
 _is_none = partial(is_, None)
 _ANSWER_SECONDS = 1.0
 _TIDY_SECONDS = 0.5
+_FULL_SECONDS = 1.0  # until a tick is tried again whose sink was full
 _NO_EDGES: Edges = np.empty(0, np.uint64)
 
 
@@ -95,6 +96,7 @@ class Router:
         self._tick_seconds = {
             step: step.bolt.tick_seconds for step in bolts if step.bolt.tick_seconds is not None
         }
+        self._sinks_below = {step: set(_sinks_below(step)) for step in self._tick_seconds}
         self._step_of = {step.name: step for step in bolts}
         self.failed_ticks = {step.name: 0 for step in self._tick_seconds}
         """Ticks that raised or took too long, by step."""
@@ -187,6 +189,9 @@ class Router:
         due = [step for step, at in self._tick_due.items() if at <= now]
         for step in due:  # once, however long it is ago
             self._tick_due[step] = now + self._tick_seconds[step]
+            if any(self._committer.is_full(sink, now) for sink in self._sinks_below[step]):
+                self._tick_due[step] = now + min(self._tick_seconds[step], _FULL_SECONDS)
+                continue  # what ticks emit has no tree that could hold it back
             if step.kind is Kind.ADVANCED:
                 self._carry_out(step, self.advanced.tick(step, now), now)
             elif step.has_runner:
@@ -368,6 +373,15 @@ class Router:
     def _tick_failed(self, step: str, error: BaseException) -> None:
         self.failed_ticks[step] += 1
         self._failures.complain("tick_failed", step, error)
+
+
+def _sinks_below(step: BoltStep) -> Iterator[str]:
+    """Return the sinks to which the values of an ordinary bolt may get."""
+    for child in step.children if step.kind is not Kind.ADVANCED else ():
+        if isinstance(child, SinkStep):
+            yield child.name
+        else:
+            yield from _sinks_below(child)
 
 
 def tree_seconds(step: BoltStep) -> float | None:

@@ -4,7 +4,7 @@ The queues are pure and not thread-safe.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from acker.acker import Edges, Trees
 from topology.bolt import Bolt, yields_later, yields_many
@@ -82,9 +83,12 @@ class Ticked:
 
 
 def values_of_tick(returned: Any) -> list[Any]:
-    """Return what a tick emits: nothing, one value, or those of a generator."""
+    """Return what a tick emits: nothing, one value, or those of a generator. Raises BoltError."""
     if returned is None:
         return []
+    if isinstance(returned, bool | pa.RecordBatch | AsyncIterator):
+        expected = "expected a value, such as a row, or a generator of values"
+        raise BoltError(f"tick returned {type(returned).__name__}, {expected}")
     return list(returned) if isinstance(returned, Iterator) else [returned]
 
 

@@ -160,9 +160,39 @@ def test_tick_that_emits_no_value_has_failed() -> None:
     rows, errors = in_kit("at-least-once", "ticked", To("x", 1), Reject, iter([None]))
     assert rows == ["ticked", "row"]
     assert [error.split(" ")[-1] for error in errors] == ["SKIP", "it"]
+    for given in (True, pa.record_batch({"n": [1]})):
+        rows, errors = in_kit("at-least-once", given)
+        assert (rows, len(errors)) == (["row"], 1)
+        assert errors[0].startswith(f"tick returned {type(given).__name__}, expected a value")
     rows, errors = in_kit("exactly-once", "ticked")
     assert rows == ["row"]
     assert "belongs to no transaction" in errors[0]
+
+
+def test_tick_waits_while_a_sink_behind_it_is_full(monkeypatch) -> None:
+    class Ticking(Bolt[str, str]):
+        tick_seconds = 0.1
+
+        def process(self, value: str, /) -> str:
+            return value
+
+        def tick(self) -> Any:
+            yield "ticked"
+
+    with Works(Ticking()) as works:
+        committer = works.pipeline.committer
+        full = [True]
+        monkeypatch.setattr(committer, "is_full", lambda _sink, _now: full[0])
+        for _ in range(20):
+            works.now += 0.1
+            works.turn(1)
+        assert works.sink.rows == []
+        full[0] = False
+        works.now += 0.15
+        works.turn(1)
+        works.send(b"x")
+        works.finish()
+        assert works.sink.rows[0] == "ticked"
 
 
 @pytest.mark.parametrize("kind", ["function", "advanced", "tasks", "blocking", "async"])

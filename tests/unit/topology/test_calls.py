@@ -50,6 +50,16 @@ def test_bolt_that_fails_on_a_list_names_the_way_to_fan_out():
         assert "flat_map" not in text_of(failures[1])
 
 
+def test_an_error_that_is_raised_again_and_again_gets_one_note():
+    error = TypeError("the same")
+
+    def fail(_value):
+        raise error
+
+    call_each("b", fail, [[1], [2], [3]])
+    assert text_of(error).count("flat_map") == 1
+
+
 @given(st.lists(st.sampled_from(["value", "skip", "raise", "none"]), max_size=60))
 def test_every_value_is_answered_exactly_once(kinds):
     """Promise 5, for a chunk: each input is in the output, dropped or failed."""

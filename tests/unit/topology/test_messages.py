@@ -64,7 +64,7 @@ def test_record_can_be_pickled_with_its_message():
     ("given", "value"),
     [
         ((b"a",), b"a"), ((), None), (("ä",), "ä".encode()), (({"n": 1},), b'{"n":1}'),
-        (([1],), b"[1]"),
+        (([1],), b"[1]"), ((bytearray(b"a"),), b"a"), ((memoryview(b"a"),), b"a"),
     ],
 )  # fmt: skip
 def test_record_is_made_of_values(given, value):

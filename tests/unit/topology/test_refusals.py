@@ -67,6 +67,22 @@ class Ticks(Bolt):
         yield 1
 
 
+class TicksTo(Ticks):
+    def __init__(self, stream="late"):
+        self.stream = stream
+
+    def tick(self):
+        yield To(self.stream, 1)
+
+
+def some_or_none(late):
+    @bolt
+    def function(value):
+        return To("late", value) if late else value
+
+    return function
+
+
 class ToSome(Bolt):
     """May be made to send to fewer streams."""
 
@@ -177,6 +193,10 @@ BOLTS = [
     (lambda s: s.flat_map(wait), r"flat_map\(\): 'wait' is async, expected an async generator"),
     (lambda s: s.flat_map(columns), r"flat_map\(\): 'columns' is vectorised, expected function"),
     (lambda s: s.filter(wait), r"filter\(\): 'wait' is async, expected function"),
+    *(
+        (lambda s, test=test: test(s, lambda a, b: True), "expected parameters for one value")
+        for test in (lambda s, f: s.filter(f), lambda s, f: s.branch(big=f))
+    ),
     (lambda s: s.branch(), r"branch\(\): found {}, expected a predicate for each stream"),
     (lambda s: s.branch(default=same), "bolt 'branch', streams: found 'default'"),
     (lambda s: bolt(vectorised=True, blocking=True), "either vectorised=True or blocking=True"),
@@ -348,7 +368,13 @@ def test_incomplete_topology_is_refused_by_its_step(build, error):
         topology.validate()
 
 
-@pytest.mark.parametrize("sends", [ToSome, ToSomeLater, hello, hello_kept])
+def test_tick_that_may_send_to_a_declared_stream_is_accepted():
+    topology, stream = new_topology()
+    stream.then(TicksTo, streams=("late",))["late"].into(MemorySink())
+    topology.validate()
+
+
+@pytest.mark.parametrize("sends", [ToSome, ToSomeLater, some_or_none(None), hello, hello_kept])
 def test_stream_that_code_may_not_send_to_is_not_missed(sends):
     topology, stream = new_topology()
     stream.then(sends).into(MemorySink())

@@ -145,6 +145,13 @@ def rows(*numbers):
             lambda s: into(s.flat_map(lambda v: [v] * v).flat_map(pair)), [2, 0],
             {"out": [(0, 2), (0, -2), (0, 2), (0, -2)]}, {},
         ),
+        *(  # surely a mistake
+            (lambda s, made=made: into(s.flat_map(lambda v: made if v == 1 else [v])), [1, 2],
+             {"out": [(1, 2)]},
+             {0: f"flat_map(): 'flat_map' returned {type(made).__name__}, expected an iterable of "
+                 "values"})
+            for made in (None, "abc", {"n": 1})
+        ),
         (  # a filter, whose predicate must answer
             lambda s: into(s.filter(lambda v: None if v == 2 else v % 2)), [1, 2, 4, 3],
             {"out": [(0, 1), (3, 3)]},
