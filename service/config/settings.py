@@ -45,6 +45,7 @@ from service.config.sources import (
     flat,
     merged,
     read_toml,
+    wrong_keys,
     wrong_names,
 )
 from service.errors import BadConfig
@@ -72,7 +73,7 @@ KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(flat), AfterValid
 def _for_a_driver(properties: dict[str, Scalar]) -> dict[str, Scalar]:
     refusals = [*refusals_of({name: str(value) for name, value in properties.items()})]
     if refusals:
-        raise ValueError("\n".join(refusals))
+        raise wrong_keys(*refusals)
     return properties
 
 
@@ -285,19 +286,15 @@ class Config(Section):
     @model_validator(mode="after")
     def _executors_trace_nothing(self) -> "Config":
         if self.tracing.endpoint is not None and self.pipeline.engine == "spark":
-            message = 'tracing.endpoint: found with pipeline.engine = "spark"; allowed is "local"'
-            raise ValueError(message)
+            raise wrong_keys(("tracing.endpoint", 'with pipeline.engine = "spark"', '"local"'))
         return self
 
     @model_validator(mode="after")
     def _handover_ends_with_the_session(self) -> "Config":
         seconds, session = self.replicas.handover_seconds, self.zookeeper.session_timeout_seconds
         if seconds is not None and seconds >= session:
-            message = (
-                f"replicas.handover_seconds: found {seconds:g}; allowed is less than "
-                f"zookeeper.session_timeout_seconds, {session:g}"
-            )
-            raise ValueError(message)
+            allowed = f"less than zookeeper.session_timeout_seconds, {session:g}"
+            raise wrong_keys(("replicas.handover_seconds", f"{seconds:g}", allowed))
         return self
 
     def membership(self) -> MembershipPolicy:
@@ -370,7 +367,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     except SettingsError as error:
         field = re.search('field "([^"]+)"', str(error))
         key, allowed = PREFIX + (field[1].upper() if field else "…"), "a value of the key's type"
-        raise BadConfig("environment", key, str(error), allowed) from None
+        errors.append(BadConfig("environment", key, str(error), allowed))
     else:
         if not errors:
             return config

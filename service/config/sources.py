@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 from pydantic_settings import EnvSettingsSource
 
 from service.errors import BadConfig
@@ -194,7 +195,15 @@ def errors_of(
     return sorted(found.values(), key=lambda each: (each.found == "nothing", each.line))
 
 
-_OF_A_KEY_BELOW = re.compile(r"(\S+): found (.+); allowed is (.+)")
+_BELOW = "keys_below"
+
+
+def wrong_keys(*faults: tuple[str, str, str]) -> PydanticCustomError:
+    """Return the error of a table for a validator to raise: its keys, found values, allowed ones.
+
+    The keys of the whole configuration are dotted.
+    """
+    return PydanticCustomError(_BELOW, "correct keys", {_BELOW: faults})
 
 
 def _said(model: type[BaseModel], fault: Any) -> Iterator[tuple[list[str], str, str]]:
@@ -216,11 +225,11 @@ def _said(model: type[BaseModel], fault: Any) -> Iterator[tuple[list[str], str, 
     if kind == "missing":
         yield parts, "nothing", _hint(model, parts)
         return
-    allowed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    if below := _OF_A_KEY_BELOW.findall(allowed):
-        for name, found, is_allowed in below:
+    if kind == _BELOW:
+        for name, found, is_allowed in fault["ctx"][_BELOW]:
             yield [*parts, name] if parts else name.split("."), found, is_allowed
         return
+    allowed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     near = ""
     if kind == "literal_error" and isinstance(fault["input"], str):
         near = _did_you_mean(fault["input"], re.findall("'([^']+)'", allowed))

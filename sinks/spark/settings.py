@@ -94,32 +94,27 @@ def check_installed(who: str) -> None:
 _MASTER = re.compile(r"local(\[(\d+|\*)( *, *\d+)?\])?|local-cluster\[.+\]|yarn|\w+://.+")
 
 
-def refusals_of(conf: Mapping[str, str]) -> Iterator[str]:
-    """Give the properties that Spark cannot be started with, and what is allowed."""
+def refusals_of(conf: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Give the properties that Spark cannot be started with, what was found, what is allowed."""
     for name, value in conf.items():
         if not name.startswith("spark."):
             near = get_close_matches(name, _DEFAULTS, 1)
-            yield (
-                f"{name}: found a name that Spark ignores; allowed is "
-                f"{f'{near[0]}, or ' if near else ''}what begins with 'spark.' (Hadoop's with "
-                "'spark.hadoop.')"
-            )
+            allowed = "what begins with 'spark.' (Hadoop's with 'spark.hadoop.')"
+            yield name, "a name that Spark ignores", ", or ".join([*near, allowed])
         if name in _ELSEWHERE and _ELSEWHERE[name] in (None, value.lower()):
-            yield (
-                f"{name}: found '{value}'; allowed is no such property: Spark's driver has to run "
-                "beside this process"
-            )
+            allowed = "no such property: Spark's driver has to run beside this process"
+            yield name, f"'{value}'", allowed
         if name == "spark.master" and not _MASTER.fullmatch(value):
-            yield (
-                f"{name}: found '{value}'; allowed is local, local[2], local[*], local[2,4], yarn, "
-                "spark://host:port or k8s://host:port"
+            allowed = (
+                "local, local[2], local[*], local[2,4], yarn, spark://host:port or k8s://host:port"
             )
+            yield name, f"'{value}'", allowed
 
 
 def check(conf: Mapping[str, str]) -> None:
     """Raise SparkStartFailed, naming the property, when Spark cannot be started with it."""
-    for refusal in refusals_of(conf):
-        raise SparkStartFailed(f"[spark.conf] {refusal}")
+    for name, found, allowed in refusals_of(conf):
+        raise SparkStartFailed(f"[spark.conf] {name}: found {found}; allowed is {allowed}")
 
 
 def settings(

@@ -130,7 +130,8 @@ def test_all_errors_are_told_at_once_by_line(tmp_path, monkeypatch):
     path.write_text(
         "pipelin = 3\n[kafka]\nbootstrap.servers = 'a:1'\nx.y = [1]\n"
         "[zookeeper]\nhosts = 'a:b'\n[spark.conf]\n'sparkk.master' = 'yarn'\n"
-        "spark.master = 'local[2'\n[pipeline]\n# drain_secnds = 4\ndrain_secnds = 3\n"
+        "spark.master = 'local[2'\n'driver memory' = '1g'\n'' = 1\n"
+        "[pipeline]\n# drain_secnds = 4\ndrain_secnds = 3\n"
         "[logs]\nlevel = 'debgu'\n"
     )
     monkeypatch.setenv("HEADRACE_PIPLINE__NAME", "x")
@@ -144,8 +145,10 @@ def test_all_errors_are_told_at_once_by_line(tmp_path, monkeypatch):
         (6, "zookeeper.hosts"),
         (8, "spark.conf.sparkk.master"),
         (9, "spark.conf.spark.master"),
-        (12, "pipeline.drain_secnds"),
-        (14, "logs.level"),
+        (10, "spark.conf.driver memory"),
+        (11, "spark.conf."),
+        (14, "pipeline.drain_secnds"),
+        (16, "logs.level"),
     ]
     near = {error.key: re.findall("did you mean '(.+)'", error.found) for error in errors}
     assert {key: names for key, names in near.items() if names} == {
@@ -155,3 +158,14 @@ def test_all_errors_are_told_at_once_by_line(tmp_path, monkeypatch):
         "logs.level": ["debug"],
     }
     assert errors[4].allowed.startswith("spark.master, or what begins with 'spark.'")
+    assert {errors[n].found for n in (4, 6, 7)} == {"a name that Spark ignores"}
+
+
+def test_variable_that_is_no_table_hides_no_other_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_KAFKA", "x")
+    monkeypatch.setenv("HEADRACE_PIPLINE__NAME", "y")
+    with pytest.raises(BadConfig) as caught:
+        load(None)
+    errors = [caught.value, *caught.value.others]
+    assert [error.key for error in errors] == ["HEADRACE_PIPLINE__NAME", "HEADRACE_KAFKA"]
+    assert caught.value.__context__ is None, "its text may show a secret value"
