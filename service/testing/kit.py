@@ -175,7 +175,7 @@ class TopologyTest:
         self,
         *payloads: Any,
         key: bytes | str | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
+        headers: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
         timestamp_ms: int = 0,
         topic: str | None = None,
         partition: int = 0,
@@ -188,12 +188,13 @@ class TopologyTest:
         NotSettled after `patience_seconds`.
         """
         place = self._partition(self._topic(topic), partition)
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
         for payload in payloads:
             self._log.append(
                 place,
                 payload if isinstance(payload, bytes) else encode(payload),
                 key=encode(key) if isinstance(key, str) else key,
-                headers=tuple(headers),
+                headers=tuple([(name, encode(each)) for name, each in pairs]),
                 timestamp_ms=timestamp_ms,
             )
         self._settle()

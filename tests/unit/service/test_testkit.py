@@ -76,7 +76,7 @@ def payload(n) -> bytes:
 def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
     """Promise 3: complete because its dead letter is durable."""
     with topology_test(numbers()) as kit:
-        kit.send(b"{", key=b"k", headers=[("h", b"1")])
+        kit.send(b"{", key=b"k", headers={"h": "1"})
         (letter,) = kit.rejected
         assert (letter.reason, letter.step) == ("not JSON", "parse")
         assert (letter.error_class, letter.attempts) == ("Reject", 1)
@@ -160,7 +160,7 @@ def test_a_record_gives_all_that_kafka_knows_of_it():
         return record
 
     with topology_test(piped(first=whole)) as kit:
-        kit.send(None, key=b"k", headers=[("a", b"1"), ("a", None)], timestamp_ms=77)
+        kit.send(None, key=b"k", headers=[("a", "1"), ("a", None)], timestamp_ms=77)
         kit.send({"n": 1}, "text", key="k")
         record, *others = kit.rows
     assert [(each.value, each.key) for each in others] == [(b'{"n":1}', b"k"), (b"text", b"k")]
