@@ -114,7 +114,8 @@ def test_a_finite_run_whose_records_mostly_die_ends_with_1(
 
 def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, monkeypatch, tmp_path):
     (tmp_path / "f.toml").write_text(
-        "[kafka]\nbootstrap.servers = 'far:1'\nsecurity.protocol = 'SASL_SSL'\n"
+        "[kafka]\nbootstrap.servers = 'far:1'\nmetadata.broker.list = 'far:1'\n"
+        "security.protocol = 'SASL_SSL'\n"
         "fetch.min.bytes = 5\n[zookeeper]\nhosts = 'far:2'\nroot = '/mine'\nauth = 'digest'\n"
         "username = 'me'\npassword = 'it'\n[retries]\nlimit = 2\n"
     )
@@ -132,7 +133,8 @@ def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, mon
     (config,) = used
     assert (code, config.retries.limit) == (0, 2)
     assert config.kafka == {
-        "bootstrap.servers": "here:1", "security.protocol": "plaintext", "fetch.min.bytes": 5,
+        "bootstrap.servers": "here:1", "metadata.broker.list": "here:1",
+        "security.protocol": "plaintext", "fetch.min.bytes": 5,
     }  # fmt: skip
     assert (config.zookeeper.hosts, config.zookeeper.root) == ("here:2", "/mine")
     assert config.zookeeper.security().auth == "none"

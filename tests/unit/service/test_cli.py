@@ -10,7 +10,6 @@ import sys
 import textwrap
 from concurrent.futures import Future
 from importlib.metadata import version
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -21,7 +20,7 @@ from service.cli import common
 from service.cli.common import describe
 from service.cli.main import COMMANDS as PLACES
 from service.cli.main import app
-from service.cli.run import RunProgress, Servers
+from service.cli.run import RunProgress
 from service.config.settings import load
 from service.errors import BadConfig
 from tests.support.patience import seconds, slack
@@ -445,10 +444,3 @@ def test_init_writes_over_nothing(folder, headrace):
     code, _, err = headrace("init", "mine")
     assert (code, [each.name for each in (folder / "mine").iterdir()]) == (2, ["notes.txt"])
     assert "expected none, or an empty folder" in words_of(err)
-
-
-def test_embedded_servers_are_reached_whatever_brokers_the_configuration_names():
-    servers = Servers(SimpleNamespace(address="own:1"), SimpleNamespace(address="own:2"))
-    for name in ("bootstrap.servers", "metadata.broker.list"):
-        given = {"bootstrap.servers": "other:9092", name: "other:9092"} | servers.overrides["kafka"]
-        assert "other:9092" not in given.values()
