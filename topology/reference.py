@@ -419,9 +419,15 @@ class Reference(Mapping[Any, Any]):
         return rows
 
     def _row_of(self, key: Any, found: Any) -> dict[str, Any]:
-        """Return the row of what a look-up returns."""
+        """Return the row of what a look-up returns. Raises ReferenceLoadFailed."""
         keys = (key,) if len(self.key) == 1 else key
+        if not isinstance(keys, tuple) or len(keys) != len(self.key):
+            reason = f"found the key {key!r:.80}, expected a tuple of {', '.join(self.key)}"
+            raise ReferenceLoadFailed(self.name, reason)
         others = found if self.value is None else {self.value: found}
+        if not isinstance(others, Mapping):
+            reason = f"key {key!r:.80}: found {found!r:.80}, expected a mapping of the columns"
+            raise ReferenceLoadFailed(self.name, reason)
         return {**dict(zip(self.key, keys, strict=True)), **others}
 
     def unload(self) -> None:
@@ -482,10 +488,11 @@ class Reference(Mapping[Any, Any]):
 
     def _check_type(self, key: Any) -> None:
         """Raise BoltError for a key that is missing because no row's can be of its type."""
-        columns, fitting = self._current().keys, self._fitting
+        fitting = self._fitting
         kinds = tuple(map(type, key)) if isinstance(key, tuple) else type(key)
         if kinds in fitting:
             return
+        columns = self._current().keys
         parts = (key,) if len(columns) == 1 else key
         if not isinstance(parts, tuple) or len(parts) != len(columns):
             message = f"found {key!r:.80}, expected a tuple of {', '.join(self.key)}"

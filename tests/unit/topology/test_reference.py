@@ -178,6 +178,20 @@ def test_a_table_that_cannot_be_looked_up_in_is_refused_and_the_old_one_stays(ro
     assert made["EWR"]["name"] == "Newark"
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"SE": "x"}, "'db.weather': found the key 'SE', expected a tuple of origin, hour"),
+        ({5: "x"}, "found the key 5, expected a tuple of origin, hour"),
+        ({("EWR", 5, 6): "x"}, r"found the key \('EWR', 5, 6\), expected a tuple of origin, hour"),
+        ({("EWR", 5): 39.0}, r"key \('EWR', 5\): found 39.0, expected a mapping of the columns"),
+    ],
+)
+def test_a_mapping_that_look_ups_could_not_return_is_refused(rows, message):
+    with pytest.raises(ReferenceLoadFailed, match=message):
+        reference("db.weather", key=("origin", "hour")).load(rows)
+
+
 def test_the_dictionary_is_made_when_first_needed_and_then_with_each_load(airports):
     airports.join(pa.record_batch({"faa": ["EWR"]}), on="faa")
     table = pa.Table.from_pylist(AIRPORTS)
