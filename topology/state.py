@@ -197,7 +197,6 @@ class State(Reference):
         self.into = into
         self.layout: Kind = layout
         self._aggregates: dict[str, Aggregate] = {}
-        self._is_kept = False
         self._follows = False
         self._telling = threading.Lock()
         self._told: list[deque[pa.Table]] = []  # by load, the one in place first
@@ -222,11 +221,20 @@ class State(Reference):
         return self
 
     def sink(self, aggregates: Mapping[str, Aggregate]) -> Sink[Any]:
-        """Return the sink for `Stream.aggregate`, of each topology. Raises InvalidTopology."""
-        if self._is_kept:  # a factory is called again, or a notebook's cell
-            self._aggregates = {}
-        self.holds(**aggregates)
-        self._is_kept = True
+        """Return the sink for `Stream.aggregate`. Raises InvalidTopology.
+
+        A factory, or a notebook's cell, may call again with the same aggregates.
+        """
+        place = f"state '{self.name}'"
+        _check_aggregates(place, self.fields, aggregates)
+        before, now = _kinds_of(self._aggregates), _kinds_of(aggregates)
+        if before and now != before:
+            found, expected = (", ".join(map("=".join, each.items())) for each in (now, before))
+            raise InvalidTopology(
+                f"{place}, aggregates: found {found}, expected {expected}, as it has them already. "
+                "Make another State for another topology"
+            )
+        self._aggregates = dict(aggregates)
         return self.into.sink(self)
 
     def fetch(self, context: SinkContext, place: StatePlace | None = None) -> pa.Table:
@@ -367,6 +375,16 @@ def _check_aggregates(place: str, fields: pa.Schema, aggregates: Mapping[str, An
     known = "count(), total(), least(), most(), combiner() or reducer()"
     for name, each in aggregates.items():
         expect(isinstance(each, Aggregate), f"{place}, {name}", each, known)
+
+
+def _kinds_of(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
+    """Return the kind, field and type of each, without its functions: a cell makes them anew."""
+    kinds = {}
+    for name, each in aggregates.items():
+        field = getattr(each, "field", "")
+        kind = "count" if field is None else getattr(each, "which", type(each).__name__.lower())
+        kinds[name] = f"{kind}({field!r}, {each.type})" if field else f"{kind}({each.type})"
+    return kinds
 
 
 def _check_names(place: str, names: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sinks.state.store import MemoryState
 from sinks.storage import Storage
-from topology.aggregates import count, most, reducer, total
+from topology.aggregates import Aggregate, combiner, count, least, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed
 from topology.reference import LoadedTable
 from topology.sink import SinkContext
@@ -151,7 +151,14 @@ def test_values_that_cannot_be_merged_fail_the_load() -> None:
 def aggregated_twice() -> None:
     words, stream = state(), Topology("t").source("words")
     stream.aggregate(words, n=count())
-    stream.aggregate(words, m=count())
+    stream.aggregate(words, n=count())
+
+
+def shared(**others: Aggregate) -> None:
+    """Aggregate one state in two topologies, in the other with other aggregates."""
+    words = state()
+    Topology("one").source("words").aggregate(words, n=count(), top=most("x"))
+    Topology("other").source("words").aggregate(words, **others)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +175,15 @@ def aggregated_twice() -> None:
         (lambda: state().holds(n=3), "n: found 3, expected count"),  # type: ignore[arg-type]
         (lambda: state().holds(n=count()).holds(n=count()), "has values already"),
         (aggregated_twice, "is aggregated twice"),
+        (
+            lambda: shared(cents=total("cents")),
+            r"found cents=sum\('cents', int64\), expected n=count\(int64\), top=max\('x', int64\)",
+        ),
+        (lambda: shared(n=count()), r"found n=count\(int64\), expected n="),
+        (lambda: shared(n=count(), top=least("x")), r"found .*top=min\('x', int64\), expected"),
+        (lambda: shared(n=count(), top=most("y")), r"found .*top=max\('y', int64\), expected"),
+        (lambda: shared(n=count(), top=most("x", type=str)), r"found .*'x', string\), expected"),
+        (lambda: shared(n=3), "n: found 3, expected count"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_state_is_refused(make: Callable[[], object], found: str) -> None:
@@ -177,10 +193,10 @@ def test_invalid_state_is_refused(make: Callable[[], object], found: str) -> Non
 
 def test_cell_or_factory_that_aggregates_a_state_may_run_again() -> None:
     words = state()
-    for value in ("n", "m"):
-        stream = Topology("t").source("words")
-        stream.aggregate(words, **{value: count()})
-        assert list(words.shape.aggregates) == [value]
+    for zero in (1, 2):
+        longest = combiner(zero, lambda row: row["n"], max, type=int)
+        Topology("t").source("words").aggregate(words, n=total("n"), longest=longest)
+        assert words.shape.aggregates["longest"] is longest, "its functions are made anew"
 
 
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64()), ("line", pa.string())])
