@@ -26,13 +26,15 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
     for place in (*paths, str(Path.cwd())):
         if place not in sys.path:
             sys.path.append(place)
+    what = f"import of {module_name}"
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, name, None)
         if callable(found) and not isinstance(found, type) and takes_nothing(found):
+            what = f"call of {name}"
             found = found()
     except (Exception, SystemExit) as error:
-        raise _unloaded(target, module_name, error) from error
+        raise _unloaded(target, module_name, what, error) from error
     if not isinstance(found, Topology):
         kind = f"no topology but of type {type(found).__name__}"
         kind = kind if hasattr(module, name) else "missing"
@@ -45,7 +47,7 @@ def load_topology(target: str, paths: Sequence[str] = ()) -> Topology:
     return found
 
 
-def _unloaded(target: str, module: str, error: Exception | SystemExit) -> Exception:
+def _unloaded(target: str, module: str, what: str, error: Exception | SystemExit) -> Exception:
     """Return the error of a module that raised one, with the user's file and line."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{module}.".startswith(f"{missing}."):
@@ -56,4 +58,4 @@ def _unloaded(target: str, module: str, error: Exception | SystemExit) -> Except
         return InvalidTopology(f"'{target}': {error}{where}")
     name = type(error).__name__
     said = text_of(error).removeprefix(f"{name}: ")
-    return NoTopology(f"'{target}': the import of {module} fails with {name}: {said}{where}")
+    return NoTopology(f"'{target}': the {what} fails with {name}: {said}{where}")

@@ -66,6 +66,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "leaving.py").write_text("raise SystemExit('set DATABASE_URL')\n")
     (tmp_path / "helped.py").write_text("import bad_helper\nbad_helper.table()\n")
     (tmp_path / "bad_helper.py").write_text("def table():\n    return {}['key']\n")
+    (tmp_path / "factory.py").write_text("def make():\n    return {}['key']\n")
     (tmp_path / "typed_wrong.py").write_text("def f(:\n")
     (tmp_path / "unfit.py").write_text(
         "from headrace.sinks import SparkSink\nSparkSink('t', format='parquet', schema=dict)\n"
@@ -88,6 +89,7 @@ def own_modules(folder):
 FILES = (
     "flow",
     "broken",
+    "factory",
     "failing",
     "leaving",
     "unfit",
@@ -209,29 +211,36 @@ def test_embedded_servers_are_not_started_for_a_bad_configuration(headrace, fold
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("target", "what", "said"),
     [
         (
-            "broken",
+            "broken:topology",
+            "import of broken",
             "ModuleNotFoundError: No module named 'a_module_that_is_not_there' (at broken.py:1)",
         ),
-        ("failing", "ValueError: two | lines (at failing.py:1)"),
-        ("helped", "KeyError: 'key' (at bad_helper.py:2)"),
-        ("leaving", "SystemExit: set DATABASE_URL (at leaving.py:1)"),
+        ("failing:topology", "import of failing", "ValueError: two | lines (at failing.py:1)"),
+        ("helped:topology", "import of helped", "KeyError: 'key' (at bad_helper.py:2)"),
+        ("factory:make", "call of make", "KeyError: 'key' (at factory.py:2)"),
         (
-            "typed_wrong",
+            "leaving:topology",
+            "import of leaving",
+            "SystemExit: set DATABASE_URL (at leaving.py:1)",
+        ),
+        (
+            "typed_wrong:topology",
+            "import of typed_wrong",
             "SyntaxError: invalid syntax (typed_wrong.py, line 1) (at typed_wrong.py:1)",
         ),
     ],
 )
-def test_a_module_that_cannot_be_imported_ends_with_2_and_its_line(
-    module, said, headrace, monkeypatch
+def test_a_module_that_cannot_be_loaded_ends_with_2_and_its_line(
+    target, what, said, headrace, monkeypatch
 ):
-    said = f"headrace: '{module}:topology': the import of {module} fails with {said}"
-    code, out, err = headrace("graph", f"{module}:topology")
+    said = f"headrace: '{target}': the {what} fails with {said}"
+    code, out, err = headrace("graph", target)
     assert (code, out, err) == (2, "", f"{said}; HEADRACE_DEBUG=1 shows the traceback\n")
     monkeypatch.setenv("HEADRACE_DEBUG", "1")
-    code, _, err = headrace("graph", f"{module}:topology")
+    code, _, err = headrace("graph", target)
     assert (code, "Traceback (most recent call last)" in err) == (2, True)
     assert err.splitlines()[-1] == said
 
