@@ -1,7 +1,9 @@
 """Bolts with a life of their own in whole topologies: they open, tick, are cancelled, and close."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -9,13 +11,26 @@ import pyarrow.compute as pc
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import SKIP, Bolt, Record, Reject, To
+from headrace import SKIP, Bolt, Record, Reject, To, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import NotSettled, topology_test
 from tests.support.pipeline import Works, as_bolt, drawn, piped, text_of
 
 
-def test_running_calls_are_cancelled_before_close() -> None:
+def test_patience_of_the_kit_starts_anew_while_bolts_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("service.testing.kit.time", clock)
+
+    @bolt
+    def looked_at(value: str) -> str:
+        clock.now += 60.0  # a breakpoint
+        return value
+
+    with topology_test(piped(looked_at)) as kit:
+        assert kit.send(b"a", b"b").rows == ["a", "b"]
+
+
+def test_running_calls_are_cancelled_before_close(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
 
     class Endless(Bolt[str, str]):
@@ -30,8 +45,11 @@ def test_running_calls_are_cancelled_before_close() -> None:
         async def close(self) -> None:
             events.append("closed")
 
+    now = itertools.count(step=1.0)  # patience ends only after the call has begun
+    clock = SimpleNamespace(monotonic=lambda: next(now) if events else 0.0)
+    monkeypatch.setattr("service.testing.kit.time", clock)
     with topology_test(piped(Endless), patience_seconds=0.2) as kit:
-        with pytest.raises(NotSettled, match=r"after 0\.2 s: 1 calls of bolt 'Endless' have not"):
+        with pytest.raises(NotSettled, match=r"for 0\.2 s: 1 calls of bolt 'Endless' have not"):
             kit.send(b"a")
         assert events == ["begun"]
     assert events == ["begun", "cancelled", "closed"]
