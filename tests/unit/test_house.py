@@ -23,9 +23,9 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 196,
-    "lines": 47_600,
-    "files under 60 lines": 7,
+    "files": 195,
+    "lines": 47_040,
+    "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
     "entries of service": 17,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 66,
     "methods of one statement": 432,
     "import cycles": 0,
-    "lines of tests": 74_900,
+    "lines of tests": 74_720,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
