@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self, console: Console, options: Options) -> None:
         self.options = options
-        self.progress = RunProgress(console)
+        self.progress = RunProgress(console, lines=True)
         self._servers: Servers | None = None
         self._closing = ExitStack()
         self._count = 0

@@ -145,7 +145,7 @@ def run_example(
     console, began = Console(stderr=True), time.monotonic()
     logs.configure("warning", "console")
     try:
-        with _fresh(state_dir, name) as folder, RunProgress(console) as progress:
+        with _fresh(state_dir, name) as folder, RunProgress(console, lines=True) as progress:
             for each in jars:
                 resolve(each, progress=progress.jars)
             progress.step("starting Kafka and ZooKeeper")

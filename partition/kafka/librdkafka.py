@@ -190,8 +190,7 @@ class KafkaLog:
         self.last = ""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        # A broken connection is an error, too, and told once.
-        if facility != "FAIL" and "is a consumer property and will be ignored" not in text:
+        if "is a consumer property and will be ignored" not in text:
             self.warn("kafka_client_message", facility, text)
 
     def error(self, error: Code) -> None:

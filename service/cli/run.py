@@ -251,9 +251,12 @@ def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
 
 
 class RunProgress(Progress):
-    """A live line with what is resolved of what is known; off a terminal, a line for each step."""
+    """A live line with what is resolved of what is known, on a terminal.
 
-    def __init__(self, console: Console) -> None:
+    Elsewhere nothing is shown, for standard error has the log, or with `lines` one for each step.
+    """
+
+    def __init__(self, console: Console, *, lines: bool = False) -> None:
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -264,6 +267,7 @@ class RunProgress(Progress):
             transient=True,
             disable=not console.is_terminal,
         )
+        self._lines = lines and not console.is_terminal
         self._began = time.monotonic()
         self._step = ""
         self._before: tuple[float, int] | None = None  # when, and how many were resolved
@@ -287,7 +291,7 @@ class RunProgress(Progress):
         self._show("running", resolved, snapshot.read + waiting, facts)
 
     def step(self, text: str, done: int = 0, total: int = 0, facts: str = "") -> None:
-        if self.disable and text != self._step:
+        if self._lines and text != self._step:
             seconds = time.monotonic() - self._began
             self.console.print(f"{seconds:4.0f} s  {text}", markup=False, highlight=False)
         self._step = text

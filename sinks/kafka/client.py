@@ -28,9 +28,6 @@ from topology.sink import Scalar
 log = structlog.get_logger()
 
 _client_log = logging.getLogger("headrace.sinks.kafka")  # else librdkafka writes to stderr
-# What `error_cb` hears as well, and what librdkafka tries again by itself.
-_SAID_ELSEWHERE = ("FAIL ", "ERROR ", "GETPID ")
-_client_log.addFilter(lambda record: not record.getMessage().startswith(_SAID_ELSEWHERE))
 
 _NONE: Mapping[str, Scalar] = {}
 _ANSWER_SECONDS = 15.0
@@ -45,6 +42,31 @@ _ROOM_SECONDS = 0.1
 _BY_KEY = -1  # librdkafka's name for the partitioner
 # A batch exceeds the topic's limit only if a single message does.
 _BATCH_BYTES = 262_144
+
+
+class FewFailures(logging.Filter):
+    """Pass one of librdkafka's lines about connections in 30 seconds, and none that means nothing.
+
+    `error_cb` hears of most of them, too.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.startswith(("FAIL ", "ERROR ")):
+            return not text.startswith("GETPID ")  # it tries again by itself
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + _LOG_SECONDS
+        return True
+
+
+_client_log.addFilter(FewFailures())
 
 
 class ClientErrorLog:

@@ -381,10 +381,11 @@ def test_tables_outside_a_terminal_are_found_by_grep(monkeypatch):
 
 def test_steps_are_lines_where_no_terminal_shows_a_live_one():
     said = io.StringIO()
-    progress = RunProgress(Console(file=said))
-    for done in range(3):
-        progress.step("publishing", done, 3)
-    progress.step("starting")
+    for lines in (False, True):
+        progress = RunProgress(Console(file=said), lines=lines)
+        for done in range(3):
+            progress.step("publishing", done, 3)
+        progress.step("starting")
     assert [line.split(" s  ")[1] for line in said.getvalue().splitlines()] == [
         "publishing",
         "starting",

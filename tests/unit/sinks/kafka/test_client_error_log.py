@@ -5,7 +5,7 @@ import logging
 import structlog
 from confluent_kafka import KafkaError
 
-from sinks.kafka.client import ClientErrorLog
+from sinks.kafka.client import ClientErrorLog, FewFailures
 
 RESOLVE = KafkaError(KafkaError._RESOLVE, "no such name")
 DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
@@ -37,7 +37,14 @@ def test_rejected_credentials_and_the_last_error_are_kept():
     assert errors.last == "bad password", "that all are down says less"
 
 
-def test_what_an_error_tells_as_well_stays_out_of_the_log(caplog):
-    for text in ("FAIL [p] refused", "ERROR [p] all down", "GETPID [p] loading", "CONFWARN [p] x"):
-        logging.getLogger("headrace.sinks.kafka").warning(text)
-    assert [each.getMessage() for each in caplog.records] == ["CONFWARN [p] x"]
+def test_lines_about_connections_are_few_and_noise_stays_out():
+    now = [100.0]
+    few = FewFailures(lambda: now[0])
+
+    def passed(*texts):
+        made = (logging.makeLogRecord({"msg": f"{text} [p] x"}) for text in texts)
+        return [each.getMessage().split()[0] for each in made if few.filter(each)]
+
+    assert passed("FAIL", "ERROR", "GETPID", "CONFWARN", "FAIL") == ["FAIL", "CONFWARN"]
+    now[0] += 30.0
+    assert passed("ERROR", "FAIL") == ["ERROR"]
