@@ -19,7 +19,7 @@ from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.support.network import Relay
-from tests.support.patience import slack, until
+from tests.support.patience import seconds, slack, until
 from tests.support.zookeeper import (
     SECONDS,
     A,
@@ -211,7 +211,7 @@ def test_hosts_are_wrong_only_if_the_look_up_says_so(
     def look_up(host: str, *_: object) -> list[object]:
         code = answers[host]
         if code is None:
-            done.wait(60)
+            done.wait(seconds(60))
         if code:
             raise socket.gaierror(code, "no address")
         return []
