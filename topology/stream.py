@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from numbers import Integral, Real
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
@@ -210,6 +210,15 @@ class Ends:
             steps.append(step)
 
 
+class StepOptions(TypedDict, total=False):
+    """Options that `map` and `flat_map` hand to `then`."""
+
+    name: str | None
+    workers: int
+    timeout_seconds: float | None
+    retries: RetryRule | None
+
+
 class Stream(Generic[T]):
     """The output of one step, or of several. Use it twice to fan out."""
 
@@ -325,31 +334,19 @@ class Stream(Generic[T]):
     def map(
         self,
         function: FunctionBolt[T, Out],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-        retries: RetryRule | None = None,
+        **options: Unpack[StepOptions],
     ) -> "Stream[Out]": ...
     @overload
     def map(
         self,
         function: Callable[[T], Coroutine[Any, Any, Out | Skip | To]],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-        retries: RetryRule | None = None,
+        **options: Unpack[StepOptions],
     ) -> "Stream[Out]": ...
     @overload
     def map(
         self,
         function: Callable[[T], Out | Skip | To],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-        retries: RetryRule | None = None,
+        **options: Unpack[StepOptions],
     ) -> "Stream[Out]": ...
     def map(self, function: Any, **options: Any) -> "Stream[Any]":
         """Pass every value through a function that returns one value, or SKIP.
@@ -364,31 +361,19 @@ class Stream(Generic[T]):
     def flat_map(
         self,
         function: FunctionBolt[T, Out],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-        retries: RetryRule | None = None,
+        **options: Unpack[StepOptions],
     ) -> "Stream[Out]": ...
     @overload
     def flat_map(
         self,
         function: Callable[[T], AsyncIterator[Out | Skip | To]],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-        retries: RetryRule | None = None,
+        **options: Unpack[StepOptions],
     ) -> "Stream[Out]": ...
     @overload
     def flat_map(
         self,
         function: Callable[[T], Iterable[Out | Skip | To]],
-        *,
-        name: str | None = None,
-        workers: int = 1,
-        timeout_seconds: float | None = None,
-        retries: RetryRule | None = None,
+        **options: Unpack[StepOptions],
     ) -> "Stream[Out]": ...
     def flat_map(self, function: Any, **options: Any) -> "Stream[Any]":
         """Pass on each item of the list or other iterable that a function returns.

@@ -1,4 +1,4 @@
-"""What a user's type checker says of `chains.py`, outside the clone, by the installed wheel."""
+"""Errors that a user's type checker finds in `chains.py`, with the installed wheel."""
 
 import json
 import shutil
