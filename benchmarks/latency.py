@@ -97,7 +97,7 @@ def headrace(job: Job) -> Figures:
             job,
             kafka=DEFAULTS,
             storage=there.config,
-            before=there.prepare,
+            wired=there.wire,
             on_snapshot=taken,
             until_caught_up=False,
         )

@@ -121,7 +121,6 @@ def run_headrace(
     spark: Mapping[str, Any] | None = None,
     storage: Mapping[str, Any] | None = None,
     tracing: Mapping[str, Any] | None = None,
-    before: Callable[[Parts], None] | None = None,
     cpu: Clock = time.process_time,
     on_snapshot: OnSnapshot | None = None,
     until_caught_up: bool = True,
@@ -132,9 +131,8 @@ def run_headrace(
     So the bare loop is measured, from its `assign` on. `open_seconds` are what came before:
     clients, claims in ZooKeeper, metadata. Dead letters are kept in memory, unless the topology
     says otherwise. `kafka`, `pipeline`, `spark`, `storage` and `tracing` are properties over the
-    defaults of those tables. `wired` makes the parts, `before` is called with them before they are
-    opened, and `cpu` tells the processor time. Without `until_caught_up`, `on_snapshot` must stop
-    the service, and batches are written only when they are due.
+    defaults of those tables. `wired` makes the parts, and `cpu` tells the processor time. Without
+    `until_caught_up`, `on_snapshot` must stop the service, and batches are written only when due.
     """
     if topology.dead_letters.sink is None:
         topology.dead_letters.into(MemoryDeadLetters())
@@ -155,8 +153,6 @@ def run_headrace(
     )
     logs.configure("error", "json")
     parts = wired(topology, config)
-    if before is not None:
-        before(parts)
     memory = Memory(job.records)
     began = end = Moment.now(0, cpu)
     batches = 0

@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest import mock
 
 from benchmarks import order_table
 from benchmarks.child import TIMEOUT_SECONDS, Figures, Job
 from benchmarks.order_table import PRICED
 from headrace import Topology
-from service import wiring
 from service.config.connections import StorageConfig
 from service.config.settings import Config
 from service.jars.resolver import resolve
-from service.wiring import Parts, wire
+from service.wiring import Parts, spark_of, wire
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.support.seaweed import BUCKET, KEY_ID, SECRET
@@ -46,16 +44,6 @@ KAFKA_SOURCE = "kafka-source"
 _S3_JARS = ("s3a",)
 
 
-class HeldSpark(SparkDriver):
-    """A driver that only `end` closes. It starts with its first job."""
-
-    def close(self, timeout_seconds: float = 10.0) -> None:
-        """Not yet."""
-
-    def end(self) -> None:
-        super().close()
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a table of a kind lies, and a Spark that has what the kind needs."""
@@ -64,26 +52,18 @@ class Place:
     folder: Path
     config: Mapping[str, Any]
     storage: Storage
-    spark: HeldSpark
+    spark: SparkDriver
 
     @property
     def uri(self) -> str:
         return self.storage.uri(order_table.NAME)
 
-    def prepare(self, parts: Parts) -> None:
-        """Create the table, and have the service use this Spark, if it needs any."""
-        if parts.spark is not None:
-            parts.spark = self.spark
-            self.spark.run(lambda session: self.kind.create(session, self.uri), group="create")
-
-    def wired(self, target: str) -> Callable[[Topology, Config], Parts]:
-        """Return a function that wires a run on the spark engine with this Spark."""
-
-        def wired(topology: Topology, config: Config) -> Parts:
-            with mock.patch.object(wiring, "spark_for", return_value=self.spark):
-                return wire(topology, config, target)
-
-        return wired
+    def wire(self, topology: Topology, config: Config, target: str | None = None) -> Parts:
+        """Wire a run; if it needs a Spark, with this one, which first creates the table."""
+        if spark_of(topology, config) is None:
+            return wire(topology, config)
+        self.spark.run(lambda session: self.kind.create(session, self.uri), group="create")
+        return wire(topology, config, target, self.spark)
 
     def contents(self) -> Figures:
         return order_table.contents(self.storage, self.kind.files(self))._asdict()
@@ -103,7 +83,7 @@ def place(job: Job, kind: Kind, *jars: str) -> Iterator[Place]:
             config |= {"access_key_id": KEY_ID, "secret_access_key": SECRET}
             jars += _S3_JARS
         storage = StorageConfig.model_validate(config).storage()
-        spark = HeldSpark(
+        spark = SparkDriver(
             "headrace-bench",
             storage.spark_conf(),
             jars=lambda: [jar for name in (*kind.jars, *jars) for jar in resolve(name)],
@@ -112,7 +92,7 @@ def place(job: Job, kind: Kind, *jars: str) -> Iterator[Place]:
         try:
             yield Place(kind, Path(folder), config, storage, spark)
         finally:
-            spark.end()
+            spark.close()
 
 
 _ICEBERG_PROPERTIES = "'write.parquet.compression-codec' = 'snappy'"  # as Spark's Parquet has it

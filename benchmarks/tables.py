@@ -107,7 +107,7 @@ def local(
             job,
             pipeline=pipeline,
             storage=there.config,
-            before=there.prepare,
+            wired=there.wire,
             cpu=tree_seconds,
         )
         return {**found, **there.contents()}
@@ -125,9 +125,8 @@ def on_executors(job: Job, flow: str) -> Figures:
             pipeline={"engine": "spark"},
             storage=there.config,
             spark={"transaction_records": TRANSACTION_RECORDS},
-            before=there.prepare,
             cpu=tree_seconds,
-            wired=there.wired(f"{orders_topologies.MODULE}:{flow}"),
+            wired=partial(there.wire, target=f"{orders_topologies.MODULE}:{flow}"),
         )
         return {**found, **there.contents()}
 

@@ -26,6 +26,7 @@ from service.config.settings import Config, EngineName, load
 from service.jars.resolver import resolve
 from service.observability import logs
 from service.observability.snapshot import RunSummary
+from sinks.spark.driver import SparkDriver
 
 INTERRUPTED = 130
 PARTITIONS = 4
@@ -52,6 +53,7 @@ class Surroundings:
     servers: Servers
     folder: Path
     progress: RunProgress
+    spark: SparkDriver | None = None  # started beside the servers
 
     @property
     def warehouse(self) -> Path:
@@ -103,6 +105,7 @@ class Surroundings:
             target=target,
             until_caught_up=True,
             on_snapshot=self.progress.snapshot,
+            spark=self.spark,
         )
 
 
@@ -135,22 +138,26 @@ def delta_files(table: Path) -> list[Path]:
 
 
 def run_example(
-    name: str, state_dir: Path, run: Callable[[Surroundings], Outcome], *, jars: Sequence[str] = ()
+    name: str,
+    state_dir: Path,
+    run: Callable[[Surroundings], Outcome],
+    *,
+    spark: SparkDriver | None = None,
 ) -> int:
     """Run an example in a fresh folder, print what came of it, and return the exit code.
 
-    The last line of standard output is the account as one JSON object. `jars` are fetched first,
-    if this machine has not had them yet.
+    The last line of standard output is the account as one JSON object.
     """
     console, began = Console(stderr=True), time.monotonic()
     logs.configure("warning", "console")
     try:
         with _fresh(state_dir, name) as folder, RunProgress(console, lines=True) as progress:
-            for each in jars:
-                resolve(each, progress=progress.jars)
-            progress.step("starting Kafka and ZooKeeper")
-            with embedded(folder, progress.jars) as servers:
-                outcome = run(Surroundings(servers, folder, progress))
+            if spark is not None:
+                resolve("delta", progress=progress.jars)
+            beside = "Kafka and ZooKeeper" if spark is None else "Kafka, ZooKeeper and Spark"
+            progress.step(f"starting {beside}")
+            with embedded(folder, progress.jars, spark=spark) as servers:
+                outcome = run(Surroundings(servers, folder, progress, spark))
     except KeyboardInterrupt:
         console.print("interrupted")
         return INTERRUPTED

@@ -24,6 +24,7 @@ from service.observability.snapshot import (
 from service.observability.status_page import StatusPage
 from service.pipeline.loop import rare_collections
 from service.wiring import Deadline, Parts, wire
+from sinks.spark.driver import SparkDriver
 from topology.errors import InvalidTopology
 from topology.topology import Topology
 
@@ -178,19 +179,21 @@ def run_pipeline(
     target: str | None = None,
     until_caught_up: bool = False,
     on_snapshot: Callable[[Snapshot], None] | None = None,
+    spark: SparkDriver | None = None,
 ) -> RunSummary:
     """Run a topology until it is stopped or caught up, and return its account.
 
     SIGTERM and SIGINT drain (promise 16); a second one ends the process at once. Call it on the
     main thread, which gets the signals. The spark engine needs `target`, "module:name": executors
-    import the topology from there. Raises permanent errors.
+    import the topology from there. A Spark that is given is used, and not closed. Raises permanent
+    errors.
     """
     if config.pipeline.engine == "spark" and target is None:
         raise InvalidTopology(
             f"topology '{topology.name}': executors import it by name, so the engine \"spark\" "
             'needs target="module:name"; `headrace run` has it'
         )
-    parts = wire(topology, config, target)
+    parts = wire(topology, config, target, spark)
     service = Service(parts, config.pipeline.drain_seconds, on_snapshot)
     server: HttpServer | None = None
     if config.http.port is not None:

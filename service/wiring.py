@@ -102,6 +102,7 @@ class Parts:
     pipeline: Pipeline | SparkEngine
     spark: SparkDriver | None = None
     tracing: "Tracing | None" = None
+    closes_spark: bool = True  # False: whoever started it does
 
     @property
     def name(self) -> str:
@@ -149,7 +150,7 @@ class Parts:
         What does not end by the deadline, or a moment after it, is left behind or killed.
         """
         with ExitStack() as closing:  # last in, first out; one that raises stops no other
-            if self.spark is not None:
+            if self.spark is not None and self.closes_spark:
                 spark = self.spark
                 closing.callback(lambda: spark.close(min(_SPARK_SECONDS, deadline.left)))
             if self.tracing is not None:
@@ -180,11 +181,16 @@ class Parts:
         )
 
 
-def wire(topology: Topology, config: Config, target: str | None = None) -> Parts:
+def wire(
+    topology: Topology,
+    config: Config,
+    target: str | None = None,
+    given_spark: SparkDriver | None = None,
+) -> Parts:
     """Make a pipeline and its connections; open nothing. Raises InvalidTopology, SinkFailed.
 
     `target` is where executors find the topology, "module:name"; only a run on the spark engine
-    needs it.
+    needs it. A Spark that is given is used, and not closed.
     """
     topology.validate()
     on_spark = config.pipeline.engine == "spark"
@@ -227,8 +233,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
 
         return consumer_with_places(make, store, at)
 
-    behind = [each for step in topology.sink_steps() for each in chain_of(step.sink)]
-    spark = spark_for(behind, name, config, topology.references, on_spark=on_spark)
+    spark = given_spark or spark_of(topology, config)
     tracing = _tracing(config, name)
     if on_spark and spark is not None:
         pipeline: Pipeline | SparkEngine = spark_engine(
@@ -271,6 +276,7 @@ def wire(topology: Topology, config: Config, target: str | None = None) -> Parts
         pipeline,
         spark,
         tracing,
+        closes_spark=given_spark is None,
     )
 
 
@@ -336,6 +342,13 @@ def read_table(
     if isinstance(reference, State):
         return reference.fetch(SinkContext(name, reference.name, config.kafka, storage, spark))
     return read_reference(reference, storage, spark)
+
+
+def spark_of(topology: Topology, config: Config) -> SparkDriver | None:
+    """The Spark that a topology needs, or None when it needs none. Raises as `spark_for`."""
+    behind = [each for step in topology.sink_steps() for each in chain_of(step.sink)]
+    name, on_spark = config.pipeline.name or topology.name, config.pipeline.engine == "spark"
+    return spark_for(behind, name, config, topology.references, on_spark=on_spark)
 
 
 def spark_for(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from examples.flights import tables
-from service.jars.resolver import resolve
 from sinks.spark.driver import SparkDriver
 
 SHOWN = 5
@@ -41,18 +40,14 @@ class Airport(NamedTuple):
         return self.minutes / self.arrivals
 
 
-def by_spark(table: Path, conf: dict[str, str]) -> list[Airport]:
+def by_spark(spark: SparkDriver, table: Path) -> list[Airport]:
     """The worst airports, by Spark SQL over the table."""
 
     def job(session: Any) -> list[Airport]:
         rows = session.sql(_QUERY.format(table=table)).toArrow().to_pylist()
         return [Airport(*row.values()) for row in rows]
 
-    spark = SparkDriver("flights-query", conf, lambda: resolve("delta"))
-    try:
-        return spark.run(job, group="query")
-    finally:
-        spark.close()
+    return spark.run(job, group="query")
 
 
 def by_hand(limit: int | None) -> list[Airport]:

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from examples.running import Message, Outcome, Surroundings, arguments, run_example
 from examples.spark_step.pipeline import billing
+from service.config.settings import load
+from service.wiring import spark_of
 
 ORDERS = 6_000
 CUSTOMERS = 1_000
@@ -23,7 +25,8 @@ COUNTRIES = ("NL", "DE", "LU", "CH")
 def main() -> int:
     """Run it, and return the exit code."""
     options = arguments("spark_step", __doc__).parse_args()
-    return run_example("spark_step", options.state_dir, _run, jars=["delta"])
+    spark = spark_of(billing(""), load(None))
+    return run_example("spark_step", options.state_dir, _run, spark=spark)
 
 
 def orders() -> Iterator[Message]:

@@ -23,7 +23,7 @@ TORN_EVERY = 1_000
 def main() -> int:
     """Run it, and return the exit code."""
     options = arguments("upserts", __doc__).parse_args()
-    return run_example("upserts", options.state_dir, _run, jars=["delta"])
+    return run_example("upserts", options.state_dir, _run)
 
 
 def changes() -> Iterator[Change]:

@@ -40,7 +40,7 @@ def main() -> int:
     """Run it, and return the exit code."""
     options = on_engines(arguments("word_count", __doc__)).parse_args()
     run = partial(_run, engine=options.engine)
-    return run_example("word_count", options.state_dir, run, jars=["delta"])
+    return run_example("word_count", options.state_dir, run)
 
 
 def lines() -> Iterator[Message]:

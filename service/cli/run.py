@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
     from service.jars.resolver import Progress as JarProgress
     from service.observability.snapshot import RunSummary, Snapshot
+    from sinks.spark.driver import SparkDriver
     from topology.topology import Topology
 
 run_app = typer.Typer()
@@ -82,13 +83,14 @@ def run(
     overrides = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
 
-        def started(settings: "Config") -> "RunSummary":
+        def started(settings: "Config", spark: "SparkDriver | None" = None) -> "RunSummary":
             return run_pipeline(
                 topology,
                 settings,
                 target=target,
                 until_caught_up=until_caught_up,
                 on_snapshot=progress.snapshot,
+                spark=spark,
             )
 
         if with_servers:
@@ -116,13 +118,14 @@ def _run_embedded(
     overrides: Mapping[str, Any],
     state_dir: Path,
     progress: "RunProgress",
-    run_with: Callable[["Config"], "RunSummary"],
+    run_with: Callable[["Config", "SparkDriver | None"], "RunSummary"],
 ) -> "RunSummary":
     """Run on servers of our own. Raises ServiceError if stopped before the run begins."""
     from service.config.settings import load
+    from service.wiring import spark_of
 
     # Read once before the servers start: a wrong key should not cost their start.
-    configured(config, {**_addresses("-", "-"), **overrides})
+    spark = spark_of(topology, configured(config, {**_addresses("-", "-"), **overrides}))
     if config is not None:
         stderr.write(
             f"headrace: --embedded: this run's own Kafka and ZooKeeper are used, without security; "
@@ -131,12 +134,12 @@ def _run_embedded(
     progress.step("starting Kafka and ZooKeeper")
     started = False
     try:
-        with embedded(state_dir, progress.jars) as servers:
+        with embedded(state_dir, progress.jars, spark=spark) as servers:
             names = [source.topic for source in topology.sources]
             servers.ensure_topics(name for name in names if isinstance(name, str))
             settings = load(config, {**servers.overrides, **overrides})
             started = True
-            return run_with(settings)
+            return run_with(settings, spark)
     except KeyboardInterrupt:
         if started:
             raise
@@ -215,11 +218,16 @@ class Servers:
 
 @contextmanager
 def embedded(
-    state_dir: Path, progress: "JarProgress | None" = None, *, usual_ports: bool = False
+    state_dir: Path,
+    progress: "JarProgress | None" = None,
+    *,
+    usual_ports: bool = False,
+    spark: "SparkDriver | None" = None,
 ) -> Iterator[Servers]:
     """Start both servers in `state_dir`, which keeps their data, and stop them at the end.
 
-    With `usual_ports` they listen on 9092 and 2181 where those are free.
+    With `usual_ports` they listen on 9092 and 2181 where those are free. Meanwhile a Spark starts,
+    which is closed with them; whoever uses it first waits for it, and is told if it cannot start.
 
     Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does (on the main
     thread, where signals arrive): their usual effect would leave the servers behind.
@@ -228,7 +236,12 @@ def embedded(
 
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper", usual_port=usual_ports)
     kafka = EmbeddedKafka(state_dir / "kafka", usual_port=usual_ports, progress=progress)
-    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), closing(zookeeper), closing(kafka):
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), ExitStack() as closing:
+        closing.callback(zookeeper.close)
+        closing.callback(kafka.close)
+        if spark is not None:
+            closing.callback(spark.close)
+            spark.open_beside()
         with ThreadPoolExecutor(1) as beside:
             opening = beside.submit(zookeeper.open)
             kafka.open()

@@ -1,5 +1,6 @@
 """The process's one Spark: started when first needed, watched, and healed when it fails."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,15 @@ class SparkDriver:
 
     def open(self) -> None:
         self._live()
+
+    def open_beside(self) -> None:
+        """Start Spark on a thread of its own. A job waits for that, and tries again if it fails."""
+
+        def start() -> None:
+            with contextlib.suppress(Exception):
+                self._live()
+
+        threading.Thread(target=start, name="spark-open", daemon=True).start()
 
     def run(
         self, job: Callable[[Any], Result], *, group: str, deadline_seconds: float | None = None

@@ -10,6 +10,7 @@ from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink, SparkSink
 from service.config.settings import load
 from service.wiring import Deadline, spark_for, wire
+from sinks.spark.driver import SparkDriver
 from tests.support.front import Front
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
@@ -24,6 +25,20 @@ def test_spark_is_started_for_a_sink_behind_others(tmp_path: Path) -> None:
     topology.source("t").into(Front(Front(table)))
     topology.dead_letters.into(MemoryDeadLetters())
     assert wire(topology, config).spark is not None
+
+
+def test_a_spark_that_is_given_is_used_and_left_running(tmp_path: Path) -> None:
+    config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
+    topology = Topology("numbers")
+    topology.source("t").into(MemorySink())
+    topology.dead_letters.into(MemoryDeadLetters())
+    closed: list[float] = []
+    spark = SparkDriver("given")
+    spark.close = closed.append  # type: ignore[method-assign]
+    parts = wire(topology, config, given_spark=spark)
+    assert parts.spark is spark
+    parts.close(Deadline(0))
+    assert not closed
 
 
 def test_s3_brings_its_jars_and_properties_to_spark(tmp_path: Path) -> None:

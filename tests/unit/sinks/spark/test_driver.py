@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sinks.errors import SparkDied, SparkTimeout
+from sinks.errors import SparkDied, SparkStartFailed, SparkTimeout
 from sinks.spark import driver as driver_module
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds, until
@@ -249,6 +249,30 @@ def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one
     assert ended() == "the Spark driver is closed"
     assert world.last.stopped.is_set()
     assert not driver.running
+
+
+def test_a_job_waits_for_a_spark_that_starts_beside_and_tries_again_if_it_failed(
+    world: World,
+) -> None:
+    outcomes = [SparkStartFailed("no memory"), None]
+    driver, may_start = SparkDriver("test"), threading.Event()
+
+    def start() -> None:
+        may_start.wait(seconds(10))
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+
+    world.before_start = start
+    driver.open_beside()
+    until("it starts", driver._lock.locked)
+    answers: list[str] = []
+    job = threading.Thread(target=lambda: answers.append(driver.run(well, group="g")))
+    job.start()
+    may_start.set()
+    job.join(seconds(10))
+    assert answers == ["done"]
+    assert len(world.jvms) == 1
+    driver.close()
 
 
 def test_py4j_does_not_log_calls_cut_off_by_close(
