@@ -1,13 +1,16 @@
 """librdkafka as this package uses it: properties, errors, log lines, statistics, clients."""
 
+import ctypes
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, cimpl
 from confluent_kafka import KafkaError as Code
 
 from partition.errors import (
@@ -80,6 +83,8 @@ _REFUSED = {
     Code.UNSUPPORTED_VERSION,
 }
 
+_REFUSED_PROPERTY = "headrace.probe"
+
 # "Partition log truncation detected at offset 100 (leader epoch 0): broker end offset is 60
 # (offset leader epoch 0)."; also "No epoch found ...: broker end offset is -1".
 _TRUNCATION = re.compile(r"offset (\d+) \(leader epoch -?\d+\): broker end offset is (-?\d+)")
@@ -93,14 +98,33 @@ _SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
 
 
 def consumer_properties(properties: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's properties, over DEFAULTS, with FORCED. Raises KafkaMisconfigured.
+    """Return the user's properties, over DEFAULTS, with FORCED.
 
     An admin client takes them too, and ignores a consumer's own.
     """
-    for key, value in FORCED.items():
-        if key in properties:
-            raise KafkaMisconfigured(f"'{key}' is always {str(value).lower()} here; remove it")
     return {**DEFAULTS, **properties, **FORCED}
+
+
+def why_refused(name: str, value: Scalar) -> str:
+    """Return why librdkafka refuses a property, "" if it does not. Makes no client."""
+    try:
+        Consumer({"group.id": "", name: value, _REFUSED_PROPERTY: ""})  # in this order
+    except (AttributeError, KafkaException, TypeError, ValueError) as error:
+        reason = code_of(error).str().strip()
+    return "" if _REFUSED_PROPERTY in reason else reason
+
+
+@cache
+def documented_properties() -> Mapping[str, str]:
+    """Return librdkafka's properties, with the values it documents, "" for any text."""
+    library, libc = ctypes.CDLL(cimpl.__file__), ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    with tempfile.NamedTemporaryFile() as page:
+        stream = ctypes.c_void_p(libc.fopen(page.name.encode(), b"w"))
+        library.rd_kafka_conf_properties_show(stream)
+        libc.fclose(stream)
+        rows = re.findall(r"(?m)^([a-z][\w.]+) *\|[^|]*\| *([^|]*?) *\|", page.read().decode())
+    return dict(rows)
 
 
 def open_client(

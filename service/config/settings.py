@@ -9,7 +9,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -40,11 +40,14 @@ from partition.replicas.heartbeat import check_name
 from service.config.connections import Section, StorageConfig, ZooKeeperConfig
 from service.config.sources import (
     PREFIX,
+    Fault,
     Variables,
+    did_you_mean,
     errors_of,
     flat,
     merged,
     read_toml,
+    shown,
     wrong_keys,
     wrong_names,
 )
@@ -61,23 +64,50 @@ Scalar = str | int | float | bool
 EngineName: TypeAlias = Literal["local", "spark"]
 
 
-def _reachable(properties: dict[str, Scalar]) -> dict[str, Scalar]:
+def _for_librdkafka(properties: Mapping[str, Scalar]) -> Iterator[Fault]:
+    from partition.kafka import librdkafka  # noqa: PLC0415 - imports confluent_kafka
+
+    for name, value in properties.items():
+        if name in librdkafka.FORCED:
+            always = str(librdkafka.FORCED[name]).lower()
+            yield name, shown(name, value), f"no such key: it is always {always} here"
+        elif reason := librdkafka.why_refused(name, value):
+            known = librdkafka.documented_properties()
+            if name in known:
+                allowed = known[name] or f"what librdkafka takes ({reason})"
+                yield name, shown(name, value), allowed
+            elif "plugin.library.paths" not in properties:  # a plugin may know it
+                yield name, f"an unknown key{did_you_mean(name, known)}", "librdkafka's properties"
     if not properties.get("bootstrap.servers"):
-        raise ValueError("'bootstrap.servers' with host:port of one or more brokers")
-    return properties
+        yield "bootstrap.servers", "nothing", "host:port of one or more brokers"
 
 
-KafkaProperties = Annotated[dict[str, Scalar], BeforeValidator(flat), AfterValidator(_reachable)]
+def _for_a_driver(properties: Mapping[str, Scalar]) -> Iterator[Fault]:
+    return refusals_of({name: str(value) for name, value in properties.items()})
 
 
-def _for_a_driver(properties: dict[str, Scalar]) -> dict[str, Scalar]:
-    refusals = [*refusals_of({name: str(value) for name, value in properties.items()})]
-    if refusals:
-        raise wrong_keys(*refusals)
-    return properties
+def _judged_by(faults_of: Callable[[Mapping[str, Scalar]], Iterator[Fault]]) -> BeforeValidator:
+    """Check a table of a library's own properties, and raise all that is wrong in it at once."""
+
+    def judged(table: Any) -> Any:
+        properties = flat(table)
+        if not isinstance(properties, Mapping):
+            return table
+        scalars = {name: each for name, each in properties.items() if isinstance(each, Scalar)}
+        faults = [
+            (name, shown(name, value), "a string, a number, true or false")
+            for name, value in properties.items()
+            if name not in scalars
+        ]
+        if faults := [*faults, *faults_of(scalars)]:
+            raise wrong_keys(*faults)
+        return properties
+
+    return BeforeValidator(judged)
 
 
-SparkProperties = Annotated[dict[str, Scalar], BeforeValidator(flat), AfterValidator(_for_a_driver)]
+KafkaProperties = Annotated[dict[str, Scalar], _judged_by(_for_librdkafka)]
+SparkProperties = Annotated[dict[str, Scalar], _judged_by(_for_a_driver)]
 
 
 def _start_from(value: Any) -> StartFrom:

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -121,12 +121,12 @@ def wrong_names(names: Iterable[str], sections: Collection[str]) -> list[BadConf
         section = name.removeprefix(PREFIX).split("__")[0].lower()
         if section not in sections:
             allowed = ", ".join(f"{PREFIX}{known.upper()}__…" for known in sections)
-            said = f"section '{section}'{_did_you_mean(section, sections)}"
+            said = f"section '{section}'{did_you_mean(section, sections)}"
             found.append(BadConfig(_ENVIRONMENT, name, said, allowed))
     return found
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, known, 1)
     return f" (did you mean '{near[0]}'?)" if near else ""
 
@@ -165,7 +165,6 @@ def _read(name: str, path: str) -> str:
 _LONGEST_FOUND = 80
 _CREDENTIALS = re.compile(r"[^/'\"]*@")  # user:password@host, where only hosts belong
 _BITS = 63  # beside the sign: what TOML asks of those who read it
-_SCALARS = ("str", "int", "float", "bool")  # the arms of a property's type, in pydantic's words
 
 
 def errors_of(
@@ -198,8 +197,11 @@ def errors_of(
 _BELOW = "keys_below"
 
 
-def wrong_keys(*faults: tuple[str, str, str]) -> PydanticCustomError:
-    """Return the error of a table for a validator to raise: its keys, found values, allowed ones.
+Fault: TypeAlias = tuple[str, str, str]  # a key of a table, what was found, what is allowed
+
+
+def wrong_keys(*faults: Fault) -> PydanticCustomError:
+    """Return the error of a table for a validator to raise.
 
     The keys of the whole configuration are dotted.
     """
@@ -209,17 +211,9 @@ def wrong_keys(*faults: tuple[str, str, str]) -> PydanticCustomError:
 def _said(model: type[BaseModel], fault: Any) -> Iterator[tuple[list[str], str, str]]:
     """Give a fault's keys, with what was found and what is allowed there."""
     parts, kind = [str(part) for part in fault["loc"]], fault["type"]
-    is_property = not {"kafka", "conf"}.isdisjoint(parts[:-2]) and parts[-1] in _SCALARS
-    if is_property:
-        yield (
-            parts[:-1],
-            _found(".".join(parts[:-1]), fault["input"]),
-            "a string, a number, true or false",
-        )
-        return
     if kind == "extra_forbidden":
         known = _fields_at(model, parts[:-1])
-        near = _did_you_mean(parts[-1], known)
+        near = did_you_mean(parts[-1], known)
         yield parts, f"an unknown key{near}", ", ".join(known) or "no key"
         return
     if kind == "missing":
@@ -232,10 +226,10 @@ def _said(model: type[BaseModel], fault: Any) -> Iterator[tuple[list[str], str, 
     allowed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     near = ""
     if kind == "literal_error" and isinstance(fault["input"], str):
-        near = _did_you_mean(fault["input"], re.findall("'([^']+)'", allowed))
+        near = did_you_mean(fault["input"], re.findall("'([^']+)'", allowed))
     if kind in ("model_type", "dict_type"):
         allowed = "a table"
-    yield parts, f"{_found('.'.join(parts), fault['input'])}{near}", allowed
+    yield parts, f"{shown('.'.join(parts), fault['input'])}{near}", allowed
 
 
 _KEY = r"""[\w-]+|"[^"\n]*"|'[^'\n]*'"""
@@ -273,7 +267,7 @@ def _check_numbers(place: str, value: Any, key: str = "") -> None:
         raise BadConfig(place, key, found, "whole numbers of 64 bits, one of them the sign")
 
 
-def _found(key: str, value: Any) -> str:
+def shown(key: str, value: Any) -> str:
     """Show what was found, unless it is, or may hold, a secret."""
     if value is None:  # only a key that is absent is None: TOML has no such value
         return "nothing"

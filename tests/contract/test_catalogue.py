@@ -15,7 +15,6 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.interfaces import Log, LogEnd, Topic
 from partition.kafka.kafka_catalogue import KafkaCatalogue
-from partition.kafka.librdkafka import FORCED
 from partition.manager import InFlightLimits, PartitionStatistics
 from partition.records import Partition
 from partition.recovery import Ways
@@ -270,10 +269,9 @@ def test_refused_credentials_are_told_at_once(asked_before: bool) -> None:
     catalogue.close()
 
 
-@pytest.mark.parametrize("wrong", [{"no.such.property": 1}, dict.fromkeys(FORCED, "true")])
-def test_a_wrong_property_is_named(wrong: dict[str, Any]) -> None:
-    with pytest.raises(KafkaFailed, match=next(iter(wrong))):
-        KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1", **wrong}).open()
+def test_a_wrong_property_is_named() -> None:
+    with pytest.raises(KafkaFailed, match=r"no\.such\.property"):
+        KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1", "no.such.property": 1}).open()
 
 
 def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> None:

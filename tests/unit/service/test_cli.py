@@ -350,7 +350,7 @@ def test_help_imports_no_heavy_client_and_comes_quickly():
     ("line", "words", "code", "said"),
     [
         ('"no.such.property" = 1', [], 78, "no.such.property"),
-        ('"enable.auto.commit" = true', [], 78, "'enable.auto.commit' is always false here"),
+        ('"enable.auto.commit" = true', [], 78, "found True; allowed: no such key: it is always"),
         ('"fetch.min.bytes" = "many"', [], 78, "fetch.min.bytes"),
         ('[pipeline]\nengine = "local"', ["--engine", "spark"], 2, "that are exactly-once"),
     ],

@@ -61,7 +61,7 @@ def test_variables_stand_above_the_file_and_overrides_above_both(write, monkeypa
     monkeypatch.setenv("HEADRACE_PIPELINE__DRAIN_SECONDS", "7")
     monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", "two:9092")
     monkeypatch.setenv("HEADRACE_KAFKA__CLIENT_ID", "me")
-    monkeypatch.setenv("HEADRACE_KAFKA__SSL_KEYSTORE_FILE", "/k.pem")  # a property of this name
+    monkeypatch.setenv("HEADRACE_KAFKA__SASL_OAUTHBEARER_ASSERTION_FILE", "/k.pem")
     monkeypatch.setenv("HEADRACE_SPARK__CONF__SPARK_MASTER", "local[3]")
     monkeypatch.setenv("HEADRACE_DEBUG", "1")  # which is read elsewhere
     path = write(
@@ -74,7 +74,7 @@ def test_variables_stand_above_the_file_and_overrides_above_both(write, monkeypa
     assert (config.pipeline.drain_seconds, config.pipeline.max_pending) == (7, 9)
     assert config.kafka == {
         "bootstrap.servers": "three:9092", "client.id": "me", "fetch.min.bytes": 5,
-        "ssl.keystore.file": "/k.pem",
+        "sasl.oauthbearer.assertion.file": "/k.pem",
     }  # fmt: skip
     assert (config.zookeeper.hosts, config.zookeeper.root) == ("3", "/mine")
     assert config.retries.limit == 2
@@ -127,7 +127,7 @@ HOSTS = "host:port,host:port, and once, at the end"
         (GOOD + "pipeline = 3\n", "zookeeper.pipeline", "an unknown key", "hosts, root"),
         ("pipeline = 3\n" + GOOD, "pipeline", "3", "a table"),
         (GOOD + "[kafka.x]\ny = [1]\n", "kafka.x.y", "a list", "a string, a number"),
-        ("[kafka]\n'x.y' = 1\n[zookeeper]\nhosts='a'\n", "kafka", "keys x.y", "bootstrap.servers"),
+        ("[kafka]\n[zookeeper]\nhosts='a'", "kafka.bootstrap.servers", "nothing", "host:port"),
         ("[zookeeper]\nhosts='a'\n", "kafka", "nothing", "bootstrap.servers"),
         ("[kafka]\nbootstrap.servers='a'\n", "zookeeper", "nothing", "a table with hosts"),
         ("[zookeeper]\n" + GOOD.partition("[z")[0], "zookeeper.hosts", "nothing", "host:port"),
@@ -142,7 +142,7 @@ HOSTS = "host:port,host:port, and once, at the end"
             "a/../b", "a:1/x,b:1/x", "::1", "/x",
         )),
         (GOOD.replace("one:2181", f"me:{CANARY}@one:1"), "zookeeper.hosts", "'***@one:1'", HOSTS),
-        (f"[kafka]\n'sasl.password' = '{CANARY}'\n", "kafka", "keys sasl.password", "bootstrap"),
+        (f"{GOOD}[kafka.sasl]\npasword = '{CANARY}'", "kafka.sasl.pasword", "an unknown key", ""),
         (f"{GOOD}[kafka.sasl]\npassword = ['{CANARY}']", "kafka.sasl.password", "a hidden", ""),
         (f"{GOOD}[kafka.ssl.key]\npassword = 1979-05-27", "kafka.ssl.key.password", "a hidden", ""),
     ],

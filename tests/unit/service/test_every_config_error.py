@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from partition.kafka.librdkafka import DEFAULTS, FORCED, documented_properties, why_refused
 from service.config.settings import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
 
@@ -128,7 +129,7 @@ def test_each_key_that_is_wrong_is_told_with_its_place_and_what_is_near(
 def test_all_errors_are_told_at_once_by_line(tmp_path, monkeypatch):
     path = tmp_path / "service.toml"
     path.write_text(
-        "pipelin = 3\n[kafka]\nbootstrap.servers = 'a:1'\nx.y = [1]\n"
+        "pipelin = 3\n[kafka]\nbootstrap.servers = 'a:1'\nx.y = [1]\nfetch.min.byte = 1\n"
         "[zookeeper]\nhosts = 'a:b'\n[spark.conf]\n'sparkk.master' = 'yarn'\n"
         "spark.master = 'local[2'\n'driver memory' = '1g'\n'' = 1\n"
         "[pipeline]\n# drain_secnds = 4\ndrain_secnds = 3\n"
@@ -142,23 +143,82 @@ def test_all_errors_are_told_at_once_by_line(tmp_path, monkeypatch):
         (0, "HEADRACE_PIPLINE__NAME"),
         (1, "pipelin"),
         (4, "kafka.x.y"),
-        (6, "zookeeper.hosts"),
-        (8, "spark.conf.sparkk.master"),
-        (9, "spark.conf.spark.master"),
-        (10, "spark.conf.driver memory"),
-        (11, "spark.conf."),
-        (14, "pipeline.drain_secnds"),
-        (16, "logs.level"),
+        (5, "kafka.fetch.min.byte"),
+        (7, "zookeeper.hosts"),
+        (9, "spark.conf.sparkk.master"),
+        (10, "spark.conf.spark.master"),
+        (11, "spark.conf.driver memory"),
+        (12, "spark.conf."),
+        (15, "pipeline.drain_secnds"),
+        (17, "logs.level"),
     ]
     near = {error.key: re.findall("did you mean '(.+)'", error.found) for error in errors}
     assert {key: names for key, names in near.items() if names} == {
         "HEADRACE_PIPLINE__NAME": ["pipeline"],
         "pipelin": ["pipeline"],
+        "kafka.fetch.min.byte": ["fetch.min.bytes"],
         "pipeline.drain_secnds": ["drain_seconds"],
         "logs.level": ["debug"],
     }
-    assert errors[4].allowed.startswith("spark.master, or what begins with 'spark.'")
-    assert {errors[n].found for n in (4, 6, 7)} == {"a name that Spark ignores"}
+    assert errors[5].allowed.startswith("spark.master, or what begins with 'spark.'")
+    assert {errors[n].found for n in (5, 7, 8)} == {"a name that Spark ignores"}
+
+
+KAFKA = {  # a property and a value for it: what is found, what is allowed
+    ("bootstrap.server", "'a:1'"): ("did you mean 'bootstrap.servers'?", "librdkafka's properties"),
+    ("fetch.min.byte", "1"): ("did you mean 'fetch.min.bytes'?", "librdkafka's properties"),
+    ("error_cb", "'x'"): ("'x'", "what librdkafka takes (expected error_cb property as a callable"),
+    ("on_commit", "'x'"): ("an unknown key", "librdkafka's properties"),
+    ("default.topic.config", "'x'"): ("an unknown key", "librdkafka's properties"),
+    ("fetch.min.bytes", "'many'"): ("'many'", "0 .. 2147483647"),
+    ("message.max.bytes", "7"): ("7", "1000 .. 1000000000"),
+    ("isolation.level", "'commited'"): ("'commited'", "read_uncommitted, read_committed"),
+    ("check.crcs", "'maybe'"): ("'maybe'", "true, false"),
+    ("acks", "'al'"): ("'al'", "-1 .. 1000"),
+    ("enable.auto.commit", "true"): ("True", "no such key: it is always false here"),
+    ("auto.offset.reset", "'latest'"): ("'latest'", "no such key: it is always error here"),
+}
+
+
+@pytest.mark.parametrize("where", ["file", "environment"])
+def test_properties_that_librdkafka_refuses_are_told_at_once(where, tmp_path, monkeypatch):
+    path, place = tmp_path / "service.toml", ""
+    if where == "file":
+        lines = [f"{name} = {value}" for name, value in KAFKA]
+        path.write_text("\n".join(["[kafka]", *lines, "[zookeeper]", "hosts = 'a:1'"]))
+    else:
+        path.write_text("[kafka]\n[zookeeper]\nhosts = 'a:1'")
+        for name, value in KAFKA:
+            variable = f"HEADRACE_KAFKA__{name.replace('.', '_').upper()}"
+            monkeypatch.setenv(variable, value.strip("'"))
+    with pytest.raises(BadConfig) as caught:
+        load(path)
+    errors = {error.key.removeprefix("kafka."): error for error in caught.value.others}
+    errors["bootstrap.server"] = caught.value
+    assert errors["bootstrap.servers"].found == "nothing"
+    assert len(errors) == len(KAFKA) + 1
+    for number, ((name, _), (found, allowed)) in enumerate(KAFKA.items(), 2):
+        if where == "file" or "_" not in name:  # which is '.' in variables
+            error = errors[name]
+            place = f"{path}:{number}: " if where == "file" else "environment: HEADRACE_KAFKA__"
+            assert str(error).startswith(place)
+            assert found.lower().strip("'") in error.found.lower()
+            assert error.allowed.startswith(allowed)
+
+
+def test_properties_that_a_plugin_may_know_are_left_to_it(tmp_path):
+    path = tmp_path / "service.toml"
+    properties = "plugin.library.paths = ''\nmonitoring.topic = 'x'\nbootstrap.servers = 'a:1'"
+    path.write_text(f"[kafka]\n{properties}\n[zookeeper]\nhosts = 'a:1'\n")
+    assert load(path).kafka["monitoring.topic"] == "x"
+
+
+def test_properties_are_those_of_the_installed_librdkafka():
+    """Each that it documents is known to it, and each of ours is documented."""
+    documented = documented_properties()
+    refused = [name for name in documented if "No such conf" in why_refused(name, "1")]
+    assert (refused, {*DEFAULTS, *FORCED} - {*documented}) == ([], set())
+    assert len(documented) > 150
 
 
 def test_variable_that_is_no_table_hides_no_other_error(tmp_path, monkeypatch):
