@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from topology.errors import AggregateFailed, expect
 from topology.schema import schema_of_hints, with_nulls
@@ -47,17 +46,19 @@ class Sum(Aggregate):
 
     def merged(self, values: Column, groups: Groups) -> Column:
         try:
-            summed = _by_group(self._wide(values), groups, "sum").cast(self.type)
+            summed: Any = _by_group(self._wide(values), groups, "sum").cast(self.type)
         except pa.ArrowInvalid as error:
             raise AggregateFailed(f"a sum overflows {self.type}: {error}") from error
-        zero: Any = pa.scalar(0, self.type)
-        return pc.fill_null(summed, zero)
+        filled: Column = summed.fill_null(pa.scalar(0, self.type))
+        return filled
 
     def _wide(self, values: Column) -> Column:
         """Cast to a type that Arrow's sum, which wraps silently, cannot overflow."""
         if isinstance(self.type, pa.Decimal128Type):
             return values.cast(pa.decimal256(_WIDE, self.type.scale))
         if pa.types.is_integer(self.type) and len(values):
+            import pyarrow.compute as pc  # noqa: PLC0415 - costs 0.05 s
+
             low, high = pc.min(values).as_py() or 0, pc.max(values).as_py() or 0
             if max(-low, high) * len(values) > _MOST_INT:
                 return values.cast(pa.decimal128(38, 0))

@@ -1,6 +1,5 @@
 """A cache for what bolts look up elsewhere: bounded, and one look-up at a time per key."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from concurrent.futures import Future
@@ -66,6 +65,8 @@ class Cache(Generic[Key, Value]):
             if asked is None:
                 return cast("Value", kept)
             if not mine:
+                import asyncio  # noqa: PLC0415 - costs 0.02 s
+
                 outcome = await asyncio.wrap_future(asked)
                 if outcome.is_known:
                     return self._shared(outcome)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from topology.errors import (
     BoltError,
@@ -65,6 +64,8 @@ class KeyIndex:
         if self._by_number is not None:
             return _numbered(column, *self._by_number)
         if self._count <= _FEW * len(column):
+            import pyarrow.compute as pc  # noqa: PLC0415 - costs 0.05 s
+
             return pc.index_in(column, value_set=self._keys[0])
         return pa.array(list(map(self._index().get, column.to_pylist())), pa.int64())
 
@@ -167,7 +168,7 @@ class LoadedTable:
 
     def with_rows(self, newer: "LoadedTable") -> "LoadedTable":
         """Return this load with the rows of a newer one merged by key."""
-        kept = pc.is_null(newer.index.of(self.keys))
+        kept = newer.index.of(self.keys).is_null()
         keys = [
             pa.concat_arrays([ours.filter(kept), theirs])
             for ours, theirs in zip(self.keys, newer.keys, strict=True)

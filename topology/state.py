@@ -13,7 +13,6 @@ from typing import Any, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from topology.aggregates import Aggregate, Groups, Reducer
 from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFailed, expect
@@ -57,9 +56,10 @@ class StoredRows:
             told.append(self.news.popleft())
         if not told:
             return None
-        is_other = pc.is_null(_key_index(self._rows, pa.concat_tables(told), self._key))
-        now = _last([self._rows.filter(pc.invert(is_other)), *told], self._row_key)
-        self._rows = pa.concat_tables([self._rows.filter(is_other), now]).combine_chunks()
+        changed = _key_index(self._rows, pa.concat_tables(told), self._key)
+        now = _last([self._rows.filter(changed.is_valid()), *told], self._row_key)
+        kept = self._rows.filter(changed.is_null())
+        self._rows = pa.concat_tables([kept, now]).combine_chunks()
         return now
 
 
@@ -346,9 +346,9 @@ def grouped(keys: Sequence[Any]) -> tuple["pa.Array[Any]", Groups]:
     table = pa.table([*keys, numbers], names=[*names, "row"])
     # With threads, the order of keys would differ from run to run.
     found = table.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "list")])
-    rows = found["row_list"].combine_chunks()
+    rows: Any = found["row_list"].combine_chunks()
     groups = np.empty(len(numbers), np.int64)
-    groups[pc.list_flatten(rows).to_numpy()] = pc.list_parent_indices(rows).to_numpy()
+    groups[rows.flatten().to_numpy()] = rows.value_parent_indices().to_numpy()
     return found["row_min"].combine_chunks(), groups
 
 

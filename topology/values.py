@@ -28,7 +28,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from topology.vectorised import Row, values_of
@@ -138,6 +137,8 @@ def check_years(array: Any) -> None:
     """
     kind = array.type
     if kind.id in _DATED:
+        import pyarrow.compute as pc  # noqa: PLC0415 - costs 0.05 s
+
         low, high = _years(kind)
         found: Any = pc.min_max(array.view(pa.int32() if types.is_date32(kind) else pa.int64()))
         first, last = found["min"].as_py(), found["max"].as_py()
@@ -154,6 +155,8 @@ def infinities(array: Any) -> int:
     """Count the infinite floats, at any depth."""
     kind = array.type
     if types.is_floating(kind):
+        import pyarrow.compute as pc  # noqa: PLC0415 - costs 0.05 s
+
         wide = array.cast(pa.float32()) if types.is_float16(kind) else array
         return pc.sum(pc.is_inf(wide)).as_py() or 0
     if types.is_nested(kind):
@@ -383,6 +386,8 @@ def cast(column: Array, field: Field) -> Array:
                 raise
             array = converted(column.to_pylist(), field)  # a float may only come near an integer
         if types.is_float64(column.type) and types.is_integer(field.type):
+            import pyarrow.compute as pc  # noqa: PLC0415 - costs 0.05 s
+
             largest = pc.max(pc.abs(column)).as_py()
             if largest is not None and largest >= NOT_WHOLE:
                 raise ValueError("a float of this size may stand for several whole numbers")

@@ -81,6 +81,10 @@ HELP = "from service.cli.main import app; app(['--help'], standalone_mode=False)
     [
         *((f"import {module}", CLIENTS) for module in SURFACE),
         ("import headrace", CLIENTS | LARGE),
+        (
+            "from headrace import Topology",
+            (CLIENTS | LARGE | {"pyarrow.compute"}) - {"msgspec", "numpy", "orjson", "pyarrow"},
+        ),
         (f"import headrace; {HELP}", (CLIENTS | LARGE) - {"rich", "typer"}),
     ],
 )
