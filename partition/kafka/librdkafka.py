@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, cimpl
@@ -93,7 +93,7 @@ _PARTITION = re.compile(r"(\S+) \[(\d+)\]: ")
 _THREAD = re.compile(r"^\[thrd:[^\]]*\]: ")  # librdkafka's own, before the text
 
 CLOSE_SECONDS = 10.0
-_LOG_SECONDS = 5.0
+_LOG_SECONDS = 30.0
 _SILENCE_SECONDS = 5.0  # and the time that a broker may hold a fetch back
 
 
@@ -203,18 +203,20 @@ def failure_of(partition: Partition, offset: int, error: Code) -> KafkaError:
 
 
 class KafkaLog:
-    """A client's warnings, at most one line in a few seconds per kind; counts the others.
+    """A client's warnings, of all clients at most one line in 30 seconds per kind; counts others.
 
     `last` is the newest text, for whoever gives up; who has an answer empties it.
     """
 
+    _next: ClassVar[dict[str, float]] = {}
+    _held: ClassVar[dict[str, int]] = {}
+
     def __init__(self) -> None:
-        self._next: dict[str, float] = {}
-        self._held: dict[str, int] = {}
         self.last = ""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        if "is a consumer property and will be ignored" not in text:
+        is_heard = facility in ("ERROR", "FAIL")  # by `error`
+        if not is_heard and "is a consumer property and will be ignored" not in text:
             self.warn("kafka_client_message", facility, text)
 
     def error(self, error: Code) -> None:

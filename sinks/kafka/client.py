@@ -32,7 +32,7 @@ _client_log = logging.getLogger("headrace.sinks.kafka")  # else librdkafka write
 _NONE: Mapping[str, Scalar] = {}
 _ANSWER_SECONDS = 15.0
 # Rejected credentials show within a second; a slow cluster gets more time.
-_ASK_SECONDS = (1.0, 2.0, 4.0, 8.0)
+_ASK_SECONDS = (1.0, 2.0, 4.0)
 _LOG_SECONDS = 30.0
 _SEND_SECONDS = 60  # until a message or a transaction has failed
 _INIT_SECONDS = 60.0  # at least until an abandoned transaction of the name has timed out
@@ -44,29 +44,12 @@ _BY_KEY = -1  # librdkafka's name for the partitioner
 _BATCH_BYTES = 262_144
 
 
-class FewFailures(logging.Filter):
-    """Pass one of librdkafka's lines about connections in 30 seconds, and none that means nothing.
-
-    `error_cb` hears of most of them, too.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._next = 0.0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        if not text.startswith(("FAIL ", "ERROR ")):
-            return not text.startswith("GETPID ")  # it tries again by itself
-        now = self._clock()
-        if now < self._next:
-            return False
-        self._next = now + _LOG_SECONDS
-        return True
+def is_news(record: logging.LogRecord) -> bool:
+    """Whether `error_cb` does not hear of a line of librdkafka's log, and it means something."""
+    return not record.getMessage().startswith(("ERROR ", "FAIL ", "GETPID "))
 
 
-_client_log.addFilter(FewFailures())
+_client_log.addFilter(is_news)
 
 
 class ClientErrorLog:

@@ -130,7 +130,7 @@ class KafkaDeadLetters(DeadLetterSink):
     def open(self, context: SinkContext) -> None:
         """Check that the broker answers, and create the topic if it is missing.
 
-        Raises SinkFailed, naming the topic, after 15 seconds without success.
+        Raises SinkFailed, naming the topic, after 7 seconds without success.
         """
         from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 - see sinks/__init__
 
