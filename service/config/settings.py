@@ -27,7 +27,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import SettingsError
 
 from partition.assignment import AssignmentPolicy
 from partition.delivery import AtLeastOnce, DeliveryFactory
@@ -394,10 +393,6 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         raise BadConfig(f"{place} or a variable", "(all)", found, allowed) from None
     except ValidationError as error:
         errors += errors_of(error, Config, path, os.environ, PREFIX)
-    except SettingsError as error:
-        field = re.search('field "([^"]+)"', str(error))
-        key, allowed = PREFIX + (field[1].upper() if field else "…"), "a value of the key's type"
-        errors.append(BadConfig("environment", key, str(error), allowed))
     else:
         if not errors:
             return config

@@ -82,6 +82,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     return table
 
 
+class NotJson(str):
+    """The text of a variable that has to hold a table as JSON. It may have secrets."""
+
+    __slots__ = ()
+
+
 class Variables(EnvSettingsSource):
     """The variables; in a property's name their underscores are dots.
 
@@ -92,6 +98,13 @@ class Variables(EnvSettingsSource):
         settings: Any = model  # of which the source reads no more than the fields
         super().__init__(settings, env_prefix=PREFIX, env_nested_delimiter="__")
 
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Leave what cannot be parsed to the validation, which tells all errors at once."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return NotJson(value)
+
     def __call__(self) -> dict[str, Any]:
         given = {name.lower(): value for name, value in from_files(os.environ).items()}
         self.env_vars = {
@@ -100,16 +113,23 @@ class Variables(EnvSettingsSource):
             if not name.endswith(_FILE.lower())
         }
         found = super().__call__()
-        spark = found.get("spark")
-        for holder, section in ((found, "kafka"), (spark, "conf")):
-            if isinstance(holder, dict) and isinstance(holder.get(section), dict):
-                holder[section] = {
-                    key.replace("_", "."): value for key, value in flat(holder[section]).items()
-                }
-        catalogs = (found.get("storage") or {}).get("catalogs") or {}
-        for name, given in catalogs.items():
-            catalogs[name] = {key.replace("_", "-"): v for key, v in flat(given).items()}
+        spark, catalogs = found.get("spark"), _table_in(found.get("storage"), "catalogs")
+        _rename(found, "kafka", ".")
+        _rename(spark, "conf", ".")
+        for name in catalogs or ():
+            _rename(catalogs, name, "-")
         return found
+
+
+def _table_in(holder: Any, key: str) -> Any:
+    table = holder.get(key) if isinstance(holder, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def _rename(holder: Any, key: str, separator: str) -> None:
+    """Put a separator in place of the underscores of a table's names."""
+    if (table := _table_in(holder, key)) is not None:
+        holder[key] = {name.replace("_", separator): v for name, v in flat(table).items()}
 
 
 def wrong_names(names: Iterable[str], sections: Collection[str]) -> list[BadConfig]:
@@ -229,7 +249,10 @@ def _said(model: type[BaseModel], fault: Any) -> Iterator[tuple[list[str], str, 
         near = did_you_mean(fault["input"], re.findall("'([^']+)'", allowed))
     if kind in ("model_type", "dict_type"):
         allowed = "a table"
-    yield parts, f"{shown('.'.join(parts), fault['input'])}{near}", allowed
+    found = shown(".".join(parts), fault["input"])
+    if isinstance(fault["input"], NotJson) and allowed == "a table":
+        found = "text that is not JSON"
+    yield parts, f"{found}{near}", allowed
 
 
 _KEY = r"""[\w-]+|"[^"\n]*"|'[^'\n]*'"""

@@ -180,7 +180,7 @@ def test_too_deep_a_file_is_refused_and_so_is_a_bare_carriage_return(write):
         ("HEADRACE_PIPELINE__DRAIN_SECONDS", "soon",
          "environment: HEADRACE_PIPELINE__DRAIN_SECONDS", "pipeline.drain_seconds"),
         ("HEADRACE_PIPLINE__NAME", CANARY, "environment", "HEADRACE_PIPLINE__NAME"),
-        ("HEADRACE_KAFKA", CANARY, "environment", "HEADRACE_KAFKA"),
+        ("HEADRACE_KAFKA", CANARY, "environment: HEADRACE_KAFKA", "kafka"),
     ],
 )  # fmt: skip
 def test_a_variable_is_blamed_by_its_name(write, monkeypatch, name, value, place, key):

@@ -221,11 +221,22 @@ def test_properties_are_those_of_the_installed_librdkafka():
     assert len(documented) > 150
 
 
-def test_variable_that_is_no_table_hides_no_other_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_KAFKA", "x")
-    monkeypatch.setenv("HEADRACE_PIPLINE__NAME", "y")
+def test_variables_that_are_no_tables_hide_no_other_error(monkeypatch):
+    not_json = {
+        "kafka": "x",
+        "pipeline": "[",
+        "zookeeper": '{"password":',
+        "storage__catalogs": "'",
+    }
+    others = {"logs": "3", "spark": "[]", "retries__limit": "-1", "pipline__name": "y"}
+    for name, value in {**not_json, **others}.items():
+        monkeypatch.setenv(f"HEADRACE_{name.upper()}", value)
     with pytest.raises(BadConfig) as caught:
         load(None)
-    errors = [caught.value, *caught.value.others]
-    assert [error.key for error in errors] == ["HEADRACE_PIPLINE__NAME", "HEADRACE_KAFKA"]
+    errors = {error.place.rpartition("_")[2].lower(): error for error in caught.value.others}
+    assert caught.value.key == "HEADRACE_PIPLINE__NAME"
+    assert errors.keys() == {"kafka", "pipeline", "zookeeper", "catalogs", "logs", "spark", "limit"}
+    for section in ("kafka", "pipeline", "zookeeper", "catalogs"):
+        found = errors[section].found, errors[section].allowed
+        assert found == ("text that is not JSON", "a table")
     assert caught.value.__context__ is None, "its text may show a secret value"
