@@ -3,8 +3,10 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
@@ -35,7 +37,6 @@ _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # no node may have the
 
 
 _IN_A_NOTEBOOK = "In a notebook, make the Topology in the cell that adds its steps"
-_MERMAID = "https://cdn.jsdelivr.net/npm/mermaid@11/dist/mermaid.esm.min.mjs"
 
 
 def can_name_offsets(name: str) -> bool:
@@ -201,10 +202,7 @@ class Topology:
         return f"Topology({self.name!r}, {self.reliability}: {sources} -> {steps})"
 
     def _repr_html_(self) -> str:
-        """Draw the topology in a notebook; without a network its text is shown."""
-        chart = escape(as_mermaid(self))
-        script = f"import mermaid from '{_MERMAID}'; mermaid.run()"
-        return f'<pre class="mermaid">{chart}</pre><script type="module">{script}</script>'
+        return as_svg(self)
 
     def run(self) -> NoReturn:
         """Run as `headrace run` does, with its options from `sys.argv`, and end the process.
@@ -381,6 +379,98 @@ def as_mermaid(topology: Topology) -> str:
         lines.append(f'  dead[("{_quoted(letters.name)}")]')
         lines += [f"  {ids[id(step)]} -. dead letters .-> dead" for step in topology.bolts()]
     return "\n".join(lines)
+
+
+_FILLS = {Source: "#3b82f633", BoltStep: "none", SinkStep: "#22c55e33"}
+_ROW, _BOX, _GAP, _LETTER = 44, 28, 70, 7.5  # pixels
+
+
+def as_svg(topology: Topology) -> str:
+    """Draw the topology for a notebook: sources on the left, sinks on the right."""
+    labels: dict[Any, str] = {source: source.label for source in topology.sources}
+    labels |= {step: step.name for step in topology.steps()}
+    ways = _ways(topology, labels)
+    boxes = _boxes(labels, ways)
+    parts = []
+    for stream, way in ways:
+        _, x, y = boxes[way[0][0]]
+        path = f"M{x:g},{y:g}"
+        for at, _ in way[1:]:
+            begin, end, below = boxes[at]
+            middle = begin - _GAP / 2
+            path += f"C{middle:g},{y:g} {middle:g},{below:g} {begin:g},{below:g}"
+            path += "m-6,-4l6,4l-6,4" if at in labels else f"H{end:g}"
+            y = below
+        begin, _, below = boxes[way[1][0]]
+        parts.append(
+            f'<path d="{path}" fill="none" stroke="currentColor"/><text x="{begin - 8:g}" '
+            f'y="{below - 5:g}" font-size="10" text-anchor="end">{escape(stream)}</text>'
+        )
+    for each, label in labels.items():
+        begin, end, y = boxes[each]
+        parts.append(
+            f'<rect x="{begin:g}" y="{y - _BOX / 2:g}" width="{end - begin:g}" height="{_BOX}" '
+            f'rx="{4 if isinstance(each, BoltStep) else _BOX / 2:g}" stroke="currentColor" '
+            f'fill="{_FILLS[type(each)]}"/><text x="{(begin + end) / 2:g}" y="{y + 4:g}" '
+            f'text-anchor="middle">{escape(label)}</text>'
+        )
+    width = max((end for _, end, _ in boxes.values()), default=0) + 1
+    height = max((y for *_, y in boxes.values()), default=0) + _ROW
+    letters = topology.dead_letters.sink
+    note = f"dead letters: {escape(letters.name)}" if letters is not None else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'font-family="sans-serif" font-size="12" fill="currentColor">{"".join(parts)}'
+        f'<text x="1" y="{height - 6:g}">{note}</text></svg>'
+    )
+
+
+def _ways(topology: Topology, places: Iterable[Any]) -> list[tuple[str, list[tuple[Any, int]]]]:
+    """Return each arrow's stream, and what it leads through, with the columns.
+
+    In the columns that it crosses it has a place of its own, so that it runs through no box.
+    """
+    edges: list[tuple[Any, str, Step]] = []  # parents before children
+    for source in topology.sources:
+        edges += [(source, "", child) for child in source.children]
+    for step in topology.bolts():
+        for stream, children in step.streams.items():
+            name = "" if stream == DEFAULT_STREAM else stream
+            edges += [(step, name, child) for child in children]
+    column = dict.fromkeys(places, 0)
+    for start, _, end in edges:
+        column[end] = max(column[end], column[start] + 1)
+    column |= dict.fromkeys(topology.sink_steps(), max(column.values(), default=0))
+    ways = []
+    for edge in edges:
+        start, name, end = edge
+        between = [((edge, at), at) for at in range(column[start] + 1, column[end])]
+        ways.append((name, [(start, column[start]), *between, (end, column[end])]))
+    return ways
+
+
+def _boxes(
+    labels: Mapping[Any, str], ways: Iterable[tuple[str, Sequence[tuple[Any, int]]]]
+) -> dict[Any, tuple[float, float, float]]:
+    """Return left, right and middle of each place, near the middle of those it comes from."""
+    column: dict[Any, int] = dict.fromkeys(labels, 0)
+    before = defaultdict[Any, list[Any]](list)
+    for _, way in ways:
+        column |= way
+        for (start, _), (end, _) in pairwise(way):
+            before[end].append(start)
+    columns = [[at for at in column if column[at] == number] for number in {*column.values()}]
+    tallest, left = max(map(len, columns), default=0), 1.0
+    boxes: dict[Any, tuple[float, float, float]] = {}
+    for places in columns:
+        places.sort(
+            key=lambda at: sum(boxes[each][2] for each in before[at]) / (len(before[at]) or 1)
+        )
+        right = left + 24 + _LETTER * max(len(labels.get(at, "")) for at in places)
+        for row, at in enumerate(places):
+            boxes[at] = left, right, (row + (tallest - len(places) + 1) / 2) * _ROW
+        left = right + _GAP
+    return boxes
 
 
 def as_facts(topology: Topology) -> dict[str, Any]:

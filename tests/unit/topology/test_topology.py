@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from html import escape
 from operator import itemgetter
 from typing import Any
 
@@ -326,8 +325,29 @@ def test_notebook_shows_the_chart_of_a_topology_and_of_its_streams():
         "Stream(bolt 'a<b')",
     ]
     page = topology._repr_html_()
-    assert page.startswith(f'<pre class="mermaid">{escape(as_mermaid(topology))}</pre>')
+    assert page.count("<rect") == page.count("l-6,4") + 1 == 3
+    assert [page.count(f">{text}</text>") for text in ("in", "a&lt;b", "out")] == [1, 1, 1]
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", ""), "it works offline"
     assert stream._repr_html_() == f"<p>Stream(bolt &#x27;a&lt;b&#x27;) in</p>{page}"
+
+
+def test_drawing_has_a_column_per_step_and_arrows_around_boxes():
+    topology, records = new_topology()
+    assert "<rect" in topology._repr_html_(), "without steps, too"
+    first = records.then(same, name="first")
+    first.then(same, name="second").into(MemorySink("far"))
+    first.branch(odd=lambda _: True)["odd"].into(MemorySink("odd rows"))
+    first.into(MemorySink("near"))
+    boxes = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', topology._repr_html_())
+    by_column: dict[str, set[str]] = {}
+    for x, y, _ in boxes:
+        by_column.setdefault(x, set()).add(y)
+    assert [len(rows) for rows in by_column.values()] == [1, 1, 2, 3]
+    assert sum(map(len, by_column.values())) == len(boxes), "no two boxes in one place"
+    assert ">odd</text>" in topology._repr_html_()
+    lines = re.findall(r"H[\d.]+", topology._repr_html_())
+    assert len(lines) == 1, "one arrow passes a column"
 
 
 @pytest.mark.parametrize(
