@@ -72,7 +72,7 @@ def distributions_of(times: CallTimes) -> dict[str, Distribution]:
 log = structlog.get_logger()
 
 EVERY_SECONDS = 10.0
-_RECENT = 50
+RECENT = 50
 _MAX_CHARACTERS = 500
 _TRACED_KINDS = 200  # of which the first failure is logged with its traceback
 _LAST_FRAMES = 20
@@ -126,7 +126,7 @@ class FailureLog:
         self._clock = clock
         self._told: dict[_Cause, _LoggedKind] = {}
         self._traced: set[_Cause] = set()
-        self._recent: deque[RecentFailure] = deque(maxlen=_RECENT)
+        self._recent: deque[RecentFailure] = deque(maxlen=RECENT)
 
     def record(self, event: str, step: str, error: BaseException) -> None:
         """Count a failure, and log it if it is due: the first of its kind with a traceback."""

@@ -1,5 +1,6 @@
 """Attempts to run groups of ranges, from the tasks to the commit in every sink."""
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +26,7 @@ from service.spark_engine.task import Reasons, Task, TaskDone, TaskFailed, TaskR
 from sinks.errors import SparkTimeout
 from sinks.writer import BatchStaged, Done
 from topology.errors import SinkError, SinkFailed, SinkFenced
+from topology.monitoring import RECENT, RecentFailure
 from transactions.groups import GroupMember, GroupPhase, TransactionGroup, TransactionGroups
 
 log = structlog.get_logger()
@@ -70,6 +72,7 @@ class Attempts:
         self.groups = groups
         self.apart = ExecutorCounters()
         self.counters = OutcomeCounters()
+        self.recent_failures: deque[RecentFailure] = deque(maxlen=RECENT)
         self.running: dict[tuple[int, int], Attempt] = {}
         """Attempts that executors run, by group and attempt."""
         self.processed: dict[int, Attempt] = {}
@@ -386,6 +389,7 @@ class Attempts:
                 self._assignment.passed(member.place, covers)
         for done in attempt.results:
             self.counters.add(done.counters)
+            self.recent_failures += (replace(each, at=now) for each in done.recent_failures)
             self.apart.retried += done.retried
             self.apart.dead_letters_refused += done.dead_letters_refused
         log.debug("range_group_committed", **attempt.log_fields())

@@ -137,7 +137,9 @@ class SparkEngine:
 
     def statistics(self) -> EngineStatistics:
         sinks = (outlet.statistics() for outlet in self.outlets)
-        return EngineStatistics.of(self.counters, sinks, self._attempts.apart)
+        failures = tuple(self._attempts.recent_failures)
+        apart = self._attempts.apart
+        return EngineStatistics.of(self.counters, sinks, apart, recent_failures=failures)
 
     @property
     def is_idle(self) -> bool:

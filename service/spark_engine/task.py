@@ -17,6 +17,7 @@ from service.pipeline.build import PipelinePolicy
 from service.pipeline.trees import OutcomeCounters
 from sinks.storage import Storage
 from topology.errors import SinkFailed
+from topology.monitoring import RecentFailure
 from topology.sink import Batch, Piece, Staged, Stager
 from transactions.transaction import RangeRead
 
@@ -80,6 +81,7 @@ class TaskDone:
     counters: OutcomeCounters
     retried: int
     dead_letters_refused: int = 0
+    recent_failures: tuple[RecentFailure, ...] = ()  # by the executor's clock
 
 
 @dataclass(frozen=True, slots=True)

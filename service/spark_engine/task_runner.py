@@ -226,6 +226,7 @@ def process(
         counters=pipeline.counters,
         retried=reader.retried,
         dead_letters_refused=pipeline.dead_letters.refused,
+        recent_failures=pipeline.context.failure_log.recent(),
     )
 
 

@@ -1,5 +1,6 @@
 """The spark engine in memory: what is planned, run, sealed and committed, and in which order."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace import Hooks, InvalidTopology, Record, Topology, bolt, reference
+from headrace import Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
 from partition.interfaces import Log, LogEnd
 from partition.records import Partition
@@ -118,6 +119,20 @@ def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:
         # Each try sends what it knows of; a letter may come twice, as one may after a crash.
         assert set(letters) == {b"a1"}
         assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (2, 1)
+
+
+def test_failures_of_tasks_are_shown_with_a_text_and_a_place(tmp_path: Path) -> None:
+    @bolt
+    def picky(record: Record) -> str:
+        raise Reject(f"no {text(record)}")
+
+    with Driving(tmp_path, picky) as drives:
+        drives.fill(3, 3)
+        drives.finish()
+        found = drives.engine.statistics().recent_failures
+    assert {(each.step, each.error_class) for each in found} == {("picky", "Reject")}
+    assert found[0].error.startswith("no ")
+    assert re.fullmatch(r".*test_engine\.py:\d+", found[0].error_at)
 
 
 def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path: Path) -> None:
