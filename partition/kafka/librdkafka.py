@@ -116,8 +116,13 @@ def why_refused(name: str, value: Scalar) -> str:
 
 @cache
 def documented_properties() -> Mapping[str, str]:
-    """Return librdkafka's properties, with the values it documents, "" for any text."""
+    """Return librdkafka's properties, with the values it documents, "" for any text.
+
+    Empty where the library does not export them.
+    """
     library, libc = ctypes.CDLL(cimpl.__file__), ctypes.CDLL(None)
+    if not hasattr(library, "rd_kafka_conf_properties_show"):
+        return {}
     libc.fopen.restype = ctypes.c_void_p
     with tempfile.NamedTemporaryFile() as page:
         stream = ctypes.c_void_p(libc.fopen(page.name.encode(), b"w"))

@@ -72,8 +72,8 @@ def _for_librdkafka(properties: Mapping[str, Scalar]) -> Iterator[Fault]:
             yield name, shown(name, value), f"no such key: it is always {always} here"
         elif reason := librdkafka.why_refused(name, value):
             known = librdkafka.documented_properties()
-            if name in known:
-                allowed = known[name] or f"what librdkafka takes ({reason})"
+            if name in known or not known:
+                allowed = known.get(name) or f"what librdkafka takes ({reason})"
                 yield name, shown(name, value), allowed
             elif "plugin.library.paths" not in properties:  # a plugin may know it
                 yield name, f"an unknown key{did_you_mean(name, known)}", "librdkafka's properties"

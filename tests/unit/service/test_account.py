@@ -122,7 +122,7 @@ def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, mon
     servers = Servers(SimpleNamespace(address="here:1"), SimpleNamespace(address="here:2"))
     used = []
     monkeypatch.setattr(Servers, "ensure_topics", lambda *_names: None)
-    monkeypatch.setattr("service.cli.run.embedded", lambda *_: nullcontext(servers))
+    monkeypatch.setattr("service.cli.run.embedded", lambda *_, **_options: nullcontext(servers))
     monkeypatch.setattr(
         "service.app.run_pipeline",
         lambda _topology, config, **_options: used.append(config) or CLOSED,
