@@ -15,6 +15,7 @@ from partition.assignment import Assignment, AssignmentPolicy
 from partition.errors import KafkaError, StoreError
 from partition.flow_control import FlowControl
 from partition.interfaces import Catalogue, Fetcher, LogEnd, Progress, TopicName
+from partition.latency import CommitLatency
 from partition.ledger import Backoff
 from partition.manager import PartitionManager, PartitionStatistics
 from partition.offsets.offset_store import OffsetStore
@@ -133,7 +134,9 @@ class OffsetCommitter:
         self._begun_at = 0.0
         self._took = 0.0
         self._due = 0.0
+        self._now = 0.0  # when `commit` was called last
         self._changed: set[PartitionManager[Any]] = set()  # that may be urgent
+        self.latencies: dict[str, CommitLatency] = {}  # by topic
 
     def note(self, manager: PartitionManager[Any]) -> None:
         """Note a change of a partition: its commit may be urgent."""
@@ -152,6 +155,7 @@ class OffsetCommitter:
         A partition that the store refuses is halted, or claimed again if only the session
         has ended. Raises StoreError when the store refuses everything.
         """
+        self._now = now
         under_way = self.seconds_in_flight(now)
         if not self._ended():
             return
@@ -198,7 +202,9 @@ class OffsetCommitter:
         for partition, submitted in stored.items():
             if self._assignment[partition].manager is not submitted.manager:
                 continue  # given up since then; if it is ours again, then by another claim
-            submitted.manager.stored(submitted.progress)
+            for chunk in submitted.manager.stored(submitted.progress):
+                latency = self.latencies.get(partition.topic, CommitLatency())
+                self.latencies[partition.topic] = latency.with_chunk(chunk, self._now)
             self.note(submitted.manager)
         if self._mirror is not None and stored:
             self._mirror.mirror({p: each.progress.position for p, each in stored.items()})
@@ -345,13 +351,11 @@ class Consumer:
             assigned = self.assignment[chunk.partition]
             if assigned.manager is None:
                 continue
-            assigned.manager.fetched(chunk, now)
+            ages = self._ages(chunk.messages)
+            assigned.manager.fetched(chunk, now, ages)
             self._check_replay(assigned, assigned.manager)
-            newest: Any = chunk.messages[-1]
-            written_ms = newest.timestamp()[1]
-            if written_ms > 0:
-                latency = self._time.wall_clock() - written_ms / 1000
-                self._latency[chunk.partition] = max(0.0, latency)
+            if ages:
+                self._latency[chunk.partition] = ages[-1]
             self.offsets.note(assigned.manager)
         for partition, end in fetched.ends.items():
             assigned = self.assignment[partition]
@@ -364,6 +368,14 @@ class Consumer:
         for partition, trouble in fetched.failures.items():
             self.assignment.fail(partition, trouble)
         return bool(fetched.chunks)
+
+    def _ages(self, messages: Sequence[Any]) -> tuple[float, ...]:
+        """Return the ages of the first and the last message; () where one has no time stamp."""
+        now = self._time.wall_clock()
+        first_ms, last_ms = messages[0].timestamp()[1], messages[-1].timestamp()[1]
+        if first_ms <= 0 or last_ms <= 0:
+            return ()
+        return max(0.0, now - first_ms / 1000), max(0.0, now - last_ms / 1000)
 
     def _check_replay(self, assigned: AssignedPartition, manager: PartitionManager[Any]) -> None:
         """Halt a partition that did not give the records of an open transaction again."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from partition.delivery import D, DeliveryFactory
 from partition.interfaces import Progress
+from partition.latency import UncommittedChunk
 from partition.ledger import (
     Backoff,
     CommitProgress,
@@ -145,6 +146,7 @@ class PartitionManager(Generic[D]):
         self._num_bytes = 0  # of them
         self._emitted = 0  # how many of them are emitted as a whole
         self._taken = 0  # records emitted of the one after these
+        self._uncommitted: deque[UncommittedChunk] = deque()
         self._epochs = LeaderEpochs(position)
         self._committed.restart(position.offset, is_stored=is_stored)
         self._transactions: Transactions | None = None  # those that are stored
@@ -233,8 +235,8 @@ class PartitionManager(Generic[D]):
         transactions = self.delivery.progress(self.room)[1]
         return () if transactions is None else transactions.open
 
-    def fetched(self, chunk: Chunk, now: float) -> None:
-        """Take fetched records, without those that a client delivered before."""
+    def fetched(self, chunk: Chunk, now: float, ages: tuple[float, ...] = ()) -> None:
+        """Take fetched records, without those delivered before; `UncommittedChunk` has `ages`."""
         known = int(np.searchsorted(chunk.offsets, self.ledger.fetched_to))
         if known == len(chunk):
             return
@@ -249,6 +251,8 @@ class PartitionManager(Generic[D]):
         # Of a chunk that was cut all keys count: it is known by their sum only.
         num_bytes = int(lengths.sum()) + chunk.other_bytes
         self._kept.append(_FetchedChunk(chunk, num_bytes, now))
+        last = self.ledger.fetched_to - 1
+        self._uncommitted.append(UncommittedChunk(last, len(chunk), now, ages))
         self._num_bytes += num_bytes
         self._epochs.fetched(chunk.leader_epochs)
         self.delivery.on_fetched(chunk, lengths)
@@ -399,13 +403,17 @@ class PartitionManager(Generic[D]):
         self._committed.submit(offset, behind=self.ledger.emitted_count)
         return Progress(self._epochs.at(offset), transactions, self._restarts)
 
-    def stored(self, progress: Progress) -> None:
-        """Note what is stored, unless it is from before a restart."""
+    def stored(self, progress: Progress) -> list[UncommittedChunk]:
+        """Note what is stored, unless it is from before a restart; return the chunks it covers."""
         if progress.restarts != self._restarts:
-            return
+            return []
         self._committed.mark(progress.position.offset)
         self._transactions = progress.transactions
         self.delivery.on_stored(progress)
+        chunks = []
+        while self._uncommitted and self._uncommitted[0].last_offset < self._committed.offset:
+            chunks.append(self._uncommitted.popleft())
+        return chunks
 
     def statistics(self, now: float) -> PartitionStatistics:
         oldest = self._kept[0].fetched_at if self._kept and not self.is_idle else now

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import structlog
@@ -25,8 +25,9 @@ _BOUNDS = np.array(BOUNDS)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Snapshot: `counts[i]` took at most `BOUNDS[i]` seconds, the last ones longer."""
+    """Snapshot: `counts[i]` took at most `bounds[i]` seconds, the last ones longer."""
 
+    bounds: ClassVar = BOUNDS
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
 

@@ -20,15 +20,16 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from partition.latency import Latencies
 from partition.manager import PartitionStatistics
 from service.observability.snapshot import SinkStatistics, Snapshot
 from service.pipeline.reference_tables import ReferenceStatistics
-from topology.monitoring import BOUNDS, Distribution
+from topology.monitoring import Distribution
 from topology.workers.runners import RunnerStatistics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 Samples = list[tuple[tuple[str, ...], float]]
-Distributions = list[tuple[tuple[str, ...], Distribution]]
+Distributions = list[tuple[tuple[str, ...], Distribution | Latencies]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,12 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("headrace_partition_fetch_latency_seconds", "gauge",
            "From the time stamp of the newest record fetched to its arrival here.", _PARTITION,
            _per_partition(lambda p: p.fetch_latency_seconds)),
+    Metric("headrace_partition_end_to_end_latency_seconds", "histogram",
+           "From a record's Kafka time stamp to its commit. None on the spark engine.", ("topic",),
+           distributions=lambda s: [((t,), e.end_to_end) for t, e in sorted(s.latencies.items())]),
+    Metric("headrace_partition_processing_latency_seconds", "histogram",
+           "From a record's fetch to its commit. None on the spark engine.", ("topic",),
+           distributions=lambda s: [((t,), e.processing) for t, e in sorted(s.latencies.items())]),
     Metric("headrace_partition_transaction_wait_seconds", "gauge",
            "How long a transaction that a producer has not ended has held readers up; else 0.",
            _PARTITION, _per_partition(lambda p: p.transaction_wait_seconds)),
@@ -349,9 +356,9 @@ _FAMILIES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _buckets(spread: Distribution) -> list[tuple[str, int]]:
+def _buckets(spread: Distribution | Latencies) -> list[tuple[str, int]]:
     """Return Prometheus' cumulative buckets."""
-    limits = [*map(floatToGoString, BOUNDS), "+Inf"]
+    limits = [*map(floatToGoString, spread.bounds), "+Inf"]
     return list(zip(limits, accumulate(spread.counts), strict=True))
 
 

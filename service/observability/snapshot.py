@@ -9,6 +9,7 @@ from acker.acker import AckerStatistics
 from partition.assigned_partition import Departed
 from partition.assignment import Moves
 from partition.consumer import CommitAges
+from partition.latency import CommitLatency
 from partition.manager import PartitionStatistics
 from partition.records import Partition
 from service.pipeline.reference_tables import ReferenceStatistics
@@ -121,6 +122,7 @@ class Snapshot(EngineStatistics):
     mirror_failures: int = 0  # commits of a partition to the consumer group
     settled: bool = True  # whether every partition is open or halted
     references: tuple[ReferenceStatistics, ...] = ()
+    latencies: dict[str, CommitLatency] = field(default_factory=dict)  # by topic
     departed: Departed = field(default_factory=Departed)  # of partitions that others have now
     moves: Moves = field(default_factory=Moves)
     spark: SparkStatistics | None = None  # None: there is none
@@ -180,6 +182,7 @@ def snapshot_of(
         partitions=tuple(ages.of(consumer.statistics(now), now)),
         halted=assignment.halted,
         settled=assignment.is_settled,
+        latencies=dict(consumer.offsets.latencies),
         departed=assignment.departed,
         moves=assignment.moves,
         dead_letters_pending=letters.pending,

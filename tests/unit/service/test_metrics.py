@@ -9,6 +9,7 @@ from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import DiscardSink, MemoryDeadLetters
 from headrace.testing import topology_test
 from partition.assignment import Moves
+from partition.latency import CommitLatency, Latencies, UncommittedChunk
 from partition.records import Partition
 from service.observability.metrics import CATALOGUE, Metrics
 from service.observability.snapshot import (
@@ -30,6 +31,7 @@ FIGURE_WORDS = (
     "messages", "resolutions", "state", "commits", "loads",
     "calls", "ticks", "transactions", "letters", "epoch", "restarts", "groups", "partitions",
 )  # fmt: skip
+CHUNK = UncommittedChunk(last_offset=3, records=4, fetched_at=0.5, ages=(5.0, 3.0))
 
 
 @bolt
@@ -64,6 +66,7 @@ def snapshot() -> Snapshot:
             filtered=test._pipeline.counters.filtered,
             dead_lettered=test._pipeline.counters.dead_lettered,
             mirror_failures=3,
+            latencies={"metrics": CommitLatency().with_chunk(CHUNK, 1.0)},
             held_back_seconds={"out": 1.5},
             references=(ReferenceStatistics("airports", 1458, 60.5, 3, 1),),
             runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
@@ -114,6 +117,7 @@ def test_every_metric_is_in_the_exposition_with_help_and_type(exposition):
     assert len([line for line in exposition if line.startswith("# TYPE")]) == len(CATALOGUE)
 
 
+TOPIC = 'topic="metrics"'
 STEP, PLACE = 'step="parse"', 'partition="0",topic="metrics"'
 FIGURES = [
     ("headrace_partition_open_transactions", PLACE, 2),
@@ -146,6 +150,8 @@ FIGURES = [
     ("headrace_topology_failed_ticks_total", STEP, 7),
     ("headrace_partition_dead_letters_total", PLACE, 1),
     ("headrace_partition_commit_age_seconds", PLACE, 12.5),
+    ("headrace_partition_end_to_end_latency_seconds_sum", TOPIC, 2 * 5.5 + 2 * 3.5),
+    ("headrace_partition_processing_latency_seconds_sum", TOPIC, 4 * 0.5),
     ("headrace_partition_owner_epoch", PLACE, 9),
     ("headrace_topology_dead_letters_total", 'error="Reject",step="parse"', 1),
     ("headrace_topology_executed_tuples_total", STEP, 4),
@@ -171,12 +177,13 @@ def test_figures_are_the_pipelines_own(exposition):
 
 def test_a_histogram_s_buckets_are_cumulative_and_end_with_all(exposition):
     found = samples(exposition)
-    for name, label, count in (
-        ("headrace_topology_call_seconds", 'step="parse"', 4),
-        ("headrace_sinks_batch_seconds", 'sink="discard"', 1),
+    for name, label, count, bounds in (
+        ("headrace_topology_call_seconds", 'step="parse"', 4, BOUNDS),
+        ("headrace_sinks_batch_seconds", 'sink="discard"', 1, BOUNDS),
+        ("headrace_partition_end_to_end_latency_seconds", TOPIC, 4, Latencies.bounds),
+        ("headrace_partition_processing_latency_seconds", TOPIC, 4, Latencies.bounds),
     ):
-        bounds = [*map(str, BOUNDS), "+Inf"]
-        assert len(bounds) == len([key for key in found if key[0] == f"{name}_bucket"])
+        assert len(bounds) + 1 == len([key for key in found if key[0] == f"{name}_bucket"])
         rising = [
             v for (n, labels), v in found.items() if n == f"{name}_bucket" and label in labels
         ]
