@@ -12,6 +12,7 @@ import structlog
 from partition.consumer import CommitAges
 from service.config.settings import Config
 from service.observability.health import HealthCheck
+from service.observability.history import History
 from service.observability.http_server import HttpServer
 from service.observability.metrics import Metrics
 from service.observability.snapshot import (
@@ -54,6 +55,7 @@ class Service:
         self._stopping = False  # a plain flag: a signal handler must not wait for a lock
         self.snapshot: Snapshot | None = None
         """The newest figures; None before the first turn of the loop."""
+        self.history = History()
         self._ages = CommitAges()
         self._letter_limit = parts.config.dead_letters.limit()
         self._started = time.monotonic()
@@ -167,6 +169,7 @@ class Service:
 
     def _publish(self, now: float) -> Snapshot:
         self.snapshot = snapshot = self._take_snapshot(now)
+        self.history.add(snapshot)
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
         return snapshot
@@ -206,7 +209,7 @@ def run_pipeline(
 
         health = HealthCheck(shown)
         metrics = Metrics(lambda: service.snapshot)
-        page = StatusPage(parts.name, topology, shown, health)
+        page = StatusPage(parts.name, topology, shown, health, service.history)
         server = HttpServer(config.http.host, config.http.port, metrics, health, page)
         server.open()
     try:

@@ -52,13 +52,14 @@ class HttpServer:
         self._host = host
         self._port = port
         self._routes: Routes = {
-            path: partial(_found, kind, body) for path, (kind, body) in page_files().items()
-        } | {
+            "/": lambda: _found("text/html; charset=utf-8", page.html()),
+            **{path: partial(_found, kind, body) for path, (kind, body) in page_files().items()},
             "/metrics": lambda: _found(CONTENT_TYPE, metrics.exposition()),
             "/health/live": lambda: _verdict(health.live()),
             "/health/startup": lambda: _verdict(health.startup()),
             "/health/ready": lambda: _verdict(health.ready()),
             "/status.json": lambda: _found("application/json", page.json()),
+            "/history.json": lambda: _found("application/json", page.history_json()),
         }
         self._server: _Server | None = None
 

@@ -1,4 +1,4 @@
-"""The status page: files, the drawn topology, and the facts as JSON from the newest snapshot."""
+"""The status page: its files, topology and charts, and the facts as JSON, from snapshots."""
 
 import json
 import threading
@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from partition.manager import PartitionStatistics
 from service.observability.health import HealthCheck
+from service.observability.history import EVERY_SECONDS, History, charts_html
 from service.observability.snapshot import Snapshot
 from topology.masking import mask
 from topology.record import DEFAULT_STREAM
@@ -70,6 +72,7 @@ class StatusPage:
         topology: Topology,
         snapshot: Callable[[], Snapshot | None],
         health: HealthCheck,
+        history: History,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._facts = {
@@ -81,19 +84,34 @@ class StatusPage:
         self._topology = topology
         self._snapshot = snapshot
         self._health = health
+        self._history = history
+        self._template = (_FOLDER / "status.html").read_text(encoding="utf-8")
         self._clock = clock
         self._lock = threading.Lock()
-        self._made_at = float("-inf")
-        self._made = b""
+        self._made: dict[str, tuple[float, bytes]] = {}  # by answer: when, and what
 
     def json(self) -> bytes:
         """The facts of this moment, without secrets."""
+        return self._fresh("status", lambda now: mask(json.dumps(self._status(now))))
+
+    def html(self) -> bytes:
+        """The page with its charts; its script asks for the rest."""
+        drawn = partial(charts_html, self._history.samples)
+        return self._fresh("page", lambda now: self._template.replace(_CHARTS, drawn(now)))
+
+    def history_json(self) -> bytes:
+        """The figures that the charts are drawn from."""
+        facts = {"every_seconds": EVERY_SECONDS, "samples": self._history.samples}
+        return self._fresh("history", lambda now: json.dumps({"now": now, **facts}))
+
+    def _fresh(self, name: str, make: Callable[[float], str]) -> bytes:
         with self._lock:
             now = self._clock()
-            if now - self._made_at >= _FRESH_SECONDS:
-                self._made = mask(json.dumps(self._status(now))).encode()
-                self._made_at = now
-            return self._made
+            made_at, made = self._made.get(name, (float("-inf"), b""))
+            if now - made_at >= _FRESH_SECONDS:
+                made = make(now).encode()
+                self._made[name] = now, made
+            return made
 
     def _status(self, now: float) -> dict[str, Any]:
         verdicts = {"live": asdict(self._health.live()), "ready": asdict(self._health.ready())}
@@ -106,6 +124,7 @@ class StatusPage:
             **status,
             "taken_at": snapshot.taken_at,
             "age_seconds": max(0.0, now - snapshot.taken_at),
+            "latency": self._history.latency,
             "totals": {name: getattr(snapshot, name) for name in _TOTALS},
             "nodes": {each.id: self._node_values(each, snapshot) for each in self._graph.nodes},
             "partitions": [
@@ -215,9 +234,9 @@ def _kind(each: Source | Step) -> str:
     return each.kind.value if isinstance(each, BoltStep) else "sink"
 
 
+_CHARTS = '<section id="charts"></section>'
 _FOLDER = Path(__file__).parent / "assets"
 _KINDS = {
-    ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
@@ -229,9 +248,9 @@ CONTENT_SECURITY = (
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """Kind and content by path."""
-    found = {
+    """Kind and content by path, of what is the same at any moment."""
+    return {
         f"/{path.name}": (_KINDS[path.suffix], path.read_bytes())
         for path in sorted(_FOLDER.iterdir())
+        if path.suffix in _KINDS
     }
-    return {"/": found.pop("/status.html"), **found}

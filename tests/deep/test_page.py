@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from service.devservers.process import free_ports
 from tests.support.browser import dom
+from tests.support.charts import drawn
 from tests.support.patience import seconds, until
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
@@ -47,10 +48,10 @@ class Page:
     def __init__(self, port: int, topic: str, kafka: str) -> None:
         self.port, self.topic, self.kafka = port, topic, kafka
 
-    def status(self) -> dict:
+    def status(self, path: str = "/status.json") -> dict:
         asked = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds(10))
         try:
-            asked.request("GET", "/status.json")
+            asked.request("GET", path)
             return json.load(asked.getresponse())
         finally:
             asked.close()
@@ -104,3 +105,32 @@ def test_status_page_shows_steps_partitions_and_failures(page, tmp_path):
     # What stands in a record is text, and nothing else.
     assert "&lt;img src=x onerror=alert(1)&gt; is no number" in shown
     assert "<img" not in shown
+
+
+def test_charts_in_a_browser_show_the_figures_of_the_run(page, tmp_path):
+    page.publish(*[b"1"] * 3_000)
+
+    def samples() -> list[dict]:
+        return page.status("/history.json")["samples"]
+
+    until("there are samples of commits", lambda: samples() and page.status()["latency"], 60)
+    until("there are some more", lambda: len(samples()) > 4, 60)
+    shown = dom(f"http://127.0.0.1:{page.port}/", tmp_path / "browser", 100)
+    assert ">ready<" in shown  # it says otherwise when the charts cannot be asked for
+    charts = drawn(shown)
+    for name, key in (
+        ("resolved", "resolved_per_second"),
+        ("lag", "lag"),
+        ("read", "read_per_second"),
+    ):
+        (line,) = charts.lines[name]
+        known = [each for each in samples() if each["at"] <= charts.now]
+        assert len(known) - 1 <= len(line) <= len(known)  # one may come while it is drawn
+        drawn_of = known[: len(line)]
+        top = max(each[key] for each in drawn_of) or 1.0
+        wanted = [(charts.now - each["at"], each[key] / top) for each in drawn_of]
+        for (ago, share), (drawn_ago, drawn_share) in zip(wanted, line, strict=True):
+            assert drawn_ago == pytest.approx(ago, abs=0.2)
+            assert drawn_share == pytest.approx(share, abs=0.01)
+    assert max(share for _, share in charts.lines["read"][0]) == 1.0
+    assert " median " in charts.text["end_to_end"]

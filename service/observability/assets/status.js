@@ -6,9 +6,11 @@ const PATIENCE = 5 * SECOND;
 const BOX = { width: 180, height: 58, across: 70, down: 18 };
 const SVG = "http://www.w3.org/2000/svg";
 const numbers = new Intl.NumberFormat("en");
+const CHARTS_EVERY = 5 * SECOND;
 const STALE = 5; // seconds without a newer snapshot: what rates there were are over
 let newest = null;
 let before = null; // the snapshot before the newest
+let charted = Date.now(); // when the charts came, at first with the page
 
 const at = (id) => document.getElementById(id);
 const count = (value) => (value === null || value === undefined ? "–" : numbers.format(value));
@@ -45,16 +47,23 @@ function showVerdict(status) {
   at("problems").replaceChildren(...problems.map((each) => element("li", each)));
 }
 
-function showTotals(totals) {
+function showTotals(totals, latency) {
   const named = {
     read: "records read", written: "in the sinks", filtered: "filtered", dead_lettered: "dead letters",
     unresolved: "unresolved", retried: "retries", rows: "rows written",
   };
-  at("totals").replaceChildren(...Object.entries(named).map(([key, name]) => {
-    const pair = element("div");
-    pair.append(element("dt", name), element("dd", count(totals[key])));
-    return pair;
-  }));
+  const pair = (name, value) => {
+    const made = element("div");
+    made.append(element("dt", name), element("dd", value));
+    return made;
+  };
+  const spread = (name) => [latency[`${name}_median_seconds`], latency[`${name}_p99_seconds`]]
+    .map((each) => (each == null ? "–" : each < 1 ? `${Math.round(each * 1000)} ms` : age(each))).join(" / ");
+  at("totals").replaceChildren(
+    ...Object.entries(named).map(([key, name]) => pair(name, count(totals[key]))),
+    pair("end to end, median / p99", spread("end_to_end")),
+    pair("fetch to commit, median / p99", spread("processing")),
+  );
 }
 
 function remember(status) {
@@ -198,17 +207,26 @@ function show(status) {
   showVerdict(status);
   if (status.taken_at === null) return;
   remember(status);
-  showTotals(status.totals);
+  showTotals(status.totals, status.latency);
   showGraph(status);
   showPartitions(status);
   showFailures(status.failures);
   document.body.dataset.looks = Number(document.body.dataset.looks) + 1;
 }
 
+// The server draws the charts, so that they are there without a script: they are taken from the page anew.
+async function showCharts() {
+  const answer = await fetch(".", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  at("charts").replaceWith(page.getElementById("charts"));
+  charted = Date.now();
+}
+
 async function look() {
   try {
     const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
     show(await answer.json());
+    if (Date.now() - charted >= CHARTS_EVERY) await showCharts();
   } catch (error) {
     at("verdict").textContent = `no answer at ${new Date().toLocaleTimeString()}; what is shown is older`;
     at("verdict").className = "bad";

@@ -32,6 +32,12 @@ class Facts:
     def json(self) -> bytes:
         return b"{}"
 
+    def html(self) -> bytes:
+        return b"<p>"
+
+    def history_json(self) -> bytes:
+        return b"[]"
+
 
 def server_on(host: str, port: int = 0) -> HttpServer:
     facts = Facts()
@@ -68,6 +74,10 @@ def test_each_path_answers_in_its_form(server):
     status, _, body = ask(server, "/health/ready")
     assert (status, json.loads(body)) == (503, {"ok": False, "problems": ["Kafka is away"]})
     assert ask(server, "/status.json", "HEAD")[::2] == (200, "")
+    assert ask(server, "/history.json") == (200, "application/json", "[]")
+    assert ask(server, "/") == (200, "text/html; charset=utf-8", "<p>")
+    assert ask(server, "/status.css")[1] == "text/css; charset=utf-8"
+    assert ask(server, "/status.html")[0] == 404  # its charts are missing
     assert ask(server, "/metrics", "POST")[0] == 501
 
 

@@ -8,8 +8,10 @@ import pytest
 from headrace.testing import topology_test
 from partition.records import Partition
 from service.observability.health import HealthCheck
+from service.observability.history import History
 from service.observability.snapshot import Snapshot
 from service.observability.status_page import MOST_PARTITIONS, StatusPage, graph_of
+from tests.support.charts import drawn
 from tests.support.service import snapshot, topology
 from topology import masking
 from topology.monitoring import RecentFailure
@@ -22,8 +24,9 @@ class World:
         self.now = 100.0
         self.snapshot = first
         self.asked = 0
+        self.history = History()
         health = HealthCheck(self.look, clock=lambda: self.now)
-        self.page = StatusPage("orders-eu", made, self.look, health, lambda: self.now)
+        self.page = StatusPage("orders-eu", made, self.look, health, self.history, lambda: self.now)
 
     def look(self) -> Snapshot | None:
         self.asked += 1
@@ -93,6 +96,21 @@ def test_however_many_ask_it_is_made_once(world):
     assert world.asked == asked
     world.now += 1.0
     assert world.page.json() is not first
+
+
+def test_page_has_the_charts_of_its_history(world):
+    for taken_at in (0.0, 50.0, 100.0):
+        parts = [replace(each, log_end=int(taken_at)) for each in world.snapshot.partitions]
+        world.history.add(replace(world.snapshot, taken_at=taken_at, partitions=tuple(parts)))
+    world.now += 1.0
+    history = json.loads(world.page.history_json())
+    assert [each["at"] for each in history["samples"]] == [50.0, 100.0]
+    shown = drawn(world.page.html().decode())
+    assert shown.now == history["now"] == world.now
+    (lag,) = shown.lines["lag"]
+    assert lag[-1] == pytest.approx((world.now - 100.0, 1.0), abs=0.2)
+    assert world.status()["latency"].keys() < history["samples"][0].keys()
+    assert b"history.json" in world.page.html()  # for whoever has no JavaScript
 
 
 def test_before_the_first_turn_it_says_so():
