@@ -42,6 +42,7 @@ from service.cli.common import (
 from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks
 from service.dead_letters.format import utc_text
+from service.observability.history import duration_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,7 +96,9 @@ def status(
         ):
 
             def read() -> Status:
-                return read_status(pipeline, nodes, last_completed(pipeline.config.http), asked)
+                at = pipeline.config.http
+                found = read_status(pipeline, nodes, last_completed(at), asked)
+                return replace(found, latency=latency_of(at))
 
             if watch:
                 follow(read, interval, as_json=as_json)
@@ -202,6 +205,7 @@ class Status:
     partitions: Sequence[PartitionRow]
     trouble: KafkaError | None = None  # why logs are not known
     sinks: OpenSinks | None = None  # None: they were not asked
+    latency: Mapping[str, float | None] = field(default_factory=dict)  # of a running service
 
     @property
     def leader(self) -> str | None:
@@ -234,6 +238,7 @@ class Status:
             "lag": total_lag(self.partitions),
             "partitions": {str(each.partition): each.as_json() for each in self.partitions},
             "changes": msgspec.to_builtins(self.changes),
+            "latency": self.latency,
             "trouble": describe(self.trouble) if self.trouble else None,
         }
         if self.sinks is not None:
@@ -324,20 +329,35 @@ def _logs(pipeline: "Parts") -> tuple[Mapping[Partition, Log | None], KafkaError
 
 def last_completed(http_config: "HttpConfig") -> dict[Partition, int]:
     """Ask a running service for its last completed offsets; none if it does not answer in 2 s."""
-    if not http_config.port:
+    found = _COMPLETED.findall(_answer_of(http_config, "/metrics"))
+    return {Partition(topic, int(number)): int(float(value)) for number, topic, value in found}
+
+
+class _Page(msgspec.Struct):
+    latency: dict[str, float | None] = {}
+
+
+def latency_of(http_config: "HttpConfig") -> Mapping[str, float | None]:
+    """Ask a running service for its latencies of the last 15 minutes; none as above."""
+    try:
+        return msgspec.json.decode(_answer_of(http_config, "/status.json"), type=_Page).latency
+    except msgspec.DecodeError:  # nobody answered, or another service
         return {}
+
+
+def _answer_of(http_config: "HttpConfig", path: str) -> str:
+    if not http_config.port:
+        return ""
     connection = http.client.HTTPConnection(
         http_config.host, http_config.port, timeout=_SCRAPE_SECONDS
     )
     try:
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
     except (OSError, http.client.HTTPException, UnicodeDecodeError):
-        return {}  # no service, or another one
+        return ""  # no service, or another one
     finally:
         connection.close()
-    found = _COMPLETED.findall(text)
-    return {Partition(topic, int(number)): int(float(value)) for number, topic, value in found}
 
 
 def follow(
@@ -387,12 +407,24 @@ def render_status(status: Status, most: int | None = None) -> Group:
         left_out = len(status.partitions) - most
     counts = f"replicas {len(status.members):,}, partitions {len(status.partitions):,}"
     lag = cell(total_lag(status.partitions))
-    head = [f"{status.pipeline}: {counts}, lag {lag}", *control_lines(status.control)]
+    head = [f"{status.pipeline}: {counts}, lag {lag}", *_latency_lines(status.latency)]
+    head += control_lines(status.control)
     notes = [f"{left_out:,} partitions that lag less are not shown"] if left_out else []
     tables = [_replicas(status), _partitions(rows, status.sinks)]
     if status.sinks is not None and any(row.open for row in rows):
         tables.append(_open_transactions(rows))
     return Group(*map(_line, head), *tables, *map(_line, [*notes, *_notes(status)]))
+
+
+def _latency_lines(latency: Mapping[str, float | None]) -> list[str]:
+    titles = {"end_to_end": "time stamp to commit", "processing": "fetch to commit"}
+    parts = [
+        f"{title} {duration_text(median)} median, {duration_text(p99)} p99"
+        for name, title in titles.items()
+        if (median := latency.get(f"{name}_median_seconds")) is not None
+        and (p99 := latency.get(f"{name}_p99_seconds")) is not None
+    ]
+    return [f"latency here in the last 15 minutes: {'; '.join(parts)}"] if parts else []
 
 
 def _replicas(status: Status) -> "Table":

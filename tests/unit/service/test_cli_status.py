@@ -17,7 +17,14 @@ from partition.memory.ports import MemoryCatalogue
 from partition.records import OpenTransaction, Position, Range, Transactions
 from partition.replicas.plan import Control, Leaving, Plan
 from service.cli.control import OffsetChange
-from service.cli.status import follow, last_completed, owner_and_state, read_status, render_status
+from service.cli.status import (
+    follow,
+    last_completed,
+    latency_of,
+    owner_and_state,
+    read_status,
+    render_status,
+)
 from service.cli.transactions import OpenSinks, Restart, compare, restart_of
 from service.config.settings import HttpConfig
 from tests.support.commands import NOTE, TARGET, P, World, topology_of
@@ -60,7 +67,7 @@ def test_facts_name_owners_and_lags(world, read):
     replicas, partitions = facts.pop("replicas"), facts.pop("partitions")
     assert facts == {
         "pipeline": "tables", "place": "/headrace/tables", "leader": "a", "trouble": None,
-        "plan": {"number": 7, "leader": "a"}, "paused": note, "drained": {"b": note},
+        "latency": {}, "plan": {"number": 7, "leader": "a"}, "paused": note, "drained": {"b": note},
         "rebalance": 0, "lag": 50, "changes": [{
             "at_ms": 1, "by": "ada@desk", "why": "x", "partition": "numbers[0]", "from": None,
             "to": 7,
@@ -252,6 +259,26 @@ def test_ctrl_c_ends_a_watch_with_0(status, monkeypatch):
 def test_completed_offsets_need_a_service_that_answers():
     assert last_completed(HttpConfig()) == {}
     assert last_completed(HttpConfig(port=1)) == {}
+    assert latency_of(HttpConfig()) == latency_of(HttpConfig(port=1)) == {}
+
+
+def test_latency_of_a_running_service_is_shown(read, monkeypatch):
+    figures = {
+        "end_to_end_median_seconds": None, "end_to_end_p99_seconds": None,
+        "processing_median_seconds": 0.35, "processing_p99_seconds": 4.2,
+    }  # fmt: skip
+    answers = {"/status.json": json.dumps({"pipeline": "tables", "latency": figures})}
+    monkeypatch.setattr("service.cli.status._answer_of", lambda _config, path: answers[path])
+    found = replace(read(), latency=latency_of(HttpConfig(port=1)))
+    assert found.as_json()["latency"] == figures
+    line = "latency here in the last 15 minutes: fetch to commit 350 ms median, 4.2 s p99"
+    assert line in text_of(found)
+
+
+@pytest.mark.parametrize("answer", ["", "404 not found", '{"latency": 3}', '{"pipeline": "x"}'])
+def test_another_service_at_the_port_has_no_latency(answer, monkeypatch):
+    monkeypatch.setattr("service.cli.status._answer_of", lambda _config, _path: answer)
+    assert latency_of(HttpConfig(port=1)) == {}
 
 
 # Transactions
