@@ -299,6 +299,7 @@ class Assignment:
         return self._take_changes()
 
     def release(self) -> list[PartitionChange]:
+        """Revoke every partition. What is resolved may still be committed. Idempotent."""
         self._is_released = True
         for each in self._partitions:
             self._notify(each)

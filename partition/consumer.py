@@ -16,7 +16,6 @@ from partition.errors import KafkaError, StoreError
 from partition.flow_control import FlowControl
 from partition.interfaces import Catalogue, Fetcher, LogEnd, Progress, TopicName
 from partition.latency import CommitLatency
-from partition.ledger import Backoff
 from partition.manager import PartitionManager, PartitionStatistics
 from partition.offsets.offset_store import OffsetStore
 from partition.records import (
@@ -24,8 +23,6 @@ from partition.records import (
     Partition,
     RecordIds,
     by_partition,
-    offset_of,
-    partition_index_of,
     record_ids_of,
 )
 from partition.recovery import Ways
@@ -149,7 +146,7 @@ class OffsetCommitter:
         """Return how long the last write took, or the one under way if that is longer."""
         return max(self._took, self.seconds_in_flight(now) or 0.0)
 
-    def commit(self, now: float, *, force: bool) -> None:
+    def commit(self, now: float, *, force: bool = False) -> None:
         """Store what moved, at most once per interval unless it is urgent or forced.
 
         A partition that the store refuses is halted, or claimed again if only the session
@@ -274,6 +271,10 @@ class Consumer:
         self._latency: dict[Partition, float] = {}
         self._turn = 0
         self._has_waited = False
+        # What concerns one part only goes straight to it.
+        self.release = self.assignment.release
+        self.given_up, self.forget = self.assignment.given_up, self.assignment.forget
+        self.hold_back, self.commit = self.flow.hold_back, self.offsets.commit
 
     def open(self) -> None:
         self._ways.store.open()
@@ -300,10 +301,6 @@ class Consumer:
         self.flow.resume()
         return changes
 
-    def release(self) -> list[PartitionChange]:
-        """Revoke every partition. What is resolved may still be committed. Idempotent."""
-        return self.assignment.release()
-
     def manager(self, index: int) -> PartitionManager[Any]:
         """Return the manager of a partition. Raises KeyError if it is not open."""
         manager = self.assignment.at(index).manager
@@ -311,9 +308,12 @@ class Consumer:
             raise KeyError(index)
         return manager
 
-    def topic_at(self, index: int) -> str | None:
-        is_known = 0 <= index < len(self.assignment)
-        return self.assignment.at(index).partition.topic if is_known else None
+    def living(self, index: int) -> PartitionManager[Any] | None:
+        """Return a partition's manager unless it is lost; None too for what is no partition."""
+        if not 0 <= index < len(self.assignment):
+            return None
+        assigned = self.assignment.at(index)
+        return assigned.manager if assigned.loss is None else None
 
     @property
     def topics(self) -> set[str]:
@@ -322,12 +322,6 @@ class Consumer:
     @property
     def leaving(self) -> list[int]:
         return self.assignment.leaving
-
-    def given_up(self, now: float) -> list[int]:
-        return self.assignment.given_up(now)
-
-    def forget(self, index: int) -> None:
-        self.assignment.forget(index)
 
     @property
     def has_emitted_goals(self) -> bool:
@@ -413,9 +407,6 @@ class Consumer:
                     self.flow.await_commit(manager, now, self.offsets.seconds_in_flight(now))
         return None
 
-    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
-        self.flow.hold_back(topics, silent)
-
     @property
     def owes_emission(self) -> bool:
         """Whether records wait that are stored as read, or planned, or about to be.
@@ -498,32 +489,6 @@ class Consumer:
         self.flow.resume()
         return resolved
 
-    def fail(
-        self,
-        record_id: int,
-        now: float,
-        after_seconds: float | None = None,
-        policy: Backoff | None = None,
-    ) -> bool:
-        """Schedule a retry; False when the record's retries are used up.
-
-        `policy` is that of the step that failed; None: the pipeline's. Nothing is scheduled of a
-        partition that is lost: its next owner has the record.
-        """
-        manager = self._living(partition_index_of(record_id))
-        return manager is None or manager.fail(offset_of(record_id), now, after_seconds, policy)
-
-    def comes_again(self, record_id: int) -> bool:
-        """Whether a record of ours is not done, and its partition is not lost."""
-        manager = self._living(partition_index_of(record_id))
-        return manager is not None and manager.ledger.comes_again(offset_of(record_id))
-
-    def _living(self, index: int) -> PartitionManager[Any] | None:
-        if not 0 <= index < len(self.assignment):
-            return None
-        assigned = self.assignment.at(index)
-        return assigned.manager if assigned.loss is None else None
-
     def _by_manager(
         self, record_ids: RecordIds
     ) -> Iterator[tuple[PartitionManager[Any], RecordIds]]:
@@ -532,11 +497,7 @@ class Consumer:
             if manager is not None:
                 yield manager, offsets
 
-    # Offsets
-
-    def commit(self, now: float, *, force: bool = False) -> None:
-        """See `OffsetCommitter.commit`."""
-        self.offsets.commit(now, force=force)
+    # Figures
 
     def health(self, now: float) -> SourceHealth:
         return SourceHealth(

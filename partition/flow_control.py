@@ -57,7 +57,7 @@ class FlowControl:
         self.is_free = not self._throttles  # whether only the partitions' own limits hold back
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
-    def hold_back(self, topics: frozenset[str], silent: frozenset[str]) -> None:
+    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
         """Let these topics emit nothing new, and `silent` ones nothing at all."""
         self.is_free = not (topics or silent or self._throttles)
         self._held_back, self._silent = topics | silent, silent

@@ -29,7 +29,14 @@ from partition.interfaces import (
 )
 from partition.manager import PartitionManager
 from partition.offsets.offset_store import OffsetStore
-from partition.records import OpenTransaction, Partition, Position, Resumed, Transactions
+from partition.records import (
+    OpenTransaction,
+    Partition,
+    Position,
+    Resumed,
+    TransactionKind,
+    Transactions,
+)
 
 Reason: TypeAlias = Literal["expired", "truncated", "recreated", "behind", "corrupt"]
 
@@ -157,6 +164,8 @@ class StartPolicy:
 class Fencing(Protocol):
     """The sinks' side of a partition's opening, where transactions are kept (exactly once)."""
 
+    kind: TransactionKind
+
     def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
         """Let no lower epoch commit from now on; by sink, the txid that it has committed.
 
@@ -167,9 +176,6 @@ class Fencing(Protocol):
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
         """Return what is replayed. Raises TransactionError when the sinks and the store differ."""
-
-    def begin(self, partition: Partition, position: Position) -> Resumed:
-        """Return the beginning of a partition of which no transaction was ever recorded."""
 
     def poll(self) -> None:
         """Ask the sinks, and take their answers. Raises what ends the run."""
@@ -200,7 +206,7 @@ class Opened:
 def opening(
     partition: Partition, partitions: int, ways: Ways, policy: StartPolicy
 ) -> Chain[Opened]:
-    """Claimed a partition, one of so many of its topic, and find where to read it.
+    """Claim a partition, one of so many of its topic, and find where to read it.
 
     Its first position is stored before this ends (promise 7), and so is every jump. With
     `fencing` the sinks refuse former owners before it is asked what they have committed, and
@@ -208,43 +214,41 @@ def opening(
     fencing raise, StoreBehind when the store was put back, OffsetOutOfRange, SourceLost, and
     ReplayDiffers when the log does not hold what is to be replayed, whatever policy says.
     """
-    at = policy.start_from
+    at, fencing = policy.start_from, ways.fencing
     timestamp = at.timestamp_ms if isinstance(at, AtTimestamp) else None
     while True:
         claim: Claimed = yield ways.store.claim(partition, adopt=policy.ignore_stored_offsets)
         stored = claim.stored
+        resumed: Resumed | None = None
         committed: Mapping[str, int] = {}
-        if ways.fencing is not None and stored is not None:
-            committed = yield from _fenced(partition, stored.epoch, ways, ways.fencing)
-        resumed = None
-        if ways.fencing is not None and stored is not None and not claim.foreign:
-            resumed = ways.fencing.resume(partition, stored, committed)
+        if fencing is not None and stored is not None:
+            committed = yield from _fenced(partition, stored.epoch, ways, fencing)
+            if not claim.foreign:
+                resumed = fencing.resume(partition, stored, committed)
         found: Log = yield ways.catalogue.log(partition, timestamp)
         if stored is not None:
             break
-        first = _first(partition, policy.start_from, claim, found)
-        begun = None if ways.fencing is None else ways.fencing.begin(partition, first)
-        transactions = None if begun is None else begun.transactions
+        first = _first(partition, at, claim, found)
+        transactions = None if fencing is None else Transactions(fencing.kind)
         try:
             yield ways.store.begin(partition, first, partitions, transactions)
         except StoreConflict:
             continue  # another process began it meanwhile
-        _log_position("partition_started", partition, first, start_from=str(policy.start_from))
-        if ways.fencing is not None:
-            committed = yield from _fenced(partition, _FIRST_EPOCH, ways, ways.fencing)
+        _log_position("partition_started", partition, first, start_from=str(at))
+        if fencing is not None:
+            committed = yield from _fenced(partition, _FIRST_EPOCH, ways, fencing)
             stored = StoredOffset(first, "", epoch=_FIRST_EPOCH, transactions=transactions)
-            begun = ways.fencing.resume(partition, stored, committed)
-        return Opened(first, found.end, epoch=_FIRST_EPOCH, resumed=begun)
+            resumed = fencing.resume(partition, stored, committed)
+        return Opened(first, found.end, epoch=_FIRST_EPOCH, resumed=resumed)
     if claim.foreign:
-        position = _first(partition, policy.start_from, claim, found)
-        if ways.fencing is not None:
-            resumed = ways.fencing.begin(partition, position)
+        position = _first(partition, at, claim, found)
+        transactions = None
+        if fencing is not None:
             # Its own transactions come after those that the sinks have under the same name.
-            known = replace(resumed.transactions, committed=max(committed.values(), default=0))
-            resumed = replace(resumed, transactions=known, least_attempt=stored.epoch)
-        transactions = None if resumed is None else resumed.transactions
+            transactions = Transactions(fencing.kind, max(committed.values(), default=0))
+            resumed = Resumed(position, transactions, least_attempt=stored.epoch)
         yield ways.store.move(partition, position, "ignore_stored_offsets", transactions)
-        _log_position("partition_started", partition, position, start_from=str(policy.start_from))
+        _log_position("partition_started", partition, position, start_from=str(at))
         return Opened(position, found.end, epoch=stored.epoch, resumed=resumed)
     position = stored.position if resumed is None else resumed.position
     opened = yield from _resuming(partition, position, resumed, found, ways, policy)

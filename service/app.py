@@ -111,7 +111,7 @@ class Service:
             if until_caught_up:
                 if parts.pipeline.consumer.assignment.has_reached_goals:
                     return True
-                flush = parts.pipeline.has_last
+                flush = parts.pipeline.consumer.has_emitted_goals
             parts.references.poll()
             parts.membership.poll(time.monotonic())
             # What leaves should not wait for a full batch.

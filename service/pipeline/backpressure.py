@@ -125,8 +125,11 @@ class Backpressure:
             return set()
         kept = dict.fromkeys(leading, 0)
         for index, count in self._advanced.kept[step.name].by_partition.items():
-            topic = self._consumer.topic_at(index)
-            for label in leading if topic is None else [self._source_of(topic).label]:
+            manager = self._consumer.living(index)
+            labels = leading
+            if manager is not None:
+                labels = {self._source_of(manager.partition.topic).label}
+            for label in labels:
                 kept[label] += count
         return {label for label, count in kept.items() if count > _MAX_KEPT}
 

@@ -87,7 +87,6 @@ class FailureHandler:
         self._screen_policy = screen_policy
         self.complain = context.failure_log.record
         self._observers = context.observers
-        self.comes_again = reader.comes_again
 
     # Records, which have no tree
 
@@ -105,10 +104,18 @@ class FailureHandler:
         for observer in self._observers:
             observer.record_failed(record_id, failure)
         self._committer.discard_attempt(record_id)
-        if not self._reader.fail(record_id, now, after, self._retries.get(failure.step)):
+        manager = self._reader.living(partition_index_of(record_id))
+        policy = self._retries.get(failure.step)
+        # Of a partition that is lost its next owner has the record.
+        if manager is not None and not manager.fail(offset_of(record_id), now, after, policy):
             return False
         log.debug("record_failed", step=failure.step, error=text_of(error))
         return True
+
+    def comes_again(self, record_id: int) -> bool:
+        """Whether a record of ours is not done, and its partition is not lost."""
+        manager = self._reader.living(partition_index_of(record_id))
+        return manager is not None and manager.ledger.comes_again(offset_of(record_id))
 
     def reject_records(self, rejected: Sequence[tuple[int, Failure]]) -> None:
         """Send the dead letters of records that have no tree."""

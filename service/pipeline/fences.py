@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from partition.errors import Fenced
 from partition.interfaces import StoredOffset
-from partition.records import Partition, Position, Resumed, TransactionKind, Transactions
+from partition.records import Partition, Resumed, TransactionKind
 from sinks.writer import SinkWriter
 from topology.errors import SinkFenced
 from topology.sink import Committed, Fence
@@ -39,7 +39,7 @@ class EpochFencer:
 
     def __init__(self, kind: TransactionKind, writers: Mapping[str, SinkWriter]) -> None:
         """`writers` are the sinks', by their steps' names."""
-        self._kind = kind
+        self.kind = kind
         self._sinks = {name: _SinkRequests(writer) for name, writer in writers.items()}
 
     def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
@@ -48,14 +48,10 @@ class EpochFencer:
             sink.waiting.append(request)
         return request.ended
 
-    def begin(self, partition: Partition, position: Position) -> Resumed:
-        del partition
-        return Resumed(position, Transactions(self._kind))
-
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
-        return resumed(partition, stored, committed, self._kind)
+        return resumed(partition, stored, committed, self.kind)
 
     def poll(self) -> None:
         """Take the sinks' answers, and ask them what waits. Raises SinkFailed, WriterStopped."""

@@ -181,10 +181,6 @@ class Pipeline:
             return False
         return self.acker.in_flight == self.router.num_blocked()
 
-    @property
-    def has_last(self) -> bool:
-        return self.consumer.has_emitted_goals
-
     def statistics(self) -> EngineStatistics:
         return EngineStatistics.of(
             self.counters,

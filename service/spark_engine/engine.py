@@ -146,11 +146,6 @@ class SparkEngine:
         """Whether no group is run or committed; what is only planned is run after a restart."""
         return all(group.phase is GroupPhase.PLANNED for group in self._attempts.groups)
 
-    @property
-    def has_last(self) -> bool:
-        """Whether all partitions are open: then what was there at the start is there to plan."""
-        return self._assignment.is_settled
-
     def settle(self) -> None:
         """Do nothing: tasks have tables of their own."""
 

@@ -285,6 +285,11 @@ class RangeOwner:
             client if policy.mirror else None,
         )
 
+    @property
+    def has_emitted_goals(self) -> bool:
+        """Whether all partitions are open: then what was there at the start is there to plan."""
+        return self.assignment.is_settled
+
     def open(self) -> None:
         self._ways.store.open()
         self._client.open()

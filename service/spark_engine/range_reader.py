@@ -10,7 +10,7 @@ from partition.assigned_partition import Assigned, PartitionChange, Revoked
 from partition.delivery import AtLeastOnce
 from partition.errors import KafkaError, OffsetOutOfRange
 from partition.interfaces import Fetcher
-from partition.ledger import Backoff, Ledger
+from partition.ledger import Ledger
 from partition.manager import FREE, Allowance, PartitionManager
 from partition.records import (
     Chunk,
@@ -19,8 +19,6 @@ from partition.records import (
     Position,
     RecordIds,
     by_partition,
-    offset_of,
-    partition_index_of,
     record_ids_of,
 )
 from service.spark_engine.task import Task, TaskRange, TaskSettings
@@ -208,14 +206,11 @@ class RangeReader:
     def topics(self) -> set[str]:
         return {manager.partition.topic for manager in self._managers}
 
-    def topic_at(self, index: int) -> str | None:
-        return self._managers[index].partition.topic if self._is_known(index) else None
-
     def manager(self, index: int) -> PartitionManager[RangeMode]:
         return self._managers[index]
 
-    def _is_known(self, index: int) -> bool:
-        return 0 <= index < len(self._managers)
+    def living(self, index: int) -> PartitionManager[RangeMode] | None:
+        return self._managers[index] if 0 <= index < len(self._managers) else None
 
     # Records
 
@@ -334,22 +329,6 @@ class RangeReader:
         progress = manager.progress()
         if progress is not None:
             manager.stored(progress)
-
-    def fail(
-        self,
-        record_id: int,
-        now: float,
-        after_seconds: float | None = None,
-        policy: Backoff | None = None,
-    ) -> bool:
-        manager = self._managers[partition_index_of(record_id)]
-        return manager.fail(offset_of(record_id), now, after_seconds, policy)
-
-    def comes_again(self, record_id: int) -> bool:
-        index = partition_index_of(record_id)
-        return self._is_known(index) and self._managers[index].ledger.comes_again(
-            offset_of(record_id)
-        )
 
     # Progress
 

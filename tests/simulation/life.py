@@ -22,7 +22,7 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.records import Partition, partition_index_of, partition_indexes_of
+from partition.records import Partition, offset_of, partition_index_of, partition_indexes_of
 from partition.recovery import Ways
 from tests.simulation.bolts import Attempt, Bolts, Letter, Tuple
 from tests.simulation.kafka import SimCatalogue, SimFetcher
@@ -338,8 +338,10 @@ class Life(Bolts):
         attempt = self.attempts[record_id]
         if self.transacting is not None:
             self.transacting.void(record_id)
-        again = self.reader.fail(record_id, self.world.now, after)
-        if self.reader.assignment.at(partition_index_of(record_id)).loss is not None:
+        index = partition_index_of(record_id)
+        manager = self.reader.living(index)
+        again = manager is None or manager.fail(offset_of(record_id), self.world.now, after)
+        if self.reader.assignment.at(index).loss is not None:
             self.world.oracle.left(self, attempt, again=again)
             return
         self.world.oracle.retried(self, attempt, after, again=again)

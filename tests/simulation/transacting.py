@@ -35,7 +35,7 @@ class SimFencing:
         writers = {outlet.name: outlet.writer for outlet in outlets}
         self._real = EpochFencer(world.settings.kind, writers)
         self._world = world
-        self.fence, self.begin, self.poll = self._real.fence, self._real.begin, self._real.poll
+        self.kind, self.fence, self.poll = self._real.kind, self._real.fence, self._real.poll
 
     def resume(self, partition, stored, committed):
         found = self._real.resume(partition, stored, committed)

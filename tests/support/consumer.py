@@ -22,6 +22,7 @@ from partition.records import (
     Position,
     Range,
     Resumed,
+    TransactionKind,
     Transactions,
     offset_of,
     partition_index_of,
@@ -121,6 +122,11 @@ class Bench:
             **policy,
         )
         self.reader = self.another()
+
+    def fail(self, record_id: int, now: float) -> bool:
+        """A try of a record has failed; False: it comes again no more."""
+        manager = self.reader.living(partition_index_of(record_id))
+        return manager is None or manager.fail(offset_of(record_id), now)
 
     def another(self) -> Consumer:
         """A reader in the next life of the process."""
@@ -316,6 +322,8 @@ class FakeDelivery(AtLeastOnce):
 class FakeFencing:
     """Sinks that say what they have committed, when they are let; all calls are noted."""
 
+    kind: TransactionKind = "transactional"
+
     def __init__(self, events: list[str]) -> None:
         self.events = events
         self.committed: dict[str, int] = {"table": 0}
@@ -339,9 +347,6 @@ class FakeFencing:
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
         return self.resumes(partition, stored, committed)
-
-    def begin(self, _partition: Partition, position: Position) -> Resumed:
-        return Resumed(position, Transactions("transactional"))
 
     def poll(self) -> None:
         """Answers come from tests."""

@@ -121,7 +121,7 @@ def test_records_in_flight_resolve_before_a_lost_range_is_passed():
     bench.poll(1.0)
     assert bench.losses == []
     bench.ack(owners[:3])
-    assert bench.reader.fail(owners[3], 1.0)
+    assert bench.fail(owners[3], 1.0)
     bench.poll(2.0)
     assert bench.losses == []
     retried = bench.reader.next_chunk(5.0)

@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from headrace import AdvancedBolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
+from partition.records import Partition
 from service.pipeline.backpressure import DEAD_LETTERS, TREES, Backpressure
 from tests.support.pipeline import HeldSink, Works, text_of
 
@@ -23,7 +25,11 @@ class Filled:
         self.topics = [
             each for each in ("a", "b", "c1") if any(re.fullmatch(topic, each) for topic in sources)
         ]
-        self.topic_at = {0: "a", 1: "b", 2: "c1", 3: "a"}.get
+        managers = {
+            index: SimpleNamespace(partition=Partition(topic, 0))
+            for index, topic in {0: "a", 1: "b", 2: "c1", 3: "a"}.items()
+        }
+        self.living = managers.get
         self.kept = {"Kept": KeptOf()}  # by advanced bolt
         self.set()
 

@@ -88,7 +88,7 @@ def test_commit_never_passes_an_unresolved_record(bench):
     bench.fill(ONE, 5)
     record_ids = bench.emit()
     bench.ack([record_ids[0], record_ids[2], record_ids[4]])
-    assert bench.reader.fail(record_ids[1], 0.0)
+    assert bench.fail(record_ids[1], 0.0)
     bench.reader.commit(1.0)
     assert bench.stored() == 1
     assert bench.reader.next_chunk(RETRY_SECONDS - 0.001) is None
@@ -167,7 +167,7 @@ def test_held_back_source_retries_unless_silent():
     bench.start()
     bench.fill(ONE, 1)
     (record_id,) = bench.emit()
-    bench.reader.fail(record_id, 0.0)
+    bench.fail(record_id, 0.0)
     bench.fill(ONE, 1)
     bench.reader.fetch(0.0, 0.0)
     bench.reader.hold_back(frozenset({"t"}), silent=frozenset({"t"}))
@@ -262,7 +262,7 @@ def test_at_most_once_never_emits_twice(seed):
             _answer(bench, rng)
             rng.shuffle(flying)
             for record_id in flying[: rng.randrange(4)]:
-                assert rng.random() < 0.7 or not bench.reader.fail(record_id, now)
+                assert rng.random() < 0.7 or not bench.fail(record_id, now)
                 bench.ack([record_id])
                 flying.remove(record_id)
             assert len(flying) <= window

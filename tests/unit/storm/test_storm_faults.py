@@ -64,7 +64,7 @@ def test_a_new_leader_repeats_nothing_and_forgets_nothing():
     bench.start()
     record_ids = bench.emit()
     bench.ack(record_ids[:1])
-    bench.reader.fail(record_ids[1], 0.0)
+    bench.fail(record_ids[1], 0.0)
     bench.log.elect(ONE)
     bench.fill(ONE, 2)
     bench.poll(0.5)
@@ -99,7 +99,7 @@ def test_one_failure_repeats_one_record():
     bench.start()
     record_ids = bench.emit()
     bench.ack(record_ids[50:])
-    assert bench.reader.fail(record_ids[10], 0.0)
+    assert bench.fail(record_ids[10], 0.0)
     assert bench.emit(10.0) == [record_ids[10]]
     bench.ack(record_ids[:50])
     assert bench.emit(20.0) == []
@@ -129,10 +129,10 @@ def test_poison_record_is_fetched_once(tries, monkeypatch):
     bench.ack(others)
     now = 0.0
     for _ in range(tries):
-        assert bench.reader.fail(poison, now)
+        assert bench.fail(poison, now)
         now += 1000.0
         assert bench.emit(now) == [poison]
-    assert not bench.reader.fail(poison, now)
+    assert not bench.fail(poison, now)
     bench.ack([poison])
     bench.work(int(now), int(now) + 5)
     assert fetched == list(range(3000))
@@ -166,7 +166,7 @@ def test_compacted_retry_freezes_nothing(gone):
     bench.fill(ONE, 3)
     bench.start()
     owners = bench.emit()
-    bench.reader.fail(owners[gone[0]], 0.0)
+    bench.fail(owners[gone[0]], 0.0)
     bench.ack([owner for owner in owners if owner != owners[gone[0]]])
     for offset in gone:
         bench.log.delete_record(ONE, offset)
