@@ -35,10 +35,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A partition will not be assigned again under its index; drop what is in flight of it.
-
-    Another partition may get the index after `forget`.
-    """
+    """A partition will not be assigned again under its index. After `forget` another may get that."""
 
     partition: Partition
     index: int
@@ -65,10 +62,7 @@ class PartitionState(Enum):
 
 
 class AssignedPartition:
-    """A partition that this process knows. `index` is its number in record ids.
-
-    With replicas that share the partitions it is ours only while it is wanted.
-    """
+    """A partition that this process knows. `index` is its number in record ids."""
 
     def __init__(self, partition: Partition, index: int, topic: Topic) -> None:
         self.partition = partition
@@ -112,10 +106,7 @@ class AssignedPartition:
 
     @property
     def is_ours(self) -> bool:
-        """Whether records of it may be emitted, now or later.
-
-        The source's halt of a partition leaves us what was read of it.
-        """
+        """Whether records of it may be emitted, now or later, also once the source halted it."""
         is_empty = self.manager is None or self.manager.is_idle
         return self.is_owned and (self.error is None or not is_empty)
 
@@ -158,7 +149,6 @@ class AssignedPartition:
 
     @property
     def has_resolved_goal(self) -> bool:
-        """Whether every record below the goal is resolved, and nothing is being recovered."""
         if not self.is_wanted:
             return not self.is_held
         if self.error is not None:

@@ -74,8 +74,8 @@ class Moves:
 class Discovery:
     """Ask the catalogue for the topics of a pipeline; a pattern matches a topic's whole name.
 
-    The owner thread calls everything. What was found once is not forgotten when an answer
-    fails or leaves it out: an answer only ever adds.
+    What was found once is not forgotten when an answer fails or leaves it out. The owner thread
+    calls everything.
     """
 
     def __init__(
@@ -132,10 +132,8 @@ class Assignment:
 
     A partition that cannot go on is halted with its error, and the others go on; when all are
     halted, `poll` raises the error. The caller handles the changes that `poll` and `release`
-    return before it emits anything more.
-
-    Where partitions are shared, only those that `want` names are opened, and one that another
-    replica has taken is given up: that halts nothing.
+    return before it emits anything more. Where partitions are shared, only those that `want`
+    names are opened, and one that another replica has taken is given up: that halts nothing.
     """
 
     def __init__(
@@ -210,12 +208,10 @@ class Assignment:
 
     @property
     def goals(self) -> dict[Partition, int]:
-        """The end of each partition's log when it was opened."""
         return {each.partition: each.goal for each in self if each.goal is not None}
 
     @property
     def halted(self) -> dict[Partition, str]:
-        """The partitions of which nothing more is read, and why."""
         return {each.partition: str(each.error) for each in self if each.error is not None}
 
     @property
@@ -241,7 +237,6 @@ class Assignment:
                 yield each.index, each.manager
 
     def may_plan(self, index: int) -> bool:
-        """Whether more of a partition may be planned: it is not leaving, and nothing is paused."""
         return not (self.is_paused or self._partitions[index].is_leaving)
 
     # What the plan and the operator want
@@ -309,8 +304,7 @@ class Assignment:
         """Return indexes of partitions that were given up, to be freed by `forget`; rarely any.
 
         Nothing in a record id tells one partition with an index from the next, and a sink or a
-        bolt may name a record for longer than any timeout. A partition that was released in order
-        has nothing in flight, and keeps its index.
+        bolt may name a record for longer than any timeout.
         """
         if not self._retired or now < self._ask_at:
             return []
@@ -346,7 +340,6 @@ class Assignment:
         return assigned.manager
 
     def log_end(self, assigned: AssignedPartition, end: int, *, is_read: bool = True) -> None:
-        """Note where a log ends: it `is_read` to there, or others say so."""
         assigned.goal = end if assigned.goal is None else assigned.goal
         manager = assigned.manager
         if is_read or manager is None or not manager.open_transactions:
@@ -560,8 +553,7 @@ class Assignment:
     def _give_up(self, assigned: AssignedPartition, error: StoreError) -> None:
         """Let go of a partition as it is: whoever has it next repeats what is in flight.
 
-        A plan that is newer may give it to us again, under another index: what is still told of
-        records in flight names this one.
+        A newer plan may give it to us again, under another index.
         """
         self._stop_reading(assigned)
         assigned.chain = assigned.trouble = assigned.retry_at = None

@@ -67,10 +67,10 @@ class SourceHealth(NamedTuple):
 
 
 class LogEnds:
-    """Ask for the ends of logs that are not fetched, every two seconds.
+    """Ask for the ends of logs that are not fetched, every two seconds: of stuck ones lag counts.
 
-    A stuck partition is not fetched, and it is then that its lag counts. Where an answer takes
-    long (a leader is away) it asks more rarely: other questions wait behind it.
+    Where an answer takes long (a leader is away) it asks more rarely: other questions wait behind
+    it.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -81,7 +81,6 @@ class LogEnds:
         self._ends: Mapping[Partition, LogEnd] = {}
 
     def poll(self, now: float, unfetched: Iterable[Partition]) -> None:
-        """Take an answer, and ask again when it is time."""
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._due = max(self._due, now + _PAUSE * (now - self._asked_at))
@@ -136,14 +135,12 @@ class OffsetCommitter:
         self.latencies: dict[str, CommitLatency] = {}  # by topic
 
     def note(self, manager: PartitionManager[Any]) -> None:
-        """Note a change of a partition: its commit may be urgent."""
         self._changed.add(manager)
 
     def seconds_in_flight(self, now: float) -> float | None:
         return None if self._commit is None else now - self._begun_at
 
     def seconds(self, now: float) -> float:
-        """Return how long the last write took, or the one under way if that is longer."""
         return max(self._took, self.seconds_in_flight(now) or 0.0)
 
     def commit(self, now: float, *, force: bool = False) -> None:
@@ -372,7 +369,6 @@ class Consumer:
         return max(0.0, now - first_ms / 1000), max(0.0, now - last_ms / 1000)
 
     def _check_replay(self, assigned: AssignedPartition, manager: PartitionManager[Any]) -> None:
-        """Halt a partition that did not give the records of an open transaction again."""
         error = manager.delivery.replay_error(log_moved=False)
         if error is not None and assigned.error is None:
             self.assignment.halt(assigned.partition, error)
@@ -442,10 +438,7 @@ class Consumer:
 
     @property
     def waits_little(self) -> bool:
-        """Whether few chunks and fewer records than two fetches wait that may be emitted soon.
-
-        With records alone, short chunks that come fast would pile up, one emitted a turn.
-        """
+        """Whether few chunks, and fewer records than two fetches, wait that may be emitted soon."""
         chunks = records = 0
         for _, manager in self.assignment.owned():
             # What waits for its plan counts: it comes in a moment.
@@ -479,10 +472,7 @@ class Consumer:
             manager.ledger.processed(offsets)
 
     def resolve_below(self, index: int, end: int) -> int:
-        """Resolve what was emitted of a partition below `end`; return how many records.
-
-        Their transaction is committed, and the mode was told in this same turn.
-        """
+        """Resolve what was emitted of a partition below `end`; return how many records."""
         manager = self.manager(index)
         resolved = manager.resolve_below(end)
         self.offsets.note(manager)

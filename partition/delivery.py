@@ -17,12 +17,10 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 class AtLeastOnce:
     """Decide what one partition emits and stores; its PartitionManager does not know the mode.
 
-    The base of the other delivery modes. At least once means: emit what there is room for, store
-    the last completed offset. Room reaches from the stored offset: with the store away a partition
-    runs on to its limit (promise 15).
-
-    Pure; it reads the partition's ledger and never writes it. `room` is how many more records
-    fit into the partition's limits. The owner thread calls everything.
+    The base of the other delivery modes. At least once: emit what there is room for, store the
+    last completed offset. Room reaches from the stored offset: with the store away a partition
+    runs on to its limit (promise 15). Pure; it reads the partition's ledger and never writes it.
+    `room` is how many more records fit into the partition's limits.
     """
 
     retries = True
@@ -48,16 +46,15 @@ class AtLeastOnce:
         return False
 
     def on_fetched(self, chunk: Chunk, lengths: Lengths) -> None:
-        """Take fetched records, which wait from now on."""
+        """Fetched records wait from now on."""
 
     def on_log_end(self, end: int) -> None:
-        """Note that the log has no record before `end` but those fetched."""
+        """The log has no record before `end` but those fetched."""
 
     def on_emitted(self, count: int) -> None:
-        """Note that the next `count` records were emitted for the first time."""
+        """The next `count` records were emitted for the first time."""
 
-    def on_stored(self, progress: Progress) -> None:
-        """Note what is stored."""
+    def on_stored(self, progress: Progress) -> None: ...
 
     def stop(self) -> None:
         """Store nothing more ahead: the run ends, or the partition leaves."""
@@ -82,10 +79,7 @@ class AtLeastOnce:
         return self._ledger.last_completed_offset, None
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
-        """Whether something is to be stored that should not wait for the commit interval.
-
-        Half of the limit is not stored, and could be: waiting for the interval may stall.
-        """
+        """Whether something is to be stored that should not wait for the commit interval."""
         is_half = 2 * self._committed.unstored >= max_pending
         return is_half and self.progress(room)[0] > self._committed.offset
 

@@ -63,7 +63,7 @@ class FlowControl:
         self._held_back, self._silent = topics | silent, silent
 
     def allowance(self, assigned: AssignedPartition, now: float) -> Allowance:
-        """Return what a partition may emit now. When the run ends, rates and holds do not count."""
+        """When the run ends, rates and holds do not count."""
         manager, ends = assigned.manager, self._assignment.ends
         is_stopped = self._assignment.is_paused or assigned.is_leaving
         if manager is None or (self.is_free and not is_stopped):
@@ -93,10 +93,7 @@ class FlowControl:
     def await_commit(
         self, manager: PartitionManager[Any], now: float, commit: float | None
     ) -> None:
-        """Wake soon if a commit lets records be emitted that wait, or will in a moment.
-
-        `commit` says for how many seconds one has been under way.
-        """
+        """Wake soon if a commit, under way for so many seconds, lets waiting records be emitted."""
         if commit is not None:
             self.wake = min(self.wake, now + max(_COMMIT_SECONDS, commit))
         elif manager.accepts_more:

@@ -32,7 +32,7 @@ class LogReader(Protocol):
         """Follow these partitions too, each from its position on."""
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """Follow these partitions no more. Those that are not followed are ignored."""
+        """Those that are not followed are ignored."""
 
     def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
         """Return the log's last known first offset and end; asks nobody.
@@ -98,8 +98,6 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """Start at this offset of every partition."""
-
     offset: int
 
 
@@ -172,7 +170,6 @@ class StoredOffset:
 
     @property
     def offset(self) -> int:
-        """The next offset to read."""
         return self.position.offset
 
 

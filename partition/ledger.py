@@ -38,8 +38,7 @@ class Ledger:
     """One state byte per record in flight, beside a sorted array of offsets.
 
     Gaps of any size cost nothing, because a record's index is its position in the
-    array and not its offset. The last completed offset is the lowest pending one, or
-    `emitted_to` if none is pending, as in Storm: always the next offset to read.
+    array and not its offset. The last completed offset is always the next offset to read.
     """
 
     def __init__(self, position: int) -> None:
@@ -55,7 +54,7 @@ class Ledger:
 
     @property
     def last_completed_offset(self) -> int:
-        """The lowest pending offset, or `emitted_to` if none: the offset to commit."""
+        """The lowest pending offset, or `emitted_to` if none: the offset to commit, as in Storm."""
         return int(self._offsets[self._head]) if self.pending else self.fetched_to
 
     @property
@@ -89,7 +88,7 @@ class Ledger:
         return self._tail - self._cursor
 
     def fetched(self, offsets: Offsets) -> None:
-        """Take newly fetched records as waiting. They must lie at or after `fetched_to`."""
+        """They must lie at or after `fetched_to`."""
         if not len(offsets):
             return
         if offsets[0] < self.fetched_to:
@@ -186,7 +185,6 @@ class Ledger:
         return True
 
     def _indices(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
-        """Return the indices of known offsets; a slice when they are neighbours."""
         if not len(offsets):
             return slice(0, 0)
         live = self._offsets[self._head : self._cursor]

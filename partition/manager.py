@@ -1,10 +1,9 @@
 """The PartitionManager: one partition's records from fetched to resolved.
 
-Modelled on storm-kafka's PartitionManager (1.2.3), with its pending, waiting and failed records.
-It differs where Storm lost data or stood still: a retry runs from the payload in memory and never
-seeks; a limit bounds what lies between the stored offset and the last emitted record; nothing is
-skipped because it is far behind (`partition.recovery` does, if configured, and logs it). The
-delivery mode decides what may be emitted and stored.
+Modelled on storm-kafka's PartitionManager (1.2.3). It differs where Storm lost data or stood
+still: a retry runs from the payload in memory and never seeks; a limit bounds what lies between
+the stored offset and the last emitted record; nothing is skipped because it is far behind
+(`partition.recovery` does, if configured, and logs it).
 """
 
 import random
@@ -100,9 +99,8 @@ class _FetchedChunk(NamedTuple):
 class PartitionManager(Generic[D]):
     """One partition's records from fetched to resolved. The owner thread calls everything.
 
-    `next_chunk` gives due retries first, then new records; retries are exempt from the
-    limits. Every record handed out is answered by one `ack` or `fail`, or by `resolve_below`;
-    late, repeated and unknown answers are counted and change nothing.
+    Every record handed out is answered by one `ack` or `fail`, or by `resolve_below`; late,
+    repeated and unknown answers are counted and change nothing.
     """
 
     def __init__(
@@ -208,7 +206,6 @@ class PartitionManager(Generic[D]):
 
     @property
     def read(self) -> int:
-        """Records emitted for the first time, or done elsewhere."""
         return self._committed.read
 
     @property

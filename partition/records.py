@@ -89,7 +89,6 @@ class LeaderEpochs:
         return Position(offset, epoch, self._start.topic_id)
 
     def fetched_before(self, offset: int) -> int | None:
-        """Return the leader epoch of the last fetched record before an offset, if known."""
         epoch = None
         for first, led_by in self._runs:
             if first >= offset:

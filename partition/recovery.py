@@ -92,7 +92,6 @@ def loss_of(
 
 
 def behind(partition: Partition, position: Position, log: Log, most: int) -> Loss | None:
-    """The oldest records, when more than `most` offsets are left to read."""
     resume = max(position.offset, log.end - most)
     if resume == position.offset:
         return None
@@ -121,7 +120,7 @@ class FutureChain(Generic[T]):
         self._waits_for: Future[Any] | None = None
 
     def poll(self) -> tuple[T] | None:
-        """Go on as far as possible; return the result, or None while something is awaited."""
+        """Return the result, or None while something is awaited."""
         while True:
             future = self._waits_for
             if future is not None and not future.done():
@@ -303,8 +302,8 @@ def _replayed(
 ) -> Resumed | None:
     """Return the transactions to go on with in the log as it is.
 
-    Where it lacks records of ranges that are open, those that were only planned are planned
-    anew, behind the loss; for others it raises ReplayDiffers.
+    Where it lacks records of open ranges, those that were only planned are planned anew, behind
+    the loss; for others it raises ReplayDiffers.
     """
     if resumed is None:
         return None
@@ -401,10 +400,10 @@ def _gone_on(
 
 
 def reclaiming(partition: Partition, ways: Ways) -> Chain[int]:
-    """Take a partition up again after the session in which it was ours has ended.
+    """Take a partition up again after its session has ended; return the new epoch.
 
-    Nobody may have had it in between, so no sink is fenced. Returns the new epoch. Raises
-    Fenced when someone has had it, and StoreMissing when nothing is known of it any more.
+    Nobody may have had it in between, so no sink is fenced. Raises Fenced when someone has had
+    it, and StoreMissing when nothing is known of it any more.
     """
     claim: Claimed = yield ways.store.claim(partition, again=True)
     if not claim.uninterrupted or claim.stored is None:

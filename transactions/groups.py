@@ -33,8 +33,6 @@ class RangePolicy:
 
 
 class GroupMember(NamedTuple):
-    """A transaction of a group, and the partition it is of."""
-
     place: int  # of the partition
     line: PartitionTransactions
     txid: int
@@ -45,10 +43,7 @@ class GroupMember(NamedTuple):
         return self.line.transaction_of(self.txid)
 
     def share(self, epoch: int, num_rows: int) -> Share:
-        """Return its share of a group, for one sink.
-
-        Raises ValueError for a range that is only planned: nobody may commit it.
-        """
+        """Return its share of a group, for one sink. Raises ValueError for a planned range."""
         line, covers = str(self.line.partition), self.transaction.range
         if covers.digest is None:
             raise ValueError(f"{line} transaction {self.txid} is not sealed: it is of {covers}")
@@ -65,8 +60,6 @@ class GroupPhase(Enum):
 
 @dataclass(slots=True, eq=False)
 class TransactionGroup:
-    """One transaction of each of some partitions. Only TransactionGroups changes it."""
-
     number: int  # from 1
     members: tuple[GroupMember, ...]
     phase: GroupPhase
@@ -109,7 +102,6 @@ class TransactionGroups:
 
     @property
     def lowest(self) -> TransactionGroup | None:
-        """The group to commit next."""
         return self._groups[0] if self._groups else None
 
     def plan(
@@ -138,7 +130,6 @@ class TransactionGroups:
         return next((each for each in self._groups if each.number == number), None)
 
     def is_live(self, number: int, attempt: int) -> bool:
-        """Whether an attempt runs or is processed, so that its results count."""
         group = self.of(number)
         if group is None or group.phase is GroupPhase.PLANNED:
             return False
@@ -158,9 +149,8 @@ class TransactionGroups:
     def ran(self, number: int, attempt: int, reads: Sequence[RangeRead]) -> bool:
         """Seal all ranges of an attempt, as it has read them; False: it is not the live one.
 
-        A group is run again at once, and so are all later ones, if a range of it turns out to have
-        been read, or to be read now, from a log that was cut off below it since. Raises ValueError
-        if the attempt lacks a member's range.
+        A group is run again at once, and so are all later ones, if a range of it turns out to be of
+        a log that was cut off below it since. Raises ValueError if the attempt lacks a range.
         """
         group = self._at(number, attempt, GroupPhase.RUNNING)
         if group is None:
@@ -207,8 +197,7 @@ class TransactionGroups:
     def refuse(self, number: int, refused: Mapping[int, Refused]) -> None:
         """Remember, by partition index, records whose rows a sink refuses: each gets a dead letter.
 
-        For the next attempts of a group, since this one has staged what is refused. Reasons for a
-        record and a sink replace those known before.
+        For the next attempts of a group. Reasons for a record and a sink replace known ones.
         """
         group = self.of(number)
         if group is None:
@@ -231,7 +220,6 @@ class TransactionGroups:
         return group
 
     def not_done(self, number: int) -> bool:
-        """Mark a group whose commit is known to have failed."""
         group = self.of(number)
         if group is None or group.phase is not GroupPhase.COMMITTING:
             return False
@@ -255,8 +243,7 @@ class TransactionGroups:
         """Leave a partition out: it is lost, or its log has changed.
 
         No commit of a group that has it may be under way. A group that ran with it runs again
-        without it, at once, and so do all later ones; one that has no other member vanishes. Its
-        open transactions are `ungrouped` again, in new attempts.
+        without it, at once, and so do all later ones. Its open transactions are `ungrouped` again.
         """
         with_it = [each for each in self._groups if each.has(place)]
         lines = {m.line for each in with_it for m in each.members if m.place == place}
@@ -295,10 +282,7 @@ class TransactionGroups:
 
 
 class RangePlanner:
-    """Divides a group's records among partitions: the offsets that it takes of each. Pure.
-
-    Partitions are named by their indexes. Seconds are of the owner's clock.
-    """
+    """Divides a group's records among partitions, by index: the offsets it takes of each. Pure."""
 
     def __init__(self, policy: RangePolicy) -> None:
         self._policy = policy
@@ -306,10 +290,7 @@ class RangePlanner:
         self._turn = 0  # index of the partition that is first to get one record more than others
 
     def look(self, now: float, logs: Mapping[int, tuple[int, int]]) -> bool:
-        """Record which offsets wait, while nothing may be planned; True if a plan is due.
-
-        So what waits behind groups in flight does not wait anew once they are done.
-        """
+        """Record which offsets wait, while nothing may be planned; True if a plan is due."""
         waiting = sum(_waiting_of(logs).values())
         if not waiting:
             self._since = None
@@ -324,8 +305,7 @@ class RangePlanner:
         """Return the end of the next range of each partition that gets one; None: not yet.
 
         `logs` has, by partition index, where the next range begins and where the log ends. A plan
-        is due when enough records wait to fill a group, when some have waited long, or with
-        `flush`. Partitions get equal parts, and what one does not need goes to the others.
+        is due when enough records wait to fill a group, when some have waited, or with `flush`.
         """
         is_time = self.look(now, logs)
         waiting = _waiting_of(logs)

@@ -39,7 +39,7 @@ from transactions.transaction import (
 
 
 class PartitionTransactions(AtLeastOnce):
-    """One partition's open transactions, in order, on both engines: exactly once.
+    """One partition's open transactions, in order, on both engines: exactly once. Pure.
 
     Storm's TransactionalSpoutCoordinator and Trident's MasterBatchCoordinator are the models: up
     to `max_active` are open, processed at once, committed in order, and one that fails fails all
@@ -54,8 +54,6 @@ class PartitionTransactions(AtLeastOnce):
     start: waiting records go into the newest transaction, by whole chunks if they fit, until it
     is closed. A transaction found in the store never grows, and is compared as its records come
     again. On the spark engine executors read the records, and `read` seals or compares.
-
-    Pure: seconds are given.
     """
 
     stores_first = True
@@ -191,11 +189,10 @@ class PartitionTransactions(AtLeastOnce):
     def replay_error(self, *, log_moved: bool) -> ReplayDiffers | None:
         """Return an error if the log cannot give a sealed range's records again.
 
-        Such a transaction is never committed, and nothing is planned from then on. Where the log
-        goes on elsewhere, either the lowest is read, or the open ones may be planned anew, as no
-        sink can have them. The lowest decides, since they are committed in order: nobody has
-        committed a range that is only planned, and a sealed one may be dropped if transactions are
-        opaque. On the local engine, records of it may be in flight, under its txid.
+        Nothing is planned from then on. Where the log goes on elsewhere, open ones may be planned
+        anew if no sink can have them: the lowest decides, since they are committed in order. A
+        range that is only planned nobody has committed, and a sealed one may be dropped if it is
+        opaque; but on the local engine its records may be in flight, under its txid.
         """
         if self._differs is not None or not log_moved or self.awaits_commit or not self._open:
             return self._differs
@@ -220,10 +217,7 @@ class PartitionTransactions(AtLeastOnce):
     # Planning records that are here
 
     def plan(self, now: float, room: int) -> None:
-        """Put waiting records into the newest transaction, or begin one, if it is time and fits.
-
-        It is time when many wait, when some have waited long, or when the partition is idle.
-        """
+        """Put waiting records into the newest transaction, or begin one, if it is time and fits."""
         if self._differs is None and not self.is_held and self._is_time(now):
             self._fill(now, room)
 
@@ -291,7 +285,6 @@ class PartitionTransactions(AtLeastOnce):
 
     @property
     def planned_to(self) -> int:
-        """The begin of the next range."""
         return self._open[-1].range.end if self._open else self._begins.offset
 
     @property
@@ -355,7 +348,6 @@ class PartitionTransactions(AtLeastOnce):
             self._process(each, 0)
 
     def is_recorded(self, txid: int) -> bool:
-        """Whether its live attempt is stored, so that it may run."""
         found = self._find(txid)
         return found is not None and found.stored is not None
 
@@ -395,10 +387,9 @@ class PartitionTransactions(AtLeastOnce):
         each.phase = phase
 
     def is_outdated(self, txid: int) -> bool:
-        """Whether it has to fail: its log was cut off below it, and it may be read already.
+        """Whether it has to fail: a later leader wrote before it, so its log was cut off below it.
 
-        A later leader wrote a range before it, which is read only now. It may have a seal: nobody
-        can have committed it, since the one before had none.
+        Nobody can have committed it, since the one before had no seal.
         """
         found = self._find(txid)
         return found is not None and found.cut_under is not None
@@ -494,10 +485,7 @@ class PartitionTransactions(AtLeastOnce):
         return lowest if lowest is not None and self.is_ready(lowest.txid) else None
 
     def is_ready(self, txid: int) -> bool:
-        """Whether it can be committed once those below it are.
-
-        It is processed, stored as it is, and awaits no dead letter.
-        """
+        """Whether it is processed, stored as it is, and awaits no dead letter."""
         each = self._find(txid)
         if each is None or each.phase is not Phase.PROCESSED or not each.is_stored:
             return False
@@ -565,7 +553,7 @@ class PartitionTransactions(AtLeastOnce):
         self.skips[sink] = max(txid, self.skips.get(sink, 0))
 
     def transaction_of(self, txid: int) -> Transaction:
-        """Return an open transaction. Raises KeyError."""
+        """Raises KeyError unless it is open."""
         found = self._find(txid)
         if found is None:
             raise KeyError(txid)

@@ -23,8 +23,6 @@ class OrderedRows(NamedTuple):
 
 @dataclass(slots=True)
 class _Collected:
-    """Pieces of one transaction."""
-
     pieces: list[Piece] = field(default_factory=list)
     record_ids: list[RecordIds] = field(default_factory=list)
     num_rows: int = 0

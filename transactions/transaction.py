@@ -28,10 +28,9 @@ Lengths = npt.NDArray[np.int64]
 class RangeDigest:
     """A digest by which a replay is known to have the same records: of offsets and lengths. Pure.
 
-    BLAKE2b of 128 bits over (offset, length) pairs, little-endian, 64 bits each. However the
-    records were cut into chunks, it is the same. It finds what can happen to a log: compaction,
-    retention, another log of the same name; not a payload changed in place, which Kafka's own
-    checksums find.
+    BLAKE2b of 128 bits over (offset, length) pairs, little-endian, 64 bits each, however the
+    records were cut into chunks. It finds compaction, retention, another log of the same name; not
+    a payload changed in place, which Kafka's own checksums find.
     """
 
     def __init__(self) -> None:
@@ -68,7 +67,6 @@ class Unplanned:
 
     @property
     def first(self) -> int:
-        """The lowest offset. Raises IndexError when there is none."""
         return int(self._chunks[0][0][0])
 
     @property
@@ -76,7 +74,6 @@ class Unplanned:
         return len(self._chunks[0][0]) if self._chunks else 0
 
     def waited(self, now: float) -> float:
-        """Seconds since the first call that found records waiting."""
         if not self._num_records:
             return 0.0
         if self._since is None:
@@ -95,7 +92,6 @@ class Unplanned:
         return max(0, min(part, space)) if part <= space or splits else 0
 
     def take(self, count: int) -> tuple[Offsets, Lengths]:
-        """Take up to `count` records of the first chunk."""
         offsets, lengths = self._chunks.popleft()
         if count < len(offsets):
             self._chunks.appendleft((offsets[count:], lengths[count:]))
@@ -119,8 +115,6 @@ class TransactionPolicy:
 
 
 class Phase(Enum):
-    """The state of an open transaction."""
-
     FILLING = "filling"  # it takes the records that come next
     PLANNED = "planned"  # its range is fixed, and was not read to its end in this attempt
     PROCESSING = "processing"  # its records are all here, and not all of them are processed
@@ -130,8 +124,6 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """An open transaction. Only PartitionTransactions changes it."""
-
     txid: int  # from 1
     attempt: int  # from 1; grows with each attempt, over restarts too
     range: Range
@@ -165,8 +157,6 @@ class OutOfOrder(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """A range as a task has read it; see `PartitionTransactions.read`."""
-
     partition: Partition
     count: int
     digest: str

@@ -76,8 +76,8 @@ class _Facts(NamedTuple):
 class KafkaCatalogue:
     """A `Catalogue` of Kafka. `properties` are the fetcher's.
 
-    Any thread asks. A question is repeated for `ask_seconds` while that can help; a topic that is
-    missing, for 3 seconds. The end of a log is the one that readers see, by `isolation.level`.
+    A question is repeated for `ask_seconds` while that can help; a topic that is missing, for 3
+    seconds. The end of a log is the one that readers see, by `isolation.level`.
     """
 
     def __init__(
@@ -110,7 +110,6 @@ class KafkaCatalogue:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread; questions without an answer fail with KafkaUnavailable. Idempotent."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is None:
@@ -307,7 +306,6 @@ class _Cluster:
         self._client.poll(0)
 
     def listing(self) -> Mapping[str, Topic] | Code:
-        """Describe all topics but Kafka's own ones."""
         end = time.monotonic() + self._seconds
         while True:
             left = max(_STEP_SECONDS, min(1.0, end - time.monotonic()))

@@ -142,7 +142,7 @@ class KafkaFetcher:
             self._ranges.pop(partition, None)
 
     def pause(self, partition: Partition) -> None:
-        """See `Fetcher.pause`. What was prefetched is dropped, and fetched again."""
+        """What was prefetched is dropped, and fetched again."""
         if partition in self._next:
             self._consumer.pause([TopicPartition(*partition)])
             self._paused.add(partition)
@@ -197,7 +197,7 @@ class KafkaFetcher:
         self._consumer.incremental_unassign([TopicPartition(*each) for each in partitions])
 
     def log_range(self, partition: Partition) -> tuple[int, int] | None:
-        """See `LogReader`. The end counts records of open transactions too."""
+        """The end counts records of open transactions too."""
         if partition not in self._next and partition not in self._failed:
             return None
         asked_for = TopicPartition(partition.topic, partition.number)
@@ -391,7 +391,7 @@ class _Positions:
         return ends
 
     def chunks(self, messages: list[Message]) -> list[Chunk]:
-        """Make chunks, one per partition; `messages` is not empty and holds no events."""
+        """`messages` is not empty and holds no events."""
         count = len(messages)
         offsets = np.fromiter(map(_offset, messages), np.int64, count)
         keys = np.fromiter(map(_number, messages), np.int64, count)

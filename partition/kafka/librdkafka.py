@@ -151,8 +151,6 @@ def close_client(client: Consumer) -> bool:
 
 
 class Truncation(NamedTuple):
-    """A log that was cut off, as librdkafka reports it."""
-
     offset: int  # the one that was checked
     diverged_at: int | None  # None: the broker does not know the epoch at all
 
@@ -183,7 +181,6 @@ def code_of(error: BaseException) -> Code:
 
 
 def refusal(what: str, error: Code) -> KafkaFailed:
-    """Return the error of what Kafka refuses for good; `what` is "for ..." or "to ..."."""
     return KafkaFailed(f"Kafka refuses {what}: {error.str()} ({error.name()})")
 
 
@@ -274,7 +271,6 @@ class Availability:
         self._told_to_wait[broker] = max(seconds, self._told_to_wait.get(broker, 0.0))
 
     def take(self, told: Mapping[str, Any]) -> None:
-        """Take librdkafka's statistics."""
         now = told.get("ts", 0)
         brokers = {
             name: broker
@@ -320,7 +316,6 @@ class OpenTransactions:
         self._now = 0.0
 
     def take(self, told: Mapping[str, Any]) -> None:
-        """Take librdkafka's statistics."""
         self._now = told.get("ts", 0) / 1e6
         held: dict[Partition, tuple[int, float]] = {}
         for topic, facts in told.get("topics", {}).items():
@@ -335,7 +330,6 @@ class OpenTransactions:
         self._held = held
 
     def seconds(self, partition: Partition, position: int) -> float:
-        """Return how long a reader has waited at `position`; 0 if it does not."""
         stable, since = self._held.get(partition, (-1, 0.0))
         return self._now - since if stable == position else 0.0
 

@@ -58,8 +58,6 @@ _offset, _key, _leader_epoch = map(methodcaller, ("offset", "key", "leader_epoch
 
 @dataclass(slots=True)
 class PartitionLog:
-    """One partition's records. `end` is the next offset to be written."""
-
     start: int = 0
     end: int = 0
     messages: "list[Message]" = field(default_factory=list)
@@ -155,9 +153,9 @@ class MemoryLog:
             return log.start, log.end
 
     def read(self, partition: Partition, position: Position, limit: int) -> "list[Message]":
-        """Return at most `limit` records from a position on. Raises TopicMissing, OffsetOutOfRange.
+        """Return at most `limit` records from a position on.
 
-        Where a record cannot be read, those before it are returned, then CorruptRecord is raised.
+        Raises TopicMissing, OffsetOutOfRange.
         """
         with self.changed:
             start, end = self.log_range(partition)
@@ -216,8 +214,6 @@ class MemoryCatalogue:
 
 
 class MemoryFetcher:
-    """A `Fetcher` on a MemoryLog."""
-
     mirror_failures = 0
 
     def __init__(self, log: MemoryLog, *, waits: bool = True) -> None:

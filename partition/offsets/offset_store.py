@@ -188,7 +188,7 @@ class OffsetStore(ABC):
         return self._submit(self._commit(dict(progress)))
 
     def session_ended(self) -> None:
-        """Drop every ownership. A generator under way must get SessionEnded next."""
+        """A generator under way must get SessionEnded next."""
         self._held.end_session()
 
     # Reading
@@ -225,10 +225,7 @@ class OffsetStore(ABC):
     def _note_begun(
         self, partition: Partition, partitions: int | None = None
     ) -> Steps[list[Operation]]:
-        """Return the write that notes in the topic's node that a partition was begun, if needed.
-
-        `partitions` is how many the topic has; it is noted with the first.
-        """
+        """Return the write that notes in the topic's node that a partition was begun, if needed."""
         if partition.number in self._held.begun.get(partition.topic, ()):
             return []
         node, version = yield from self._topic(partition.topic)
@@ -467,8 +464,6 @@ class OffsetStore(ABC):
 
 
 class Update(NamedTuple):
-    """An owned node to be set."""
-
     partition: Partition
     path: str
     known: KnownNode
@@ -545,5 +540,4 @@ def _incarnation(
 
 
 def _drawn(writer: Writer) -> str:
-    """Name an incarnation after the write that makes it: no other has the name."""
     return f"{writer.process}-{writer.sequence}"

@@ -27,7 +27,6 @@ class NodeNames:
     def stored(
         self, position: Position, epoch: int = 0, transactions: Transactions | None = None
     ) -> StoredOffset:
-        """Return a position, and its open transactions, as this topology's own."""
         name = self.topology_name or self.topology_id
         return StoredOffset(position, self.topology_id, name, epoch, transactions)
 

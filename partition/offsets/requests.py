@@ -52,8 +52,6 @@ Operation: TypeAlias = SetNode | CreateNode | CheckNode | DeleteNode
 
 
 class ZNode(NamedTuple):
-    """A node's data, how often it was set, and which one of that path it is."""
-
     data: bytes
     version: int = 0
     created: int = 0  # grows from one node made to the next, whatever their paths
@@ -177,7 +175,6 @@ class Run(Generic[T]):
             self.take(None)
 
     def take(self, reply: Reply | BaseException) -> None:
-        """Give the generator a reply, or raise an error in it, and ask for its next request."""
         self.request = None
         try:
             if isinstance(reply, BaseException):

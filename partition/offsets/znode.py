@@ -213,8 +213,6 @@ def _as_read(found: _Transactions | msgspec.UnsetType | None, offset: int) -> Tr
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
-    """The partitions that were begun, and the fields of others."""
-
     begun: frozenset[int] = frozenset()
     first: int | None = None  # how many partitions there were then; None: not noted
     others: dict[str, msgspec.Raw] = field(default_factory=dict)
@@ -226,7 +224,6 @@ class _Begun(msgspec.Struct, omit_defaults=True):
 
 
 def decode_topic(path: str, data: bytes) -> TopicNode:
-    """Decode a topic's node; one made only as a parent is empty."""
     if not data:
         return TopicNode()
     check_version(path, data, _NEEDED_OF_TOPIC)

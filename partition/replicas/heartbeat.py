@@ -233,8 +233,6 @@ class GroupView:
 
 
 class Session(Protocol):
-    """An offset store: membership and claims share its session, so they end together."""
-
     @property
     def last_contact(self) -> float | None:
         """When the newest answered request was sent (monotonic); the session lived then."""

@@ -89,16 +89,14 @@ class ZooKeeperStore(OffsetStore):
 
     @property
     def session(self) -> int:
-        """The number of sessions that have ended since `open`."""
         return 0 if self._worker is None else self._worker.connection.sessions_ended
 
     @property
     def last_contact(self) -> float | None:
-        """See `Session.last_contact`."""
         return None if self._worker is None else self._worker.connection.last_contact
 
     def open(self) -> None:
-        """Connect. Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
+        """Raises StoreUnavailable after `timeout_seconds`, StoreError if refused."""
         if self._worker is None:
             connection = self._connection()
             connection.open()

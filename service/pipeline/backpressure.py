@@ -1,8 +1,7 @@
 """Backpressure: hold new records back while something on their way is full, by source.
 
-The one place where a slow bolt, sink or dead-letter topic reaches the fetching: sources whose
-records may get to something full emit nothing, so their partitions fill and are paused
-(`FlowControl`); all others go on. Every queue on the way is bounded by it.
+Sources whose records may get to something full emit nothing, so their partitions fill and are
+paused (`FlowControl`); all others go on. Every queue on the way is bounded by it.
 """
 
 from collections import defaultdict
@@ -41,8 +40,6 @@ _NOTHING = HeldTopics()
 
 
 class Backpressure:
-    """Looks at everything that can be full. The owner thread calls it."""
-
     def __init__(
         self,
         topology: Topology,
@@ -74,7 +71,6 @@ class Backpressure:
         """Seconds for which each step, the dead letters or the trees have held records back."""
 
     def update(self, now: float) -> HeldTopics:
-        """Return the topics that may not emit now."""
         for name in self._full:
             self.seconds[name] += now - self._updated_at
         self._updated_at, self._full = now, set()

@@ -131,9 +131,8 @@ def build_pipeline(
 def delivery_of(topology: Topology, policy: TransactionPolicy) -> DeliveryFactory[Any]:
     """Return the factory of partitions' delivery modes.
 
-    A plan has no more records than a batch, which is committed as a whole. Where a source has a
-    rate, a transaction has no more than may be emitted while a batch fills: else its commit would
-    wait for the last of them.
+    A plan has no more records than a batch, which is committed as a whole; a transaction no more
+    than its source's rate allows while a batch fills: else its commit would wait for the last.
     """
     if topology.reliability == "at-most-once":
         return CommitBeforeEmit
@@ -163,7 +162,7 @@ def limits_of(topology: Topology) -> dict[TopicName, float]:
 
 
 class Sizes(NamedTuple):
-    """Records that are fetched at most at once, and emitted to the bolts at most at once."""
+    """Records that are at most fetched at once, and at most emitted to the bolts at once."""
 
     fetch_records: int
     chunk_records: int

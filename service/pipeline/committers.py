@@ -57,8 +57,7 @@ class RefusedRow(NamedTuple):
 class SinkCommitter(ABC):
     """Hands rows to the sinks, and says when records are done. The owner thread calls everything.
 
-    It knows neither retries nor dead letters. What has a default here does nothing where rows may
-    come again, and where no partition can be lost.
+    What has a default does nothing where rows may come again, and where no partition can be lost.
     """
 
     rows_have_edges = False
@@ -82,8 +81,7 @@ class SinkCommitter(ABC):
         return True
 
     @abstractmethod
-    def add(self, sink: str, rows: Rows, now: float) -> None:
-        """Add rows for a sink."""
+    def add(self, sink: str, rows: Rows, now: float) -> None: ...
 
     @abstractmethod
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:
@@ -94,14 +92,10 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def handle(self, done: Any) -> list[RefusedRow]:
-        """Handle a writer's report; return the rows that its sink rejected.
-
-        Raises permanent errors.
-        """
+        """Handle a writer's report; return rows that its sink rejected. Raises permanent errors."""
 
     @abstractmethod
-    def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
-        """Handle resolved trees."""
+    def resolved(self, record_ids: RecordIds, flags: Flags) -> None: ...
 
     def discard_attempt(self, record_id: int) -> None:  # noqa: B027 - its rows may come again
         """Drop the rows of a record's failed attempt."""
@@ -176,10 +170,8 @@ class BatchCommitter(SinkCommitter):
 class TransactionCommitter(SinkCommitter):
     """Exactly once: groups transactions, has them staged, and committed in order.
 
-    One step: waiting records are planned, transactions are closed when the micro-batch is due,
-    what is ready becomes a group, and groups are committed in order: one is committed while the
-    next is staged, and that while a third fills. Nothing blocks: the sinks' threads report through
-    the pipeline's queue.
+    One group is committed while the next is staged, and that while a third fills. Nothing blocks:
+    the sinks' threads report through the pipeline's queue.
     """
 
     buffers: Mapping[str, TransactionBuffer]
@@ -358,10 +350,7 @@ class TransactionCommitter(SinkCommitter):
         return refused
 
     def _refused(self, sink: str, work: TransactionWork) -> list[RefusedRow]:
-        """Return one row of each record of which the sink rejected any, if it has no dead letter.
-
-        Its transaction waits for that.
-        """
+        """Return one row of each rejected record that has no dead letter yet."""
         rejected = work.staged.rejected if work.staged is not None else {}
         if not rejected:
             return []

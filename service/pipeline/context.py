@@ -40,10 +40,7 @@ class ResultQueue:
 
 
 class Observer:
-    """Gets events of records, a chunk at a time. Override what is of use; it must not raise.
-
-    The owner thread calls everything. Only failures and dead letters come one by one.
-    """
+    """Gets events of records, a chunk at a time, on the owner thread. It must not raise."""
 
     def chunk_emitted(self, chunk: Chunk, record_ids: RecordIds) -> None:
         """Records are given to the bolts, for the first time or again."""

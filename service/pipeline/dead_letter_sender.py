@@ -18,9 +18,6 @@ log = structlog.get_logger()
 RESEND_SECONDS = 1.0
 
 
-_NONE: tuple[Trees, Edges] = np.empty(0, np.int64), np.empty(0, np.uint64)
-
-
 @dataclass(slots=True)
 class _Sent:
     letter: DeadLetter | RangeNotice
@@ -34,8 +31,8 @@ class _Sent:
 class DeadLetterSender:
     """Sends dead letters and keeps each until the broker has it (promise 3).
 
-    A rejected dead letter is sent again after a pause, without limit: its record's offset does
-    not pass. The owner thread calls everything.
+    A rejected one is sent again after a pause, without limit: its record's offset does not pass.
+    The owner thread calls everything.
     """
 
     def __init__(self, sink: DeadLetterSink, observers: Sequence[Observer] = ()) -> None:
@@ -50,7 +47,6 @@ class DeadLetterSender:
         self._waiting_since: float | None = None
 
     def send(self, letter: DeadLetter, tree: int, edge: int, record_id: int) -> None:
-        """Send a letter; `poll` returns the tree and edge when it is durable."""
         sent = _Sent(letter, None, record_id, tree, edge)
         self._send(sent)
         sent.letter = replace(letter, error=None)  # whose traceback keeps a chunk's values alive
@@ -100,8 +96,6 @@ class DeadLetterSender:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = now
-        if not durable:
-            return _NONE
         trees = np.array([sent.tree for sent in durable], np.int64)
         return trees, np.array([sent.edge for sent in durable], np.uint64)
 

@@ -63,10 +63,7 @@ class ScreenPolicy:
 
 
 class FailureHandler:
-    """Retries records, sends dead letters, and skips records. The owner thread calls everything.
-
-    A step with its own retry policy overrides the pipeline's for the records that fail in it.
-    """
+    """Retries records, sends dead letters, and skips records. The owner thread calls everything."""
 
     def __init__(
         self,
@@ -167,17 +164,16 @@ class FailureHandler:
     # Tuples of trees
 
     def fail_tuple(self, tree: int, edge: int, failure: Failure) -> None:
-        """Fail a tuple that travels: send its dead letter, or fail its tree if a retry may help."""
+        """Send a tuple's dead letter, or fail its tree if a retry may help."""
         if is_final(failure.error):
             self.reject_tuple(tree, edge, failure)
         else:
             self._trees.fail(tree, failure)
 
     def reject_tuple(self, tree: int, edge: int, failure: Failure) -> None:
-        """Send a tuple's dead letter; its edge is acked when the letter is durable.
+        """Send a tuple's dead letter, one for each of its records; then its edge is acked.
 
-        A tuple of several records sends a dead letter for each. A record has one dead letter per
-        attempt, with the first of the reasons, however many of its tuples are rejected.
+        A record has one dead letter per attempt, with the first of the reasons.
         """
         self._log_if_final(failure)
         for one, its_edge in self._trees.split(tree, edge, failure):
@@ -218,7 +214,6 @@ class FailureHandler:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether no retry can help: the bolt said so, or it broke its contract."""
     return isinstance(error, (Reject, BoltError))
 
 
@@ -236,7 +231,7 @@ class DeadLetterLimit:
         self._marks: deque[tuple[int, int]] = deque([(0, 0)])  # resolved, and letters of them
 
     def look(self, counters: OutcomeCounters) -> None:
-        """Compare the counts with the limit. Raises TooManyDeadLetters."""
+        """Raises TooManyDeadLetters."""
         if self._max_ratio is None:
             return
         letters = counters.dead_lettered

@@ -38,7 +38,6 @@ class EpochFencer:
     """
 
     def __init__(self, kind: TransactionKind, writers: Mapping[str, SinkWriter]) -> None:
-        """`writers` are the sinks', by their steps' names."""
         self.kind = kind
         self._sinks = {name: _SinkRequests(writer) for name, writer in writers.items()}
 

@@ -81,8 +81,8 @@ class Pipeline:
         """Run one turn; return whether anything moved. Blocks for at most 20 ms, when idle.
 
         fetch=False: the run ends; only what is stored as read or planned is emitted. flush: no
-        batch waits to be full. drain: bolts are asked for the tuples they hold. Raises
-        SinkFailed, partition.Fenced and other permanent errors.
+        batch waits to be full. drain: bolts are asked for the tuples they hold. Raises permanent
+        errors: SinkFailed, partition.Fenced.
         """
         now = self.context.clock()
         # 1. Partitions found, claimed, recovered, revoked, lost: their futures are polled.
@@ -128,7 +128,6 @@ class Pipeline:
         return moved or chunk is not None
 
     def _run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> None:
-        """Run one chunk through the bolts; each record that does not fail gets a tree."""
         for observer in self.context.observers:
             observer.chunk_emitted(chunk, record_ids)
         if chunk.unusual:  # null or oversized values; retries
@@ -141,7 +140,6 @@ class Pipeline:
             self.failures.fail_records(failed, now)
 
     def _resolve(self, now: float) -> bool:
-        """Ack the records whose trees are complete, and retry or reject those that failed."""
         resolved = self.trees.drain()
         if len(resolved.acked):
             self.router.release_keys(resolved.acked)
@@ -173,10 +171,7 @@ class Pipeline:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no record is on its way.
-
-        Some may wait for their retry, or behind such a record in the order of a key or partition.
-        """
+        """Whether no record is on its way. Some may wait for a retry, their own or another's."""
         if not self.committer.is_idle or self.consumer.owes_emission:
             return False
         return self.acker.in_flight == self.router.num_blocked()
@@ -196,7 +191,7 @@ class Pipeline:
         )
 
     def poll(self, now: float, *, opens: bool) -> None:
-        """Poll the partitions, and notify hooks and bolts; open no partition without `opens`."""
+        """Poll the partitions, and notify hooks and bolts."""
         for change in self.consumer.poll(now, opens=opens):
             self._partition_changed(change)
         for index in self.consumer.given_up(now):
@@ -211,11 +206,7 @@ class Pipeline:
                 self.consumer.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
-        """Pass a change on.
-
-        Waiting calls of a revoked partition do not begin, as it may be another's. If the partition
-        is claimed again they do; until its retries come, the order is kept.
-        """
+        """Pass a change on; waiting calls of a revoked partition begin once it is claimed again."""
         match change:
             case Assigned(partition, index):
                 self.context.life.partition_assigned(partition.topic, partition.number)
@@ -227,10 +218,7 @@ class Pipeline:
                 self._drop(index)
 
     def _drop(self, index: int) -> None:
-        """Drop what is in flight of a partition: whoever owns it now begins anew.
-
-        Its trees have no outcome, its records hold no key, and its waiting calls do not begin.
-        """
+        """Drop what is in flight of a partition, without an outcome: its next owner begins anew."""
         orphans = self.trees.discard(partial(_are_of, index))
         self.runners.drop(lambda call: call.partition == index or call.record_id in orphans)
         self.runners.resume(index)
@@ -265,10 +253,8 @@ def _are_of(index: int, record_ids: RecordIds) -> Any:
 def rare_collections() -> Iterator[None]:
     """Let the collector run after half a million more containers than before, not 700.
 
-    The threshold counts containers made less containers freed, and without cycles all of
-    them are freed when their batch is written. The default would walk every record in
-    flight over and over: measured, 0.7 of 2.3 µs CPU per record. Cycles in a user's code
-    are still collected, after at most so many containers.
+    Without cycles all of them are freed when their batch is written, and the default would walk
+    every record in flight over and over: measured, 0.7 of 2.3 µs CPU per record.
     """
     before = gc.get_threshold()
     gc.freeze()  # modules, classes and look-up tables need no second look

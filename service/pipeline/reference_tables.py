@@ -43,9 +43,8 @@ class _Watched:
 class References:
     """Loads a topology's reference tables and keeps them fresh.
 
-    `read` asks the world for a table's rows; it is called by the owner thread in `open`, then
-    by the refreshing thread alone, for one table at a time. `open`, `poll`, `close` and
-    `statistics` belong to the owner thread.
+    `read` asks the world for a table's rows: in `open` on the owner thread, then on the refreshing
+    thread, for one table at a time. All else belongs to the owner thread, but for `refresh`.
     """
 
     def __init__(
@@ -81,10 +80,7 @@ class References:
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Load every table, and begin to refresh those that want it.
-
-        Raises ReferenceLoadFailed, or what `read` raises.
-        """
+        """Load every table. Raises ReferenceLoadFailed, or what `read` raises."""
         for _watched, state in self._followed:
             state.follow()
         for watched in self._watched:
@@ -98,8 +94,7 @@ class References:
     def poll(self) -> None:
         """Swap in refreshed rows, and rows that states have committed in this process.
 
-        Called between chunks, once a turn of the loop. At most a tenth of the time goes into
-        catching up with a large state.
+        Called between chunks. At most a tenth of the time goes into catching up with a large state.
         """
         now = self._clock()
         news = [(w, s) for w, s in self._followed if s.has_news and w.follow_at <= now]

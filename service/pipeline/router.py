@@ -108,7 +108,6 @@ class Router:
         return min(self._tick_due.values(), default=None)
 
     def start(self, now: float) -> None:
-        """Count ticks from now: the first ones come one interval later."""
         self._tick_due = {step: now + seconds for step, seconds in self._tick_seconds.items()}
 
     def run(self, chunk: Chunk, record_ids: RecordIds, now: float) -> Outcome:
@@ -143,7 +142,6 @@ class Router:
         )
 
     def handle(self, result: Answers | Ticked, now: float) -> None:
-        """Deliver the results of calls; ignore those of trees that have resolved."""
         if isinstance(result, Ticked):
             self._ticked(result, now)
             return
@@ -238,7 +236,6 @@ class Router:
         return [(np.array(trees, np.int64), tree_seconds(step)) for step, trees in waiting]
 
     def _deliver(self, deliveries: Sequence[Delivery], inputs: _Tuples, now: float) -> None:
-        """Deliver values, and note in their `inputs` what the acker is to learn of it."""
         for delivery in deliveries:
             step, parents = delivery.boundary, delivery.parents
             record_ids, trees = inputs.record_ids, inputs.trees
@@ -385,10 +382,7 @@ def _sinks_below(step: BoltStep) -> Iterator[str]:
 
 
 def tree_seconds(step: BoltStep) -> float | None:
-    """Return the timeout of a tree whose tuple is at a bolt with its own timeout.
-
-    It is a second longer than the call's, whose error says more.
-    """
+    """Return the timeout of a tree whose tuple is at a bolt with its own; that error says more."""
     return None if step.timeout_seconds is None else step.timeout_seconds + _ANSWER_SECONDS
 
 

@@ -77,7 +77,7 @@ class SinkBuffer(ABC):
         )
 
     def _fill(self, piece: Piece) -> int:
-        """Count a piece's rows and bytes in the batch that fills; return its bytes."""
+        """Count a piece in the batch that fills; return its bytes."""
         num_bytes = estimated_bytes(piece)
         self._rows += len(piece)
         self._bytes += num_bytes
@@ -150,7 +150,7 @@ class BatchBuffer(SinkBuffer):
         self._deadline: float | None = None  # of the batch that fills; None while it is empty
 
     def add(self, rows: Rows, now: float) -> None:
-        """Add rows to the batch that fills. Raises ValueError unless all have trees and edges."""
+        """Raises ValueError unless all rows have trees and edges."""
         piece, _record_ids, trees, edges = rows
         if not len(trees) == len(edges) == len(piece):
             raise ValueError(
@@ -201,10 +201,7 @@ class BatchBuffer(SinkBuffer):
         return self._is_busy and self.is_due(now)
 
     def ended(self, done: Done) -> tuple[PendingBatch, Mapping[int, str]]:
-        """Return the batch that the writer has committed, but for the rows that are rejected.
-
-        Raises permanent errors.
-        """
+        """Return the batch that was committed, and its rejected rows. Raises permanent errors."""
         if done.error is not None or not isinstance(done, BatchCommitted):
             raise done.error or RuntimeError(self.name)
         pending, rejected = self._writing.popleft(), done.staged.rejected
@@ -286,16 +283,12 @@ class GroupBuffer(SinkBuffer, Generic[W]):
 
 
 class TransactionPart(NamedTuple):
-    """A transaction's rows for one sink, in the order of their records."""
-
     share: Share
     rows: OrderedRows
 
 
 @dataclass(slots=True, eq=False)
 class TransactionWork(GroupWork):
-    """A sink's part of a group on the local engine."""
-
     group: TransactionGroup
     parts: list[TransactionPart]
 
@@ -385,9 +378,8 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
 def estimated_bytes(piece: Piece) -> int:
     """About how many bytes a piece's values have as columns.
 
-    Exact for a RecordBatch. For rows, the mean of eight rows spread over the piece: text
-    and bytes count their length, containers their parts, everything else eight bytes.
-    The Python objects of the rows take several times as much.
+    Exact for a RecordBatch. For rows, the mean of eight of them: text and bytes count their
+    length, containers their parts, everything else eight bytes.
     """
     if isinstance(piece, pa.RecordBatch):
         return int(piece.nbytes)

@@ -98,10 +98,7 @@ class TreeTracker:
         timeout_seconds: float,
         rng: np.random.Generator,
     ) -> None:
-        """`holders` returns the step that holds a tuple, by record id or compound tree's id.
-
-        `timeout_seconds` is the acker's.
-        """
+        """`holders` returns the step that holds a tuple, by record id or compound tree's id."""
         self.acker = acker
         # What changes nothing but the acker goes straight to it.
         self.begin, self.init, self.ack, self.mark = acker.begin, acker.init, acker.ack, acker.mark
@@ -152,7 +149,11 @@ class TreeTracker:
             for record_id in ended.expired.tolist():
                 self._fail_record(record_id, self._late(record_id, holders), failed)
             ended = self.acker.drain()
-        self._log_lost()
+        if self._unlogged:
+            count, failure = len(self._unlogged), self._unlogged[0]
+            self._unlogged = []
+            error = text_of(failure.error)
+            log.warning("unanchored_tuples_lost", count=count, step=failure.step, error=error)
         return ResolvedRecords(np.concatenate(acked), np.concatenate(flags), failed)
 
     def place(self, emission: Emission) -> Placed:
@@ -186,8 +187,7 @@ class TreeTracker:
     def split(self, tree: int, edge: int, failure: Failure) -> list[tuple[int, int]]:
         """Return a tree and edge for the dead letter of each record that a tuple belongs to.
 
-        A tuple in its record's own tree keeps its edge. One in a compound tree is acked there,
-        after each record got an edge for its dead letter.
+        A tuple in its record's own tree keeps its edge; one in a compound tree is acked there.
         """
         if not self._compound or int(self.record_ids(_trees([tree]))[0]) < _FIRST:
             return [(tree, edge)]
@@ -236,8 +236,8 @@ class TreeTracker:
         """Fail the trees that are too old, at most twice a second.
 
         `waiting` returns the trees of values that wait for a sink, a worker or the dead letters'
-        broker, and their seconds. These are slow, not lost, so their timeout restarts: a tree
-        expires only while a bolt has a value of it. The more values wait, the rarer that is done.
+        broker, and their seconds. These are slow, not lost, so their timeout restarts; the more
+        there are, the more rarely.
         """
         if now < self._expire_due:
             return
@@ -264,10 +264,7 @@ class TreeTracker:
     # Compound trees
 
     def _begin(self, anchors: Sequence[_Anchors], edges: Edges) -> Trees:
-        """Begin a compound tree for each tuple of anchors' trees.
-
-        Each edge is added to all of the anchors' trees, and is the compound tree's root edge.
-        """
+        """Begin a compound tree for each tuple of anchors, which get its root edge, too."""
         numbers = np.arange(self._begun, self._begun + len(anchors), dtype=np.int64)
         record_ids = numbers & OFFSET_MASK | _FIRST
         trees = self.begin(record_ids)
@@ -316,10 +313,7 @@ class TreeTracker:
     # Why trees fail
 
     def _late(self, record_id: int, holders: Mapping[int, str]) -> Failure:
-        """Return the reason why a tree expired.
-
-        A bolt with its own timeout fails the tuples that it holds before their trees expire.
-        """
+        """Return why a tree expired: a bolt with its own timeout fails its tuples before."""
         limit = f"message_timeout_seconds={self._timeout_seconds:g}"
         step = holders.get(record_id)
         if step is not None:
@@ -333,13 +327,6 @@ class TreeTracker:
     def _lose(self, failure: Failure) -> None:
         self.lost += 1
         self._unlogged.append(failure)
-
-    def _log_lost(self) -> None:
-        if self._unlogged:
-            count, failure = len(self._unlogged), self._unlogged[0]
-            self._unlogged = []
-            error = text_of(failure.error)
-            log.warning("unanchored_tuples_lost", count=count, step=failure.step, error=error)
 
 
 def _trees(trees: Sequence[int]) -> Trees:

@@ -90,7 +90,6 @@ class Attempts:
     # Partitions leave
 
     def is_leaving(self, index: int) -> bool:
-        """Whether a partition is to be left out, and groups still have it."""
         return index in self._leaving
 
     def holds(self, index: int) -> bool:
@@ -108,10 +107,7 @@ class Attempts:
         self.look()
 
     def became_unreachable(self, member: GroupMember, error: str, now: float) -> None:
-        """Leave a partition of which nothing was heard out of new groups for a while.
-
-        Its range stays planned, and is run again after a pause.
-        """
+        """Leave a partition of which nothing was heard out of new groups for a while."""
         partition = member.line.partition
         pause = round(self._ends.became_unreachable(partition, now), 3)
         self._note_error(error, now, retries=1)
@@ -256,9 +252,9 @@ class Attempts:
         self.leave_out(index, at_once=False)
 
     def _seal(self, attempt: Attempt) -> None:
-        """Seal the ranges, and stage the rows, unless the attempt turns out to be outdated.
+        """Seal the ranges, and stage the rows.
 
-        It is where a log did not give the records of a sealed range again, or was cut off since.
+        A log that did not give the records of a sealed range again, or was cut off, shows here.
         """
         self._at("range_before_seal")
         reads = [each for done in attempt.results for each in done.ranges]
@@ -312,10 +308,7 @@ class Attempts:
     # Sinks stage and commit
 
     def handle(self, done: TasksEnded | Done, now: float) -> None:
-        """Handle the end of an attempt's tasks, or what a sink has staged or committed.
-
-        Raises TaskError if no other attempt would help, and other errors that end the run.
-        """
+        """Raises TaskError if no other attempt would help, and other errors that end the run."""
         if isinstance(done, TasksEnded):
             self._ended(done, now)
         elif isinstance(done, BatchStaged):
@@ -416,8 +409,8 @@ def partition_error(
 ) -> KafkaError:
     """Return the error of a partition whose range a task could not read from `position`.
 
-    `begins` is where its lowest open range does, and where reading would go on. A log that was
-    cut off behind that place has good records there still: they are to be read before the cut.
+    `begins` is where its lowest open range does. A log that was cut off behind that place has
+    good records there still: they are to be read before the cut.
     """
     if failure.error_class == TopicMissing.__name__:
         return TopicMissing(partition.topic)

@@ -37,13 +37,11 @@ _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
 
 
 class Executors(Protocol):
-    """The cluster that runs tasks."""
-
     @property
     def slots(self) -> int: ...
 
     def open(self) -> None:
-        """Start; may take a while. Raises SinkError."""
+        """May take a while. Raises SinkError."""
         ...
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
@@ -140,8 +138,7 @@ class Submissions:
     def cancel(self, number: int, attempt: int) -> None:
         """Stop an attempt whose result is of no use; TasksEnded follows all the same.
 
-        Call it until it does: executors know of no job that has not begun. A call too many costs
-        nothing.
+        Call it until it does: executors know of no job that has not begun.
         """
         name, now = _name(number, attempt), time.monotonic()
         job = self._jobs.get(name)
@@ -184,10 +181,7 @@ def _name(number: int, attempt: int) -> str:
 
 
 def deal(ranges: Sequence[TaskRange], slots: int) -> list[list[TaskRange]]:
-    """Deal ranges out to at most so many slots, of about equal size, as far as offsets tell.
-
-    The largest come first, so that the slots' sizes differ little.
-    """
+    """Deal ranges out to at most so many slots, of about equal size: the largest come first."""
     tasks: list[list[TaskRange]] = [[] for _ in range(max(1, min(slots, len(ranges))))]
     loads = [0] * len(tasks)
     sized = [(each.end - each.position.offset, each) for each in ranges]
@@ -265,8 +259,6 @@ class SharedFolder:
 
 
 class TaskCluster(NamedTuple):
-    """The cluster that runs tasks, the folder that they share with the driver, their settings."""
-
     executors: Executors
     folder: SharedFolder
     settings: TaskSettings

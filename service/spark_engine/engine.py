@@ -52,8 +52,6 @@ _SPOOL = ".headrace-spool"
 
 
 class EngineRuntime(NamedTuple):
-    """The clock and the randomness of an engine."""
-
     clock: Callable[[], float] = time.monotonic
     rng: random.Random | None = None
     at: Callable[[str], object] = nowhere  # called at the points where a test may end the process
@@ -76,7 +74,6 @@ class SparkEngine:
         ranges: RangePolicy,
         runtime: EngineRuntime,
     ) -> None:
-        """`buffers` report to `results`."""
         self.consumer = owner
         self.dead_letters = letters
         self.outlets = buffers
@@ -93,10 +90,7 @@ class SparkEngine:
         self._lines: dict[int, PartitionTransactions] = {}
 
     def open(self) -> None:
-        """Start Spark and the threads, and tell the hooks. Sinks and reader are open already.
-
-        Raises SinkFailed, and what starting Spark raises.
-        """
+        """Start Spark and the threads; the sinks are open already. Raises SinkFailed."""
         self._cluster.folder.open()
         self._cluster.executors.open()
         self._life.open()
@@ -150,7 +144,6 @@ class SparkEngine:
         """Do nothing: tasks have tables of their own."""
 
     def poll(self, now: float, *, opens: bool) -> None:
-        """Look at the partitions, and tell hooks and groups of those that came and went."""
         for change in self._assignment.poll(now, opens=opens):
             self._partition_changed(change)
         for index in self._assignment.given_up(now):
@@ -197,13 +190,12 @@ class SparkEngine:
         return {i: line for i, line in steady.items() if not self._attempts.is_leaving(i)}
 
     def _wait(self) -> None:
-        """Wait for a result; the next turn begins with it."""
         is_storing = any(m.line.is_due for group in self._attempts.groups for m in group.members)
         self._results.wait(_STORING_SECONDS if is_storing else _IDLE_SECONDS)
 
 
 def check_runs_on_spark(topology: Topology) -> None:
-    """Raise InvalidTopology unless the spark engine can run the topology."""
+    """Raises InvalidTopology."""
     if topology.reliability != "exactly-once":
         raise InvalidTopology(
             f"topology '{topology.name}' is {topology.reliability}; the engine \"spark\" runs "

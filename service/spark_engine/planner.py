@@ -47,7 +47,6 @@ class _Question:
         return answer.result()
 
     def ask(self, now: float, partitions: Collection[Partition], poll_seconds: float) -> None:
-        """Ask again, if no answer is awaited and it is time."""
         is_due = now >= self._due or not self.asked_for.issuperset(partitions)
         if self._answer is None and is_due and partitions:
             self._due = now + poll_seconds
@@ -57,8 +56,6 @@ class _Question:
 
 @dataclass(slots=True)
 class _Log:
-    """A partition's log, as far as it was heard of."""
-
     end: LogEnd | None = None
     short_since: float | None = None  # since when it has ended too early
     unreachable_since: float | None = None  # since when answers have left it out
@@ -79,11 +76,10 @@ class _Log:
 
 
 class LogEndTracker:
-    """Asks where logs end, all of them in one question, again and again. The owner calls it.
+    """Asks where logs end, again and again, in place of a fetcher. The owner calls everything.
 
-    Nothing waits: the answer comes by a future, and what was known before stands until then.
-    Seconds are of the owner's clock. `Assignment` asks it in place of a fetcher. It also keeps
-    which logs tasks could not read: each is left out of groups for a pause that grows.
+    Nothing waits: the answer comes by a future, and what was known before stands until then. It
+    also keeps which logs tasks could not read: each is left out of groups for a pause that grows.
     """
 
     def __init__(
@@ -92,10 +88,7 @@ class LogEndTracker:
         poll_seconds: float,
         make_spare: Callable[[], Catalogue] | None = None,
     ) -> None:
-        """A spare one is asked of silent partitions: an answer about these takes seconds to come.
-
-        It is made when it is first needed. Without it they stay in the one question.
-        """
+        """`make_spare` makes a catalogue for silent partitions, whose answers take seconds."""
         self._catalogue = catalogue
         self._make_spare = make_spare
         self._poll_seconds = poll_seconds
@@ -157,11 +150,7 @@ class LogEndTracker:
         found.times_silent, found.out_until = 0, 0.0
 
     def is_out(self, partition: Partition, now: float) -> bool:
-        """Whether a partition is left out of groups now.
-
-        While its leader does not answer where the log ends it is. It comes back with the first
-        answer then, whatever is left of its pause.
-        """
+        """Whether a partition is left out of groups now: while its leader does not answer, too."""
         found = self._log(partition)
         if found.unreachable_since is not None:
             found.out_until = 0.0
@@ -259,8 +248,7 @@ class LogEndTracker:
 class RangeOwner:
     """Claims and recovers partitions, and stores how far each is done. The owner calls everything.
 
-    It stands where `Consumer` does on the local engine, without records: `ends` takes the place of
-    a fetcher.
+    It stands where `Consumer` does on the local engine; `ends` takes the place of a fetcher.
     """
 
     def __init__(
@@ -304,7 +292,6 @@ class RangeOwner:
         self._ways.store.close()
 
     def commit(self, now: float, *, force: bool = False) -> None:
-        """Store what moved; see `OffsetCommitter.commit`."""
         if self._mirrors:
             self._client.fetch(1, 0.0)  # it hears what became of commits to the group
         for _index, manager in self.assignment.owned():
@@ -335,11 +322,9 @@ class Rates:
     """Shortens what may be planned to what sources with a rate limit allow. Pure.
 
     All partitions of all topics of a source share its limit. Records are counted as offsets.
-    Seconds are of one monotonic clock.
     """
 
     def __init__(self, source_of: Callable[[str], Source], group_seconds: float) -> None:
-        """A group gathers records for `group_seconds`."""
         self._source_of = source_of
         self._group_seconds = group_seconds
         self._throttles: dict[str, Throttle] = {}  # by the label of a source
@@ -418,8 +403,8 @@ class RangePlans:
     def _asks_a_task(self, index: int, line: PartitionTransactions) -> bool:
         """Ask where a log was cut off that ends before what was planned; False: nobody knows.
 
-        It may have been cut off lower, and written anew, unread, up to its end. The broker tells
-        only a reader under the epoch of the last record, so a range is planned where one begins.
+        It may have been cut off lower, and written anew up to its end. The broker tells only a
+        reader under the epoch of the last record, so a range is planned where one begins.
         """
         manager = self._assignment.at(index).manager
         if manager is None or manager.position.leader_epoch is None:

@@ -88,8 +88,6 @@ class RangeWork(GroupWork):
 
 
 class RangeBuffer(GroupBuffer[RangeWork]):
-    """One sink step. The owner thread calls everything."""
-
     def __init__(self, step: SinkStep, writer: SinkWriter, sink: Sink[Any]) -> None:
         super().__init__(step, writer)
         self._sink = sink
@@ -97,7 +95,6 @@ class RangeBuffer(GroupBuffer[RangeWork]):
 
     @property
     def rows_pending(self) -> int:
-        """Rows that tasks have handed over, and that are not durable."""
         return sum(share.num_rows for work in self._works.values() for share in work.shares)
 
     def begin(self, folder: str | None) -> RangeWork:
@@ -128,7 +125,7 @@ class RangeBuffer(GroupBuffer[RangeWork]):
     def staged(self, done: BatchStaged) -> RangeWork | None:
         """Handle the end of a staging; None: nobody wants it any more.
 
-        Raises what ends the run: any error but StagedLost.
+        Raises any error but StagedLost.
         """
         work = self._works.get(done.batch.sequence)
         if done.staged is None:
@@ -167,8 +164,7 @@ def source_of(batch: Batch, row: int) -> RowSource:
 def again(known: Reasons | None, found: Reasons) -> Reasons:
     """Return the rows of a record to refuse in the next attempt; `known` were in the last one.
 
-    If a sink rejects rows of what was left, the record's rows differ in each attempt. Then it
-    gets none, so that the attempts end.
+    A record of which again a row was rejected gets none, so that the attempts end.
     """
     return found if known is None else {EVERY_ROW: next(iter(found.values()))}
 

@@ -70,8 +70,8 @@ class RangeMode(AtLeastOnce):
     def goes_on(self, first: int, leader_epoch: int | None) -> bool:
         """Whether a range that begins there can go on with what waits.
 
-        `leader_epoch` is the one that the range was planned in. Under a later leader than that of
-        what waits the log may have been cut off, and written anew.
+        Under a later `leader_epoch` than that of what waits the log may have been cut off, and
+        written anew.
         """
         is_known = leader_epoch is None or leader_epoch <= self._known_under
         return is_known and first == self.end and not self.is_broken
@@ -116,10 +116,10 @@ class RangeMode(AtLeastOnce):
 class RangeReader:
     """Reads ranges, each through a PartitionManager: what `Consumer` is to the local engine.
 
-    Nothing is claimed, stored or planned: the driver owns the partitions, and what a task has
-    done counts once the driver has committed it. `resolve_below` says that records are staged.
-    From one task to the next the client stays, and the managers with what it brought behind the
-    ranges' ends: most of the time the next ranges begin there. The owner thread calls everything.
+    Nothing is claimed, stored or planned: the driver owns the partitions, and commits what a task
+    has done. `resolve_below` says that records are staged. From one task to the next the client
+    stays, and the managers with what it brought behind the ranges' ends: most of the time the next
+    ranges begin there. The owner thread calls everything.
     """
 
     leaving: Sequence[int] = ()
@@ -310,7 +310,6 @@ class RangeReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new may be emitted before something that was is staged."""
         left = [manager for manager in self._managers if not manager.delivery.is_emitted]
         return bool(left) and all(map(self._is_shut, left))
 
@@ -319,11 +318,9 @@ class RangeReader:
             self._managers[index].ledger.processed(offsets)
 
     def processed_to(self) -> list[int]:
-        """Return by index the offset below which all records that were emitted are processed."""
         return [manager.ledger.processed_to for manager in self._managers]
 
     def resolve_below(self, index: int, end: int) -> None:
-        """Resolve what was emitted of a range below `end`: it is staged."""
         manager = self._managers[index]
         manager.resolve_below(end)
         progress = manager.progress()

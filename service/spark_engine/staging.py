@@ -77,7 +77,6 @@ class TaskSink:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough rows for a batch came since the last `stage`."""
         policy = self.step.policy
         return self._fill_rows >= policy.batch_rows or self._fill_bytes >= policy.batch_bytes
 
@@ -112,7 +111,6 @@ class TaskSink:
         return {int(record_ids[row]): reasons[row] for row in sorted(reasons, reverse=True)}
 
     def _take(self, index: int, end: int) -> OrderedRows:
-        """Take out a partition's rows of records below an offset."""
         rows = self._rows.take(index, _ALL)
         all_rows = np.arange(len(rows.record_ids))
         count = int(np.searchsorted(offsets_of(rows.record_ids), end))
@@ -172,11 +170,6 @@ def sinks_of(task: Task, steps: Sequence[SinkStep]) -> dict[str, TaskSink]:
 
 
 class StagingCommitter(SinkCommitter):
-    """Stages rows as soon as their records are done, for the driver to commit.
-
-    The owner calls everything.
-    """
-
     def __init__(
         self,
         reader: RangeReader,
@@ -206,7 +199,6 @@ class StagingCommitter(SinkCommitter):
         self._letters_out.difference_update(record_ids.tolist() if self._letters_out else ())
 
     def handle(self, event: list[RefusedRow]) -> list[RefusedRow]:
-        """Return rows that a stager refused, as `step` has put them."""
         return event
 
     def discard_attempt(self, record_id: int) -> None:
@@ -230,7 +222,6 @@ class StagingCommitter(SinkCommitter):
         return True
 
     def _stage(self, *, flush: bool) -> bool:
-        """Stage what is done, if it is time."""
         is_rest = flush or self._consumer.is_full
         is_much = self._done >= self._most or any(sink.is_due for sink in self._sinks.values())
         if not (is_rest or is_much):

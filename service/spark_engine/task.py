@@ -45,8 +45,6 @@ class TaskRange:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The configuration of a task."""
-
     pipeline: str
     target: str  # "module:topology", imported on the executor
     paths: tuple[str, ...]  # further folders of modules; they come last
@@ -64,8 +62,6 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Ranges that are processed together, and the stager of each sink step."""
-
     settings: TaskSettings = field(repr=False)  # long, and the same for all tasks
     ranges: tuple[TaskRange, ...]
     stagers: Mapping[str, Stager]
@@ -112,8 +108,8 @@ def decode(data: bytes) -> Any:
 class RowFile:
     """A file with a batch's rows: the only part of what a RowFileStager stages.
 
-    The digest comes to the driver with the task's result, over Spark's own connection: whoever
-    can write the folder cannot change it.
+    The digest comes to the driver over Spark's own connection: whoever can write the folder cannot
+    change it.
     """
 
     path: str

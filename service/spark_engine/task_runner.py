@@ -82,8 +82,7 @@ class LazyDeadLetters(DeadLetterSink):
 class Worker:
     """Client and tables of a worker process, from one task to the next: one driver sends them all.
 
-    A task that has failed closes the clients, whatever state they are in. The one thread that
-    runs the tasks of the process calls everything.
+    A task that has failed closes the clients. One thread calls everything.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,6 @@ class Worker:
     def clients(
         self, settings: TaskSettings, topology: Topology
     ) -> tuple[RangeReader, LazyDeadLetters]:
-        """Return the reader, where the last task left it, and the topology's dead-letter sink."""
         if self._letters is None:
             sink = topology.dead_letters.sink
             if sink is None:  # Topology.validate has seen to that
@@ -127,10 +125,7 @@ class Worker:
         return self._reader, self._letters
 
     def close(self) -> None:
-        """Close the clients; the next task opens them anew.
-
-        The letters' stays: it knows which reports are of closed tasks.
-        """
+        """Close the clients. The letters' stays: it knows which reports are of closed tasks."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -164,8 +159,8 @@ def _read(place: str) -> pa.Table:
 def run_task(data: bytes) -> bytes:
     """Process an encoded task, and return its TaskDone or TaskFailed, encoded.
 
-    The topology is imported where the task says. Raises only what may pass, so that Spark tries
-    the task again: DeadLettersUnavailable and TableUnavailable.
+    Raises only what may pass, so that Spark tries the task again: DeadLettersUnavailable and
+    TableUnavailable.
     """
     task: Task = decode(data)
     worker = this_worker(task.settings)
