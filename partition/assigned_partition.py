@@ -35,7 +35,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A partition will not be assigned again under its index. After `forget` another may get that."""
+    """A partition will not be assigned again under its index; after `forget` another may be."""
 
     partition: Partition
     index: int

@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -14,7 +15,7 @@ from partition.assigned_partition import AssignedPartition, PartitionChange
 from partition.assignment import Assignment, AssignmentPolicy
 from partition.errors import KafkaError, StoreError
 from partition.flow_control import FlowControl
-from partition.interfaces import Catalogue, Fetcher, LogEnd, Progress, TopicName
+from partition.interfaces import Catalogue, Fetcher, LogEnd, LogReader, Progress, TopicName
 from partition.latency import CommitLatency
 from partition.manager import PartitionManager, PartitionStatistics
 from partition.offsets.offset_store import OffsetStore
@@ -229,7 +230,59 @@ class CommitAges:
             yield replace(part, commit_age_seconds=max(0.0, now - since))
 
 
-class Consumer:
+class PartitionOwner(ABC):
+    """Claims and recovers partitions, and stores how far each is done. The owner calls everything.
+
+    What both engines do: the local one reads the partitions as well (`Consumer`).
+    """
+
+    def __init__(
+        self,
+        logs: LogReader,
+        client: Fetcher,
+        ways: Ways,
+        sources: Sequence[TopicName],
+        policy: ConsumerPolicy,
+        rng: random.Random,
+    ) -> None:
+        """`client` commits to the consumer group, if the policy says so."""
+        self.assignment = Assignment(logs, ways, sources, policy.assignment, rng)
+        mirror, seconds = client if policy.mirror else None, policy.commit_interval_seconds
+        self.offsets = OffsetCommitter(ways.store, self.assignment, seconds, mirror)
+        self._client = client
+        self._ways = ways
+
+    def open(self) -> None:
+        self._ways.store.open()
+        self._client.open()
+        self._ways.catalogue.open()
+
+    def close(self) -> None:
+        self._client.close()
+        self._ways.catalogue.close()
+        self._ways.store.close()
+
+    def health(self, now: float) -> SourceHealth:
+        return SourceHealth(
+            kafka_available=self._client.available,
+            store_available=self._ways.store.available,
+            mirror_failures=self._client.mirror_failures,
+            commit_seconds=self.offsets.seconds(now),
+        )
+
+    def statistics(self, now: float) -> Iterator[PartitionStatistics]:
+        for assigned in self.assignment:
+            if assigned.manager is not None:
+                figures = self._log_figures(assigned.partition)
+                lost, epoch = dict(assigned.lost), assigned.epoch
+                yield replace(assigned.manager.statistics(now), lost=lost, epoch=epoch, **figures)
+
+    @abstractmethod
+    def _log_figures(self, partition: Partition) -> dict[str, Any]:
+        """Return what is known of its log, by the fields of PartitionStatistics."""
+
+
+class Consumer(PartitionOwner):
     """Reads topics through one PartitionManager per partition, and stores how far each is done.
 
     It knows no bolts, trees or sinks. The owner thread calls everything, and nothing waits but
@@ -246,23 +299,15 @@ class Consumer:
         real: Time = REAL_TIME,
     ) -> None:
         """`ways` has a fencing if transactions are kept, and only then (exactly once)."""
-        self._fetcher = fetcher
-        self._ways = ways
+        super().__init__(fetcher, fetcher, ways, sources, policy, rng)
         self._policy = policy
         self._time = real
-        self.assignment = Assignment(fetcher, ways, sources, policy.assignment, rng)
         self.flow = FlowControl(
             fetcher,
             self.assignment,
             sources,
             policy.records_per_second,
             policy.fetch_records,
-        )
-        self.offsets = OffsetCommitter(
-            ways.store,
-            self.assignment,
-            policy.commit_interval_seconds,
-            fetcher if policy.mirror else None,
         )
         self._ends = LogEnds(ways.catalogue)
         self._latency: dict[Partition, float] = {}
@@ -272,16 +317,6 @@ class Consumer:
         self.release = self.assignment.release
         self.given_up, self.forget = self.assignment.given_up, self.assignment.forget
         self.hold_back, self.commit = self.flow.hold_back, self.offsets.commit
-
-    def open(self) -> None:
-        self._ways.store.open()
-        self._fetcher.open()
-        self._ways.catalogue.open()
-
-    def close(self) -> None:
-        self._fetcher.close()
-        self._ways.catalogue.close()
-        self._ways.store.close()
 
     # Partitions
 
@@ -337,7 +372,7 @@ class Consumer:
             return False
         # A frozen process goes on after a wait: first it is asked what is ours yet.
         self._has_waited = timeout_seconds > 0 and self._policy.assignment.shared
-        fetched = self._fetcher.fetch(self._policy.fetch_records, timeout_seconds)
+        fetched = self._client.fetch(self._policy.fetch_records, timeout_seconds)
         for chunk in fetched.chunks:
             assigned = self.assignment[chunk.partition]
             if assigned.manager is None:
@@ -459,8 +494,6 @@ class Consumer:
     # What comes of records
 
     def ack(self, record_ids: RecordIds) -> None:
-        if not len(record_ids):
-            return
         for manager, offsets in self._by_manager(record_ids):
             manager.ack(offsets)
             self.offsets.note(manager)
@@ -482,35 +515,21 @@ class Consumer:
     def _by_manager(
         self, record_ids: RecordIds
     ) -> Iterator[tuple[PartitionManager[Any], RecordIds]]:
-        for index, offsets in by_partition(record_ids):
+        for index, offsets, _places in by_partition(record_ids):
             manager = self.assignment.at(index).manager
             if manager is not None:
                 yield manager, offsets
 
     # Figures
 
-    def health(self, now: float) -> SourceHealth:
-        return SourceHealth(
-            kafka_available=self._fetcher.available,
-            store_available=self._ways.store.available,
-            mirror_failures=self._fetcher.mirror_failures,
-            commit_seconds=self.offsets.seconds(now),
-        )
-
-    def statistics(self, now: float) -> Iterator[PartitionStatistics]:
-        for assigned in self.assignment:
-            if assigned.manager is None:
-                continue
-            start, end = self._fetcher.log_range(assigned.partition) or (None, None)
-            yield replace(
-                assigned.manager.statistics(now),
-                log_start=start,
-                log_end=self._ends.later(assigned.partition, end),
-                fetch_latency_seconds=self._latency.get(assigned.partition),
-                transaction_wait_seconds=self._fetcher.transaction_wait_seconds(assigned.partition),
-                lost=dict(assigned.lost),
-                epoch=assigned.epoch,
-            )
+    def _log_figures(self, partition: Partition) -> dict[str, Any]:
+        start, end = self._client.log_range(partition) or (None, None)
+        return {
+            "log_start": start,
+            "log_end": self._ends.later(partition, end),
+            "fetch_latency_seconds": self._latency.get(partition),
+            "transaction_wait_seconds": self._client.transaction_wait_seconds(partition),
+        }
 
     def _is_unfetched(self, assigned: AssignedPartition) -> bool:
         """Whether a partition is not fetched now, or perhaps not: records of it wait."""

@@ -29,10 +29,14 @@ class LogReader(Protocol):
     """A follower of the logs of partitions that are ours."""
 
     def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Follow these partitions too, each from its position on."""
+        """Follow these partitions too, each from its position on; none of them is paused.
+
+        A log that was cut off and written anew before the offset (by its leader epoch) is
+        OffsetOutOfRange, with `diverged_at` where the broker tells it.
+        """
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """Those that are not followed are ignored."""
+        """Follow these partitions no more, and deliver nothing of them; ignore unknown ones."""
 
     def log_range(self, partition: Partition) -> tuple[int | None, int] | None:
         """Return the log's last known first offset and end; asks nobody.
@@ -55,16 +59,6 @@ class Fetcher(LogReader, Protocol):
 
     def open(self) -> None:
         """Make the client; does not wait for a broker. Raises KafkaMisconfigured."""
-
-    def add(self, positions: Mapping[Partition, Position]) -> None:
-        """Read these partitions too, each from its position on; none of them is paused.
-
-        A log that was cut off and written anew before the offset (by its leader epoch) is
-        OffsetOutOfRange, with `diverged_at` where the broker tells it.
-        """
-
-    def remove(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions no more, and deliver nothing that was fetched of them."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> Fetched:
         """Return records as soon as there are some, at most `max_records`, or none in time.

@@ -187,6 +187,8 @@ class Ledger:
     def _indices(self, offsets: Offsets) -> "slice | npt.NDArray[np.intp]":
         if not len(offsets):
             return slice(0, 0)
+        if not (offsets[1:] > offsets[:-1]).all():
+            offsets = np.sort(offsets)
         live = self._offsets[self._head : self._cursor]
         first = int(np.searchsorted(live, offsets[0]))
         end = first + len(offsets)

@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 RecordIds: TypeAlias = npt.NDArray[np.int64]
+Places: TypeAlias = slice | npt.NDArray[np.bool_]
+R = TypeVar("R", int, RecordIds)
 OFFSET_BITS = 48
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 MAX_PARTITION_INDEX = (1 << 63 - OFFSET_BITS) - 1  # of no partition: what is no record has it
@@ -105,39 +107,23 @@ def record_ids_of(index: int, offsets: RecordIds) -> RecordIds:
     return offsets | index << OFFSET_BITS
 
 
-def partition_indexes_of(record_ids: RecordIds) -> RecordIds:
-    return record_ids >> OFFSET_BITS
-
-
-def offsets_of(record_ids: RecordIds) -> RecordIds:
-    return record_ids & OFFSET_MASK
-
-
-def partition_index_of(record_id: int) -> int:
+def partition_index_of(record_id: R) -> R:
     return record_id >> OFFSET_BITS
 
 
-def offset_of(record_id: int) -> int:
+def offset_of(record_id: R) -> R:
     return record_id & OFFSET_MASK
 
 
-def by_partition(record_ids: RecordIds) -> Iterator[tuple[int, RecordIds]]:
-    """Yield partition indexes with their records' offsets, ascending."""
-    if not len(record_ids):
+def by_partition(record_ids: RecordIds) -> Iterator[tuple[int, Offsets, Places]]:
+    """Yield partition indexes, -1 for no record's; the offsets of each, and their places."""
+    indexes, offsets = partition_index_of(record_ids), offset_of(record_ids)
+    if len(indexes) and (indexes == indexes[0]).all():
+        yield int(indexes[0]), offsets, slice(None)
         return
-    indices = record_ids >> OFFSET_BITS
-    offsets = record_ids & OFFSET_MASK
-    if indices[0] == indices[-1] and (indices == indices[0]).all():
-        yield int(indices[0]), _ascending(offsets)
-        return
-    for index in np.flatnonzero(np.bincount(indices)).tolist():
-        yield index, _ascending(offsets[indices == index])
-
-
-def _ascending(offsets: RecordIds) -> RecordIds:
-    """The offsets in order: the ledger is fastest on neighbours."""
-    in_order = len(offsets) < 2 or bool((offsets[1:] > offsets[:-1]).all())  # noqa: PLR2004
-    return offsets if in_order else np.sort(offsets)
+    for index in (np.flatnonzero(np.bincount(indexes + 1)) - 1).tolist():
+        places = indexes == index
+        yield index, offsets[places], places
 
 
 def other_bytes(messages: Sequence[Any], key: Callable[[Any], bytes | None]) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from partition.records import RecordIds, partition_index_of, partition_indexes_of
+from partition.records import RecordIds, partition_index_of
 from topology.executor import select
 from topology.sink import Piece
 
@@ -65,7 +65,7 @@ class PendingRows:
             )
         if not len(piece):
             return
-        indexes = partition_indexes_of(record_ids)
+        indexes = partition_index_of(record_ids)
         index, txid = int(indexes[0]), int(txids[0])
         if txid > 0 and (txids == txid).all() and (indexes == index).all():
             self._add(piece, record_ids, txid, index)

@@ -15,7 +15,7 @@ from acker.acker import Acker
 from partition.delivery import AtLeastOnce, CommitBeforeEmit, DeliveryFactory
 from partition.interfaces import TopicName
 from partition.ledger import CommitProgress, Ledger
-from partition.records import Partition, Resumed, partition_indexes_of
+from partition.records import Partition, Resumed, partition_index_of
 from partition.recovery import Loss
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import BatchCommitter, SinkCommitter, TransactionCommitter
@@ -85,7 +85,7 @@ def build_pipeline(
     longest_seconds = max((tree_seconds(step) or 0 for step in bolts), default=None)
     acker = Acker(timeout_seconds=timeout_seconds, longest_seconds=longest_seconds)
     advanced_steps = [step for step in bolts if step.kind is Kind.ADVANCED]
-    advanced = AdvancedRunner(advanced_steps, acker.owners, partition_indexes_of)
+    advanced = AdvancedRunner(advanced_steps, acker.owners, partition_index_of)
     trees = TreeTracker(acker, advanced.holders, timeout_seconds, ports.rng)
     dead_letters = DeadLetterSender(ports.dead_letter_sink, context.observers)
     sinks = [(step, ports.sinks.get(step.name, step.sink)) for step in topology.sink_steps()]

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from acker.acker import Flags, Trees
 from partition.consumer import Consumer
 from partition.errors import Fenced
 from partition.manager import PartitionManager
 from partition.records import (
+    Offsets,
+    Places,
     RecordIds,
+    by_partition,
     offset_of,
-    offsets_of,
     partition_index_of,
-    partition_indexes_of,
 )
 from service.pipeline.context import Observer
 from service.pipeline.sink_buffer import (
@@ -194,26 +194,21 @@ class TransactionCommitter(SinkCommitter):
 
     def add(self, sink: str, rows: Rows, now: float) -> None:  # noqa: ARG002 - no deadline
         txids = np.zeros(len(rows.record_ids), np.int64)
-        for line, offsets, there in self._by_line(rows.record_ids):
-            txids[there] = line.transactions_of(offsets)
+        for line, offsets, places in self._by_line(rows.record_ids):
+            txids[places] = line.transactions_of(offsets)
         self.buffers[sink].add(rows, txids)
 
     def resolved(self, record_ids: RecordIds, flags: Flags) -> None:
         self._consumer.processed(record_ids)
-        for line, offsets, there in self._by_line(record_ids):
-            line.processed(offsets, flags[there])
+        for line, offsets, places in self._by_line(record_ids):
+            line.processed(offsets, flags[places])
 
     def _by_line(
         self, record_ids: RecordIds
-    ) -> Iterator[tuple[PartitionTransactions, RecordIds, "slice | npt.NDArray[np.bool_]"]]:
-        """Split record ids by partition: offsets, and the positions of these records."""
-        indexes, offsets = partition_indexes_of(record_ids), offsets_of(record_ids)
-        is_one = len(indexes) > 0 and bool((indexes == indexes[0]).all())
-        for index in indexes[:1].tolist() if is_one else np.unique(indexes).tolist():
-            line = self._lines.get(index)
-            if line is not None:
-                there = slice(None) if is_one else indexes == index
-                yield line, offsets[there], there
+    ) -> Iterator[tuple[PartitionTransactions, Offsets, Places]]:
+        for index, offsets, places in by_partition(record_ids):
+            if index in self._lines:
+                yield self._lines[index], offsets, places
 
     def discard_attempt(self, record_id: int) -> None:
         for buffer in self.buffers.values():

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import structlog
 
-from partition.records import (
-    DEAD_LETTERED,
-    Chunk,
-    RecordIds,
-    offset_of,
-    offsets_of,
-    partition_index_of,
-)
+from partition.records import DEAD_LETTERED, Chunk, RecordIds, offset_of, partition_index_of
 from service.errors import TooManyDeadLetters
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.trees import OutcomeCounters, TreeTracker
@@ -159,7 +152,7 @@ class FailureHandler:
             return chunk, record_ids
         record_ids = record_ids[np.array(kept, np.intp)]
         messages = [messages[place] for place in kept]
-        return Chunk(chunk.partition, offsets_of(record_ids), messages), record_ids
+        return Chunk(chunk.partition, offset_of(record_ids), messages), record_ids
 
     # Tuples of trees
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from acker.acker import Trees
 from partition.assigned_partition import Assigned, Lost, PartitionChange, Revoked
 from partition.consumer import Consumer
-from partition.records import Chunk, RecordIds, partition_indexes_of
+from partition.records import Chunk, RecordIds, partition_index_of
 from service.observability.snapshot import EngineStatistics, ExecutorCounters
 from service.pipeline.backpressure import Backpressure
 from service.pipeline.committers import SinkCommitter
@@ -246,7 +246,7 @@ class Pipeline:
 
 
 def _are_of(index: int, record_ids: RecordIds) -> Any:
-    return partition_indexes_of(record_ids) == index
+    return partition_index_of(record_ids) == index
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from partition.records import (
     WRITTEN,
     Chunk,
     RecordIds,
-    partition_indexes_of,
+    partition_index_of,
 )
 from service.pipeline.committers import SinkCommitter
 from service.pipeline.context import RunContext
@@ -274,7 +274,7 @@ class Router:
             self.runners.release(self._trees.records_of(trees).tolist())
         for observer in self._observers:
             observer.calls_started(step.name, record_ids, edges)
-        partitions = partition_indexes_of(record_ids)
+        partitions = partition_index_of(record_ids)
         self.runners.submit(
             step, Inputs(values, trees, edges, record_ids, partitions, delivery.tasks)
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from acker.acker import Edges, Trees
-from partition.records import RecordIds, offsets_of
+from partition.records import RecordIds, offset_of
 from service.observability.snapshot import SinkStatistics
 from service.pipeline.context import Observer
 from service.pipeline.trees import TreeTracker
@@ -339,7 +339,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         # To ask the pieces again takes as long as it took to ask when they came: 45 µs each.
         work.num_bytes = len(record_ids) * self._all_bytes // max(1, self._all_rows)
         traces = self._submitted(number, record_ids, _NO_RECORDS, shares)
-        offsets = offsets_of(record_ids)
+        offsets = offset_of(record_ids)
         self.writer.stage(Batch(number, pieces, len(record_ids), shares, offsets, traces))
 
     def staged(self, done: BatchStaged) -> TransactionWork:

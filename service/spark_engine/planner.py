@@ -1,18 +1,17 @@
 """The driver's partitions: owned here, their logs' ends tracked, their next ranges planned."""
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
-from partition.assignment import Assignment
-from partition.consumer import ConsumerPolicy, OffsetCommitter, SourceHealth
+from partition.consumer import ConsumerPolicy, PartitionOwner, SourceHealth
 from partition.errors import KafkaError, KafkaFailed, OffsetOutOfRange, TopicMissing
 from partition.flow_control import Throttle
 from partition.interfaces import Catalogue, Fetcher, LogEnd, Topic, TopicName
-from partition.manager import PartitionStatistics
 from partition.records import Partition, Position
 from partition.recovery import Ways
 from topology.steps import Source
@@ -245,11 +244,8 @@ class LogEndTracker:
         missed.topic_asked_at, missed.topic = now, self._catalogue.topic(partition.topic)
 
 
-class RangeOwner:
-    """Claims and recovers partitions, and stores how far each is done. The owner calls everything.
-
-    It stands where `Consumer` does on the local engine; `ends` takes the place of a fetcher.
-    """
+class RangeOwner(PartitionOwner):
+    """Stands where `Consumer` does on the local engine; `ends` takes the place of a fetcher."""
 
     def __init__(
         self,
@@ -261,17 +257,9 @@ class RangeOwner:
         rng: random.Random,
     ) -> None:
         """`client` reads nothing: it commits to the consumer group, if the policy says so."""
+        super().__init__(ends, client, ways, sources, policy, rng)
         self.ends = ends
-        self.assignment = Assignment(ends, ways, sources, policy.assignment, rng)
-        self._ways = ways
-        self._client = client
         self._mirrors = policy.mirror
-        self.offsets = OffsetCommitter(
-            ways.store,
-            self.assignment,
-            policy.commit_interval_seconds,
-            client if policy.mirror else None,
-        )
 
     @property
     def has_emitted_goals(self) -> bool:
@@ -279,17 +267,13 @@ class RangeOwner:
         return self.assignment.is_settled
 
     def open(self) -> None:
-        self._ways.store.open()
-        self._client.open()
+        super().open()
         if not self._mirrors:  # it was opened so that wrong properties are found
             self._client.close()
-        self._ways.catalogue.open()
 
     def close(self) -> None:
         self.ends.close()
-        self._client.close()
-        self._ways.catalogue.close()
-        self._ways.store.close()
+        super().close()
 
     def commit(self, now: float, *, force: bool = False) -> None:
         if self._mirrors:
@@ -299,23 +283,11 @@ class RangeOwner:
         self.offsets.commit(now, force=force)
 
     def health(self, now: float) -> SourceHealth:
-        return SourceHealth(
-            kafka_available=self.ends.available,
-            store_available=self._ways.store.available,
-            mirror_failures=self._client.mirror_failures,
-            commit_seconds=self.offsets.seconds(now),
-        )
+        return super().health(now)._replace(kafka_available=self.ends.available)
 
-    def statistics(self, now: float) -> Iterator[PartitionStatistics]:
-        for assigned in self.assignment:
-            if assigned.manager is not None:
-                log_end = self.ends.end_of(assigned.partition)
-                yield replace(
-                    assigned.manager.statistics(now),
-                    log_end=None if log_end is None else log_end.offset,
-                    lost=dict(assigned.lost),
-                    epoch=assigned.epoch,
-                )
+    def _log_figures(self, partition: Partition) -> dict[str, Any]:
+        end = self.ends.end_of(partition)
+        return {"log_end": None if end is None else end.offset}
 
 
 class Rates:

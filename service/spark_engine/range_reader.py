@@ -314,7 +314,7 @@ class RangeReader:
         return bool(left) and all(map(self._is_shut, left))
 
     def processed(self, record_ids: RecordIds) -> None:
-        for index, offsets in by_partition(record_ids):
+        for index, offsets, _places in by_partition(record_ids):
             self._managers[index].ledger.processed(offsets)
 
     def processed_to(self) -> list[int]:

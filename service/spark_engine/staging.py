@@ -12,15 +12,7 @@ import numpy.typing as npt
 import structlog
 
 from acker.acker import Flags
-from partition.records import (
-    DEAD_LETTERED,
-    RecordIds,
-    offset_of,
-    offsets_of,
-    partition_index_of,
-    partition_indexes_of,
-    record_ids_of,
-)
+from partition.records import DEAD_LETTERED, RecordIds, offset_of, partition_index_of, record_ids_of
 from service.pipeline.committers import RefusedRow, SinkCommitter
 from service.pipeline.sink_buffer import Rows, estimated_bytes
 from service.spark_engine.range_reader import RangeReader
@@ -67,7 +59,7 @@ class TaskSink:
     def add(self, piece: Piece, record_ids: RecordIds) -> None:
         """Add rows of records; those of no record (-1) are dropped."""
         known = record_ids >= 0
-        indexes = np.where(known, partition_indexes_of(record_ids), 0)
+        indexes = np.where(known, partition_index_of(record_ids), 0)
         self._rows.add(piece, record_ids, np.where(known & ~self._skipped[indexes], _ALL, 0))
         self._fill_rows += len(piece)
         self._fill_bytes += estimated_bytes(piece)
@@ -95,14 +87,14 @@ class TaskSink:
         if len(kept):
             self._batches += 1
             number = self._batches
-            indexes = partition_indexes_of(record_ids[kept])
+            indexes = partition_index_of(record_ids[kept])
             counts = np.bincount(indexes, minlength=len(ranges)).tolist()
             shares = tuple(
                 Share(str(each.partition), 0, number, 1, each.position.offset, each.end, "", count)
                 for each, count in zip(ranges, counts, strict=True)
             )
             pieces = rows_at(pieces, kept) if reasons else pieces
-            batch = Batch(number, pieces, len(kept), shares, offsets_of(record_ids[kept]))
+            batch = Batch(number, pieces, len(kept), shares, offset_of(record_ids[kept]))
             staged = self._retries.run(
                 lambda: self._try_stage(batch), f"batch {number} was staged", rows=len(kept)
             )
@@ -113,7 +105,7 @@ class TaskSink:
     def _take(self, index: int, end: int) -> OrderedRows:
         rows = self._rows.take(index, _ALL)
         all_rows = np.arange(len(rows.record_ids))
-        count = int(np.searchsorted(offsets_of(rows.record_ids), end))
+        count = int(np.searchsorted(offset_of(rows.record_ids), end))
         if count == len(all_rows):
             return rows
         rest = rows.record_ids[count:]

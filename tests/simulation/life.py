@@ -22,7 +22,7 @@ from partition.errors import (
     StoreCorrupt,
     StoreMissing,
 )
-from partition.records import Partition, offset_of, partition_index_of, partition_indexes_of
+from partition.records import Partition, offset_of, partition_index_of
 from partition.recovery import Ways
 from tests.simulation.bolts import Attempt, Bolts, Letter, Tuple
 from tests.simulation.kafka import SimCatalogue, SimFetcher
@@ -160,7 +160,7 @@ class Life(Bolts):
     def _lost(self, place):
         self._note_loss(place)
         self.world.oracle.lost(self, self.reader.assignment.at(place))
-        self.acker.discard(lambda record_ids: partition_indexes_of(record_ids) == place)
+        self.acker.discard(lambda record_ids: partition_index_of(record_ids) == place)
         self.calls.drop(lambda call: call.partition == place)
         self.calls.resume(place)
         if self.transacting is not None:
@@ -184,7 +184,7 @@ class Life(Bolts):
             seen("lost_while_suspended_with_calls_that_wait")
 
     def holds(self, place):
-        held = self.acker.holds(lambda record_ids: partition_indexes_of(record_ids) == place)
+        held = self.acker.holds(lambda record_ids: partition_index_of(record_ids) == place)
         if self.transacting is not None:
             held |= self.transacting.real.holds(place)
         if not held:  # the next of its records are another partition's

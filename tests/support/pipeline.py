@@ -236,7 +236,7 @@ class Works:
             observers=[] if traces is None else [traces],
         )
         self.reader, self.letters = self.pipeline.consumer, self.pipeline.dead_letters
-        self.fetcher = self.reader._fetcher
+        self.fetcher = self.reader._client
 
     def __enter__(self) -> Self:
         self.reader.open()
