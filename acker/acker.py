@@ -274,13 +274,6 @@ class Acker:
         slots = table.used()
         table.drop(slots[chosen(turned_back(table.owners.take(slots)))])
 
-    def holds(self, chosen: Callable[[Owners], Any]) -> bool:
-        """Whether a tree of such an owner lives, or any tree has an outcome yet to be drained."""
-        if self._has_outcomes:
-            return True
-        table = self._table
-        return bool(chosen(turned_back(table.owners.take(table.used()))).any())
-
     def drain(self) -> Resolved:
         """Return the trees that resolved since the last call, each once."""
         if not self._has_outcomes:

@@ -35,7 +35,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A partition will not be assigned again under its index; after `forget` another may be."""
+    """A partition will not be assigned again under its index: drop what is in flight of it."""
 
     partition: Partition
     index: int
@@ -129,8 +129,7 @@ class AssignedPartition:
     @property
     def is_held(self) -> bool:
         """Whether it is open, or being opened: nobody else may open it yet."""
-        is_open = self.manager is not None or self.chain is not None
-        return is_open and self.state is not PartitionState.RETIRED
+        return self.manager is not None or self.chain is not None
 
     @property
     def is_finished(self) -> bool:
@@ -166,7 +165,7 @@ class Departed:
 
     read: int = 0
     retried: int = 0
-    given_up: int = 0  # in flight when it was given up, and not resolved since
+    given_up: int = 0  # in flight when it was given up
 
     def and_of(self, assigned: AssignedPartition) -> "Departed":
         manager = assigned.manager

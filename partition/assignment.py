@@ -5,7 +5,6 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import structlog
@@ -33,7 +32,7 @@ from partition.errors import (
 from partition.interfaces import Catalogue, LogReader, Topic, TopicName
 from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits, PartitionManager
-from partition.records import Partition, Range
+from partition.records import MAX_PARTITION_INDEX, Partition, Range
 from partition.recovery import (
     FutureChain,
     Opened,
@@ -47,7 +46,6 @@ from partition.recovery import (
 log = structlog.get_logger()
 
 _AGAIN_SECONDS = 1.0
-_ASK_SECONDS = 1.0  # to ask what names a record costs a look at every tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ class AssignmentPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Counts of partitions that changed hands, as this process saw it."""
-
     taken: int = 0  # one has become ours
     released: int = 0  # one has ceased to be, for whatever reason
     fenced: int = 0  # one was refused to us, because it has a later owner
@@ -155,12 +151,9 @@ class Assignment:
         self._discovery = Discovery(ways.catalogue, sources, policy.discover_interval_seconds)
         self._policy = policy
         self._rng = rng
-        self._partitions: list[AssignedPartition] = []  # by index
+        self.departed = Departed()
+        self._partitions: list[AssignedPartition] = []  # by index, those that were given up too
         self._by_name: dict[Partition, AssignedPartition] = {}
-        self._retired: list[AssignedPartition] = []  # given up; records of theirs may be named yet
-        self._free_indexes: list[int] = []
-        self._ask_at = -math.inf
-        self._gone = Departed()
         self._changes: list[PartitionChange] = []
         self._is_released = False
         self._wanted: frozenset[Partition] | None = frozenset() if policy.shared else None
@@ -177,10 +170,10 @@ class Assignment:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[AssignedPartition]:
-        return (each for each in self._partitions if each.state is not PartitionState.RETIRED)
+        return iter(self._by_name.values())
 
     def at(self, index: int) -> AssignedPartition:
-        return self._partitions[index]  # retired or not
+        return self._partitions[index]  # given up or not
 
     @property
     def is_settled(self) -> bool:
@@ -226,10 +219,6 @@ class Assignment:
     @property
     def leaving(self) -> list[int]:
         return [each.index for each in self if each.is_leaving] if self._policy.shared else []
-
-    @property
-    def departed(self) -> Departed:
-        return reduce(Departed.and_of, self._retired, self._gone)
 
     def owned(self) -> Iterator[tuple[int, PartitionManager[Any]]]:
         for each in self:
@@ -296,33 +285,13 @@ class Assignment:
     def release(self) -> list[PartitionChange]:
         """Revoke every partition. What is resolved may still be committed. Idempotent."""
         self._is_released = True
-        for each in self._partitions:
+        for each in self:
             self._notify(each)
         return self._take_changes()
-
-    def given_up(self, now: float) -> list[int]:
-        """Return indexes of partitions that were given up, to be freed by `forget`; rarely any.
-
-        Nothing in a record id tells one partition with an index from the next, and a sink or a
-        bolt may name a record for longer than any timeout.
-        """
-        if not self._retired or now < self._ask_at:
-            return []
-        self._ask_at = now + _ASK_SECONDS
-        return [each.index for each in self._retired]
-
-    def forget(self, index: int) -> None:
-        """Free the index of a given-up partition, once nothing is left that names its records."""
-        assigned = self._partitions[index]
-        self._retired.remove(assigned)
-        self._gone = self._gone.and_of(assigned)
-        assigned.manager = None
-        self._free_indexes.append(index)
 
     # What others report
 
     def fail(self, partition: Partition, trouble: KafkaError) -> None:
-        """Recover a partition of which the fetcher delivers nothing more."""
         assigned = self._by_name[partition]
         log.warning("partition_failed", partition=str(partition), error=str(trouble))
         assigned.trouble = trouble
@@ -386,10 +355,19 @@ class Assignment:
                     assigned.begin()
 
     def _add(self, partition: Partition, topic: Topic) -> AssignedPartition:
-        index = self._free_indexes.pop() if self._free_indexes else len(self._partitions)
+        """Number a partition. No number is used again: sinks and bolts name its records for long.
+
+        Raises PartitionError when there are no more.
+        """
+        index = len(self._partitions)
+        if index == MAX_PARTITION_INDEX:
+            raise PartitionError(
+                f"{partition} cannot be opened: record ids tell {MAX_PARTITION_INDEX} partitions "
+                "apart, and so many were opened, or given up with records in flight; start anew"
+            )
         assigned = AssignedPartition(partition, index, topic)
         assigned.is_wanted = self._wants(partition)
-        self._partitions[index : index + 1] = [assigned]
+        self._partitions.append(assigned)
         self._by_name[partition] = assigned
         return assigned
 
@@ -544,7 +522,7 @@ class Assignment:
             self._notify(assigned)
             offset = assigned.manager.committed
             log.info("partition_released", partition=str(assigned.partition), offset=offset)
-            self._gone = self._gone.and_of(assigned)
+            self.departed = self.departed.and_of(assigned)
             assigned.free()
         elif is_late or assigned.loss is not None:
             error = GivenUp(assigned.partition, "not all of it was resolved in time")
@@ -565,8 +543,8 @@ class Assignment:
             assigned.free()
             assigned.given_up_at = self._now
             return
-        assigned.state = PartitionState.RETIRED
-        self._retired.append(assigned)
+        self.departed = self.departed.and_of(assigned)
+        assigned.state, assigned.manager = PartitionState.RETIRED, None
         again = self._add(assigned.partition, assigned.topic)
         again.lost = assigned.lost
         again.given_up_at = self._now

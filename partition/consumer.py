@@ -48,8 +48,6 @@ class ConsumerPolicy:
 
 
 class Time(NamedTuple):
-    """The clocks, and the sleep that goes with them."""
-
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time  # what records are stamped by
     sleep: Callable[[float], object] = time.sleep
@@ -59,8 +57,6 @@ REAL_TIME = Time()
 
 
 class SourceHealth(NamedTuple):
-    """The state of Kafka and ZooKeeper, as far as it is known."""
-
     kafka_available: bool
     store_available: bool
     mirror_failures: int  # commits of a partition to the consumer group
@@ -121,7 +117,6 @@ class OffsetCommitter:
         interval_seconds: float,
         mirror: Fetcher | None,
     ) -> None:
-        """`mirror` gets what is stored too, for its consumer group."""
         self._store = store
         self._assignment = assignment
         self._interval_seconds = interval_seconds
@@ -273,12 +268,12 @@ class PartitionOwner(ABC):
     def statistics(self, now: float) -> Iterator[PartitionStatistics]:
         for assigned in self.assignment:
             if assigned.manager is not None:
-                figures = self._log_figures(assigned.partition)
+                of_log = self._log_statistics(assigned.partition)
                 lost, epoch = dict(assigned.lost), assigned.epoch
-                yield replace(assigned.manager.statistics(now), lost=lost, epoch=epoch, **figures)
+                yield replace(assigned.manager.statistics(now), lost=lost, epoch=epoch, **of_log)
 
     @abstractmethod
-    def _log_figures(self, partition: Partition) -> dict[str, Any]:
+    def _log_statistics(self, partition: Partition) -> dict[str, Any]:
         """Return what is known of its log, by the fields of PartitionStatistics."""
 
 
@@ -314,9 +309,8 @@ class Consumer(PartitionOwner):
         self._turn = 0
         self._has_waited = False
         # What concerns one part only goes straight to it.
-        self.release = self.assignment.release
-        self.given_up, self.forget = self.assignment.given_up, self.assignment.forget
-        self.hold_back, self.commit = self.flow.hold_back, self.offsets.commit
+        self.release, self.commit = self.assignment.release, self.offsets.commit
+        self.hold_back = self.flow.hold_back
 
     # Partitions
 
@@ -417,7 +411,7 @@ class Consumer(PartitionOwner):
         if self._has_waited or not self._is_trusted:
             return None
         self.flow.wake = math.inf
-        for assigned in self._in_turn():
+        for turns, assigned in enumerate(self._in_turn(), start=1):
             manager = assigned.manager
             if manager is None or not assigned.is_owned:
                 continue
@@ -430,7 +424,7 @@ class Consumer(PartitionOwner):
             if chunk is not None:
                 self.offsets.note(manager)
                 self.flow.emitted(assigned.partition.topic, manager.read - before)
-                self._turn = assigned.index + 1
+                self._turn += turns
                 return chunk, record_ids_of(assigned.index, chunk.offsets)
             if manager.delivery.stores_first:
                 self.offsets.note(manager)
@@ -482,10 +476,10 @@ class Consumer(PartitionOwner):
                 records += manager.ledger.waiting
         return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
-    def _in_turn(self) -> Iterator[AssignedPartition]:
-        count = len(self.assignment)
-        for turn in range(self._turn, self._turn + count):
-            yield self.assignment.at(turn % count)
+    def _in_turn(self) -> Sequence[AssignedPartition]:
+        partitions = list(self.assignment)
+        first = self._turn % max(1, len(partitions))
+        return partitions[first:] + partitions[:first]
 
     @property
     def _is_trusted(self) -> bool:
@@ -500,17 +494,15 @@ class Consumer(PartitionOwner):
         self.flow.resume()
 
     def processed(self, record_ids: RecordIds) -> None:
-        """Mark records as done except for their transactions."""
         for manager, offsets in self._by_manager(record_ids):
             manager.ledger.processed(offsets)
 
-    def resolve_below(self, index: int, end: int) -> int:
-        """Resolve what was emitted of a partition below `end`; return how many records."""
+    def resolve_below(self, index: int, end: int) -> None:
+        """Resolve what was emitted of a partition below `end`: its transaction is committed."""
         manager = self.manager(index)
-        resolved = manager.resolve_below(end)
+        manager.resolve_below(end)
         self.offsets.note(manager)
         self.flow.resume()
-        return resolved
 
     def _by_manager(
         self, record_ids: RecordIds
@@ -522,7 +514,7 @@ class Consumer(PartitionOwner):
 
     # Figures
 
-    def _log_figures(self, partition: Partition) -> dict[str, Any]:
+    def _log_statistics(self, partition: Partition) -> dict[str, Any]:
         start, end = self._client.log_range(partition) or (None, None)
         return {
             "log_start": start,

@@ -80,7 +80,7 @@ class AtLeastOnce:
 
     def is_urgent(self, room: int, max_pending: int) -> bool:
         """Whether something is to be stored that should not wait for the commit interval."""
-        is_half = 2 * self._committed.unstored >= max_pending
+        is_half = 2 * self.in_flight() >= max_pending
         return is_half and self.progress(room)[0] > self._committed.offset
 
     def owes_emission(self) -> bool:

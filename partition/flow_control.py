@@ -188,9 +188,6 @@ class Throttle:
     """
 
     def __init__(self, records_per_second: float, saved_seconds: float = _BURST_SECONDS) -> None:
-        if not (records_per_second > 0 and math.isfinite(records_per_second)):
-            message = f"records_per_second is {records_per_second}; allowed is a number above 0"
-            raise ValueError(message)
         self._rate = records_per_second
         self.most_per_second = max(1.0, records_per_second)
         self._most = 1.0 + records_per_second * saved_seconds

@@ -101,8 +101,6 @@ StartFrom: TypeAlias = Literal["earliest", "latest"] | AtTimestamp | AtOffset
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the cluster knows it now."""
-
     name: str
     topic_id: str | None  # None: the cluster has no topic ids (Kafka before 2.8)
     partitions: tuple[int, ...]  # ascending, those without a leader included
@@ -169,8 +167,6 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A partition's position and open transactions, to be stored."""
-
     position: Position
     transactions: Transactions | None = None  # open ones, from there on; None: none are kept
     restarts: int = field(default=0, compare=False)  # of the manager by then; not stored

@@ -105,7 +105,6 @@ class Ledger:
         self.fetched_to = int(offsets[-1]) + 1
 
     def emit(self, limit: int) -> Offsets:
-        """Hand out at most `limit` waiting records, lowest first; they are emitted now."""
         end = min(self._tail, self._cursor + limit)
         offsets = self._offsets[self._cursor : end].copy()
         if len(offsets):
@@ -235,10 +234,6 @@ class CommitProgress:
         self.read = 0  # records emitted here, or done elsewhere, since the start
         self.read_below = 0  # those of them below `offset`
         self._submitted = (offset, 0)  # an offset that is being stored, and its `read_below`
-
-    @property
-    def unstored(self) -> int:
-        return self.read - self.read_below
 
     @property
     def stored_or_submitted(self) -> int:

@@ -44,8 +44,6 @@ MAX_PENDING_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class InFlightLimits:
-    """Limits on in-flight records and bytes of one partition."""
-
     max_pending: int = MAX_PENDING  # records
     max_pending_bytes: int = MAX_PENDING_BYTES  # of values and keys
     max_record_bytes: int | None = None  # of a value; a larger record is no usual one
@@ -260,7 +258,6 @@ class PartitionManager(Generic[D]):
         self.delivery.on_log_end(end)
 
     def stop(self) -> None:
-        """Store nothing more ahead."""
         self._is_stopped = True
         self.delivery.stop()
 
@@ -383,7 +380,7 @@ class PartitionManager(Generic[D]):
         return False
 
     def message(self, offset: int) -> Sized:
-        """Return a record in flight. Raises KeyError when it is not."""
+        """Raises KeyError unless the record is in flight."""
         found = bisect_left(self._kept, offset, key=lambda kept: kept.chunk.offsets[-1])
         if found < len(self._kept):
             chunk = self._kept[found].chunk

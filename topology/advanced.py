@@ -354,10 +354,6 @@ class AdvancedRunner:
         error = TimeoutError(late(step.name, f"timeout_seconds={step.timeout_seconds:g}"))
         return Actions(failed=[(each, error) for each in tuples])
 
-    def holds(self, index: int) -> bool:
-        """Whether a bolt keeps a tuple of a partition."""
-        return any(kept.by_partition[index] for kept in self.kept.values())
-
     def holders(self) -> dict[int, str]:
         """Return the steps that keep tuples, by the record or compound tree of a tuple."""
         return {

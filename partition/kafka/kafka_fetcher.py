@@ -142,7 +142,7 @@ class KafkaFetcher:
             self._ranges.pop(partition, None)
 
     def pause(self, partition: Partition) -> None:
-        """What was prefetched is dropped, and fetched again."""
+        """Prefetched records are dropped, and fetched again."""
         if partition in self._next:
             self._consumer.pause([TopicPartition(*partition)])
             self._paused.add(partition)

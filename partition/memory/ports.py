@@ -99,7 +99,6 @@ class MemoryLog:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int = 0,
     ) -> int:
-        """Add a record; return its offset."""
         from confluent_kafka import Message  # noqa: PLC0415 - the test kit is imported without
 
         with self.changed:
@@ -130,7 +129,7 @@ class MemoryLog:
             return {name: self.topic(name) for name in sorted(self._ids)}
 
     def partitions(self, topic: str) -> list[Partition]:
-        """List a topic's partitions in order. Raises TopicMissing."""
+        """Raises TopicMissing."""
         with self.changed:
             if topic not in self._ids:
                 raise TopicMissing(topic)

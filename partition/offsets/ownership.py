@@ -33,8 +33,6 @@ class NodeNames:
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node as it was read or written last."""
-
     version: int
     node: OffsetNode
 

@@ -103,10 +103,6 @@ class SinkCommitter(ABC):
     def partition_lost(self, index: int) -> None:  # noqa: B027 - its rows may be durable as well
         """Drop the rows of a partition: its next owner replays them."""
 
-    def holds(self, index: int) -> bool:  # noqa: ARG002 - see TransactionCommitter
-        """Whether anything here refers to a record of a partition."""
-        return False
-
     def is_full(self, sink: str, now: float) -> bool:  # noqa: ARG002 - see BatchCommitter
         """Whether a sink should get nothing more for now."""
         return False
@@ -219,10 +215,6 @@ class TransactionCommitter(SinkCommitter):
         for buffer in self.buffers.values():
             buffer.rows.drop(index)
 
-    def holds(self, index: int) -> bool:
-        """Whether a group with the partition is in flight, also after its loss."""
-        return any(group.has(index) for group in self._groups)
-
     # The step
 
     def step(self, now: float, *, flush: bool, plan: bool = True) -> bool:
@@ -263,7 +255,6 @@ class TransactionCommitter(SinkCommitter):
     def _begin(
         self, lines: Mapping[int, PartitionTransactions], now: float, *, flush: bool
     ) -> bool:
-        """Stage a group of the ready transactions."""
         if not self._groups.may_plan:
             return False
         ready: list[GroupMember] = []
@@ -371,7 +362,6 @@ class TransactionCommitter(SinkCommitter):
                 self.partition_lost(member.place)
 
     def _end_if_done(self, group: TransactionGroup) -> None:
-        """Resolve the records of a group that every sink has."""
         if not all(work.is_done for work in self._works[group.number].values()):
             return
         del self._works[group.number]

@@ -52,7 +52,6 @@ class DeadLetterSender:
         sent.letter = replace(letter, error=None)  # whose traceback keeps a chunk's values alive
 
     def send_notice(self, loss: Loss) -> Future[None]:
-        """Send a notice that a range is skipped; the future ends when the notice is durable."""
         notice = RangeNotice(
             topic=loss.partition.topic,
             partition=loss.partition.number,
@@ -113,7 +112,6 @@ class DeadLetterSender:
 
 
 def _log_rejection(sent: _Sent, sink: str, error: str) -> None:
-    """Count a letter's refusals, and log the first, the second, the fourth, and so on."""
     sent.refusals += 1
     if sent.refusals & (sent.refusals - 1):
         return

@@ -49,8 +49,6 @@ class Oversized(Reject):
 
 @dataclass(frozen=True, slots=True)
 class ScreenPolicy:
-    """Policy for records that no bolt sees."""
-
     null_values: NullValues = "deliver"
     max_record_bytes: int | None = None
 
@@ -108,7 +106,9 @@ class FailureHandler:
         return manager is not None and manager.ledger.comes_again(offset_of(record_id))
 
     def reject_records(self, rejected: Sequence[tuple[int, Failure]]) -> None:
-        """Send the dead letters of records that have no tree."""
+        """Send the dead letters of records that have no tree, but not of a lost partition's."""
+        living = self._reader.living
+        rejected = [each for each in rejected if living(partition_index_of(each[0])) is not None]
         if not rejected:
             return
         trees = self._trees.begin(

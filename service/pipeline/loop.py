@@ -6,8 +6,6 @@
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -191,19 +189,8 @@ class Pipeline:
         )
 
     def poll(self, now: float, *, opens: bool) -> None:
-        """Poll the partitions, and notify hooks and bolts."""
         for change in self.consumer.poll(now, opens=opens):
             self._partition_changed(change)
-        for index in self.consumer.given_up(now):
-            # Rows at a sink, dead letters, and calls without an order name their trees only,
-            # which `_drop` has discarded.
-            if not (
-                self.acker.holds(partial(_are_of, index))
-                or self.runners.holds(index)
-                or self.router.advanced.holds(index)
-                or self.committer.holds(index)
-            ):
-                self.consumer.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
         """Pass a change on; waiting calls of a revoked partition begin once it is claimed again."""
@@ -219,7 +206,7 @@ class Pipeline:
 
     def _drop(self, index: int) -> None:
         """Drop what is in flight of a partition, without an outcome: its next owner begins anew."""
-        orphans = self.trees.discard(partial(_are_of, index))
+        orphans = self.trees.discard(lambda ids: partition_index_of(ids) == index)
         self.runners.drop(lambda call: call.partition == index or call.record_id in orphans)
         self.runners.resume(index)
         self.committer.partition_lost(index)
@@ -243,10 +230,6 @@ class Pipeline:
     def settle(self) -> None:
         """Wait for bolts that run ahead on other threads, before what they look up changes."""
         self.router.executor.prefetcher.wait_idle()
-
-
-def _are_of(index: int, record_ids: RecordIds) -> Any:
-    return partition_index_of(record_ids) == index
 
 
 @contextmanager

@@ -77,7 +77,6 @@ class SinkBuffer(ABC):
         )
 
     def _fill(self, piece: Piece) -> int:
-        """Count a piece in the batch that fills; return its bytes."""
         num_bytes = estimated_bytes(piece)
         self._rows += len(piece)
         self._bytes += num_bytes
@@ -222,8 +221,6 @@ class BatchBuffer(SinkBuffer):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class GroupWork:
-    """A sink's part of a group of transactions."""
-
     number: int = 0  # of the sink's groups; 0: it was not asked yet
     staged: Staged | None = None
     is_done: bool = False  # it is durable, or there is nothing to do
@@ -236,7 +233,6 @@ class GroupWork:
 
     @property
     def num_rejected(self) -> int:
-        """Rows that the sink has rejected."""
         return 0 if self.staged is None else len(self.staged.rejected)
 
 
@@ -343,7 +339,7 @@ class TransactionBuffer(GroupBuffer[TransactionWork]):
         self.writer.stage(Batch(number, pieces, len(record_ids), shares, offsets, traces))
 
     def staged(self, done: BatchStaged) -> TransactionWork:
-        """Return the group that is staged now. Raises permanent errors."""
+        """Raises permanent errors."""
         if done.staged is None:
             raise done.error or RuntimeError(self.name)
         work = self._works[done.batch.sequence]

@@ -34,8 +34,6 @@ _FIRST = MAX_PARTITION_INDEX << OFFSET_BITS
 
 
 class ResolvedRecords(NamedTuple):
-    """Records that are done, with their flags, and those that failed, with the reason."""
-
     acked: RecordIds
     flags: Flags
     failed: list[tuple[int, Failure]]
@@ -89,8 +87,6 @@ class Placed:
 
 
 class TreeTracker:
-    """Tracks the trees of records, and compound trees. The owner thread calls everything."""
-
     def __init__(
         self,
         acker: Acker,

@@ -92,12 +92,6 @@ class Attempts:
     def is_leaving(self, index: int) -> bool:
         return index in self._leaving
 
-    def holds(self, index: int) -> bool:
-        """Whether a group has a partition, or an attempt that has not ended ran with it."""
-        attempts = (*self.running.values(), *self.processed.values())
-        members = (m for each in (*self.groups, *attempts) for m in each.members)
-        return index in self._leaving or any(member.place == index for member in members)
-
     def leave_out(self, index: int, *, at_once: bool) -> None:
         """Drop a partition from all groups; those that are sealed keep it unless `at_once`.
 

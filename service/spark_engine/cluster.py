@@ -128,7 +128,6 @@ class Submissions:
         return self._executors.slots
 
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
-        """Run an attempt; TasksEnded follows."""
         name = _name(number, attempt)
         given = name, number, attempt, tuple(tasks)
         job = _Job(threading.Thread(target=self._run, args=given, name=name, daemon=True))

@@ -146,9 +146,6 @@ class SparkEngine:
     def poll(self, now: float, *, opens: bool) -> None:
         for change in self._assignment.poll(now, opens=opens):
             self._partition_changed(change)
-        for index in self._assignment.given_up(now):
-            if not self._attempts.holds(index):
-                self._assignment.forget(index)
 
     def _partition_changed(self, change: PartitionChange) -> None:
         match change:

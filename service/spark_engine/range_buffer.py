@@ -30,8 +30,6 @@ class StagedLost(SinkFailed):
 
 
 class RowSource(NamedTuple):
-    """The record that a row came of."""
-
     line: str
     offset: int
     row: int  # among the rows that the record has in this sink

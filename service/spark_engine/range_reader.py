@@ -160,7 +160,6 @@ class RangeReader:
 
     @staticmethod
     def _goes_on(known: Mapping[Partition, PartitionManager[RangeMode]], each: TaskRange) -> bool:
-        """Whether a range is to be read by the manager that its partition has."""
         manager = known.get(each.partition)
         if manager is None or manager.position.topic_id != each.position.topic_id:
             return False
@@ -187,9 +186,6 @@ class RangeReader:
     def poll(self, now: float, *, opens: bool = True) -> list[PartitionChange]:  # noqa: ARG002
         changes, self._assigned = self._assigned, []
         return changes
-
-    def given_up(self, now: float) -> Sequence[int]:  # noqa: ARG002
-        return ()
 
     def commit(self, now: float, *, force: bool = False) -> None:
         """Do nothing: the driver stores offsets."""

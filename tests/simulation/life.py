@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from acker.slots import turned_back
 from partition.assigned_partition import Assigned, Revoked
 from partition.consumer import Consumer, Time
 from partition.errors import (
@@ -25,6 +26,7 @@ from partition.errors import (
 from partition.records import Partition, offset_of, partition_index_of
 from partition.recovery import Ways
 from tests.simulation.bolts import Attempt, Bolts, Letter, Tuple
+from tests.simulation.errors import Violation
 from tests.simulation.kafka import SimCatalogue, SimFetcher
 from tests.simulation.settings import HANDOVER_SECONDS, TIMEOUT_SECONDS, TOPICS
 from tests.simulation.transacting import SimTransacting
@@ -147,8 +149,7 @@ class Life(Bolts):
     def _assigned(self, partition, place):
         self.world.oracle.assigned(self, partition)
         if self.partitions.setdefault(place, partition) != partition:
-            self.world.seen("place_used_again")
-            self.partitions[place] = partition
+            raise Violation(9, f"{self.name} has given place {place} to {partition}, too")
         self.calls.resume(place)
 
     def _revoked(self, partition, place):
@@ -184,15 +185,11 @@ class Life(Bolts):
             seen("lost_while_suspended_with_calls_that_wait")
 
     def holds(self, place):
-        held = self.acker.holds(lambda record_ids: partition_index_of(record_ids) == place)
-        if self.transacting is not None:
-            held |= self.transacting.real.holds(place)
-        if not held:  # the next of its records are another partition's
-            for record_id in [
-                record_id for record_id in self.attempts if partition_index_of(record_id) == place
-            ]:
-                del self.attempts[record_id]
-        return held
+        """Whether a tree lives, or a group is in flight, of what was a partition's place."""
+        table = self.acker._table
+        places = partition_index_of(turned_back(table.owners.take(table.used())))
+        groups = self.transacting.real._groups if self.transacting is not None else ()
+        return bool((places == place).any()) or any(group.has(place) for group in groups)
 
     def _refused(self, refused):
         for partition, error in refused.items():
@@ -204,9 +201,6 @@ class Life(Bolts):
         self.session = self.store.session
         ends = self.draining and self.transacting is not None
         self.hear(self.reader.poll(self.world.now, opens=not ends))
-        for index in self.reader.given_up(self.world.now):
-            if not self.holds(index):
-                self.reader.forget(index)
         if self.transacting is not None:
             self.transacting.turn(flush=False)
 

@@ -259,8 +259,12 @@ class Oracle:
         partition = held.partition
         if partition in life.assigned:
             raise Violation(9, f"{life.name} lost {partition} before it was revoked")
+        flight = None
         if held.manager is not None:
             flight = self.flight(life, partition, held.manager)
+        elif held.state is PartitionState.RETIRED:  # its manager is gone
+            flight = self._flights.get((life.name, partition))
+        if flight is not None:
             if flight.is_lost:
                 raise Violation(9, f"{life.name} was told twice that {partition} is lost")
             flight.is_lost = True

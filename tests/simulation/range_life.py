@@ -264,7 +264,9 @@ class RangeLife(Life):
             self.transacting.engine._partition_changed(change)
 
     def holds(self, place):
-        return bool(self.transacting.engine._attempts.holds(place))
+        attempts = self.transacting.engine._attempts
+        ran = (*attempts.groups, *attempts.running.values(), *attempts.processed.values())
+        return any(member.place == place for each in ran for member in each.members)
 
     def do_poll(self, _dice):
         self.session = self.store.session

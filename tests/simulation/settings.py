@@ -184,7 +184,6 @@ REQUIRED = {
     "outage_longer_than_any_time_out": "a sink was away for long, and partitions changed hands",
     "partition_added_while_running": "a topic got one more partition",
     "partition_went_on_without_its_transactions": "an operator gave up what no log has any more",
-    "place_used_again": "a partition got the place of another that was given up",
     "planned_anew": "what no table had was planned anew (opaque)",
     "range_notice_durable": "a lost range was told in the dead letters",
     "replay_differs": "the log did not give the records of an open transaction again",

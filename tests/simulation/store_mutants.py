@@ -15,7 +15,7 @@ from partition.offsets.offset_store import OffsetStore
 from partition.offsets.requests import ANY_VERSION, ReplyLost, SetNode
 from partition.offsets.znode import OffsetNode, TopicNode
 from partition.records import LeaderEpochs, Position
-from tests.simulation.mutants import around, mutant, put, replaces, wraps
+from tests.simulation.mutants import mutant, put, replaces, wraps
 from topology.workers.key_queue import CallQueue
 
 _NOTHING = StoredOffset(Position(0), "p")
@@ -221,50 +221,22 @@ def session_end_not_told(original, assignment, held):
         original(assignment, held)
 
 
-_KEPT_SECONDS = 900.0
-
-
-def _trees_live_on():
-    return put(Acker, "discard", lambda _acker, _chosen: None)
-
-
-@mutant
-def place_freed_by_time():
-    """No tree of a partition is thought to live after a quarter of an hour, and they live on."""
-
-    def given_up(original, assignment, now):
-        since = assignment.__dict__.setdefault("since", {})
-        for held in assignment._retired:
-            since.setdefault(id(held), (now, held))
-        for key, (at, held) in list(since.items()):
-            if now - at >= _KEPT_SECONDS:
-                assignment.forget(held.index)
-                del since[key]
-        original(assignment, now)
-        return []
-
-    return [around(Assignment, "given_up", given_up), _trees_live_on()]
-
-
-@wraps(Assignment, "given_up")
-def place_freed_at_once(original, assignment, now):
+@wraps(Assignment, "_add")
+def place_freed_at_once(original, assignment, partition, topic):
     """A place is another's as soon as its partition is given up."""
-    for place in original(assignment, now):
-        assignment.forget(place)
-    return []
+    places = assignment._partitions
+    retired = [each for each in places if each.state is PartitionState.RETIRED]
+    if not retired:
+        return original(assignment, partition, topic)
+    assigned = original(assignment, partition, topic)
+    assigned.index = retired[0].index
+    places[assigned.index] = places.pop()
+    return assigned
 
 
-@mutant
-def late_answers_count():
-    """What comes late of a partition that is lost counts for whoever has its place."""
-    return [put(Acker, "holds", lambda _acker, _chosen: False), _trees_live_on()]
-
-
-@wraps(Acker, "holds")
-def undrained_outcomes_forgotten(original, acker, chosen):
-    """A place is free when no tree of it lives, though the acker has not told what came of them."""
-    with put(Acker, "_has_outcomes", False):  # noqa: FBT003 - what the property says
-        return original(acker, chosen)
+@replaces(Acker, "discard")
+def lost_trees_live_on(_acker, _chosen):
+    """The trees of a partition that is lost are kept."""
 
 
 @wraps(Assignment, "_note")

@@ -105,7 +105,6 @@ class Bench:
         self.events: list[str] = []
         self.told: list[str] = []  # what was assigned and revoked
         self.lost: list[int] = []  # places whose partitions were lost
-        self.named: set[int] = set()  # places of which something still names records
         self.slept: list[float] = []
         self.losses: list[Loss] = []
         self.log = FaultyLog({"t": 2})
@@ -148,9 +147,6 @@ class Bench:
 
         def polled(now: float, *, opens: bool = True) -> None:
             self._hear(poll(now, opens=opens))
-            for index in reader.given_up(now):
-                if index not in self.named:
-                    reader.forget(index)
 
         reader.poll, reader.release = polled, lambda: self._hear(release())
         return reader

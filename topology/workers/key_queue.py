@@ -3,7 +3,7 @@
 The queues are pure and not thread-safe.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -235,11 +235,6 @@ class CallQueue:
             self.suspended[partition] = [call for call in calls if not is_gone(call)]
         return dropped
 
-    def holds(self, partition: int) -> bool:
-        """Whether a record of a partition holds a key, or may come to hold one."""
-        del partition
-        return False
-
     def blocked(self) -> "list[WaitingCalls]":
         """Return the calls that cannot start before a record is retried, by key."""
         return []
@@ -381,7 +376,6 @@ class KeyQueue(CallQueue):
         super().__init__()
         # Each key with a call that is ready or runs, or with a hold. Most have nothing else.
         self._keys: dict[Hashable, _Key | None] = {}
-        self._running: Counter[int] = Counter()  # calls, by partition
         self._behind = 0  # calls that wait for their keys
 
     @property
@@ -414,14 +408,7 @@ class KeyQueue(CallQueue):
             key.waiting.lead(call.tree)
             self._make_ready(call)
 
-    def take(self) -> Call | None:
-        call = super().take()
-        if call is not None:
-            self._running[call.partition] += 1
-        return call
-
     def end(self, call: Call) -> None:
-        self._running[call.partition] -= 1
         key = self._keys[call.key]
         if call.error is not None and call.comes_again:
             if key is None:
@@ -452,13 +439,6 @@ class KeyQueue(CallQueue):
         for call in gone:
             self._start_next(call.key, self._keys[call.key])
         return gone + dropped
-
-    def holds(self, partition: int) -> bool:
-        if self._running[partition] or any(c.partition == partition for c in self.ready):
-            return True
-        keys = self._states()
-        holders = [key.holder for key in keys if key.holder is not None]
-        return any(c.partition == partition for c in chain(holders, *(k.waiting for k in keys)))
 
     def blocked(self) -> list[WaitingCalls]:
         names = [name for names in self.held.values() for name in names]

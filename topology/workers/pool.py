@@ -188,14 +188,6 @@ class WorkerPool:
             with runner.changing() as queue:
                 queue.drop(is_gone)
 
-    def holds(self, partition: int) -> bool:
-        """Whether a record of a partition holds a key, or may come to hold one."""
-        for runner in self._all:
-            with runner.lock:
-                if runner.queue.holds(partition):
-                    return True
-        return False
-
     def poll(self, now: float) -> None:
         """Fail the calls that take too long. Called each turn of the loop."""
         for runner in self._all:

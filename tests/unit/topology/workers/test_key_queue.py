@@ -99,19 +99,6 @@ def test_calls_of_a_suspended_partition_wait_until_it_is_resumed(kind):
     assert names(take_all(queue)) == "ac"
 
 
-def test_a_call_that_runs_names_its_partition_until_its_key_is_free():
-    """It may fail when its partition is long lost, and would hold its key for another's record."""
-    queue = KeyQueue()
-    queue.add([call("a", 1, partition=3)])
-    (one,) = take_all(queue)
-    queue.drop(lambda each: each.partition == 3)
-    assert queue.holds(3)
-    fail(queue, one)
-    assert queue.holds(3)
-    queue.release([one.record_id])
-    assert not queue.holds(3)
-
-
 class World(RuleBasedStateMachine):
     """Records arrive at a queue; their calls end well or not, and those that failed come again.
 
