@@ -273,8 +273,6 @@ class Assignment:
                 self._leave(each, now)
             elif opens or each.manager is not None:
                 self._go_on(each, now)
-        if self._ways.fencing is not None:
-            self._ways.fencing.poll()
         errors = [each.error for each in self if each.error is not None]
         # While others have some, the plan may give us more.
         if errors and len(errors) == len(self._by_name):

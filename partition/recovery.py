@@ -165,19 +165,16 @@ class Fencing(Protocol):
 
     kind: TransactionKind
 
-    def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
-        """Let no lower epoch commit from now on; by sink, the txid that it has committed.
+    def fence(self, partition: Partition, epoch: int) -> Chain[Mapping[str, int]]:
+        """Let no lower epoch commit from now on; return by sink the txid that it has committed.
 
-        The future fails with Fenced when a sink knows a higher epoch.
+        Raises Fenced when a sink knows a higher epoch, and what ends the run.
         """
 
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
         """Return what is replayed. Raises TransactionError when the sinks and the store differ."""
-
-    def poll(self) -> None:
-        """Ask the sinks, and take their answers. Raises what ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +260,10 @@ def _fenced(
     we claimed, what the sink knows is of a state of the store that is gone.
     """
     try:
-        committed: Mapping[str, int] = yield fencing.fence(partition, epoch)
+        return (yield from fencing.fence(partition, epoch))
     except Fenced as error:
         yield ways.store.claim(partition, again=True)
         raise StoreBehind(partition, epoch, str(error)) from error
-    return committed
 
 
 def _resuming(

@@ -203,6 +203,7 @@ class SinkWriter:
         self._on_done = on_done
         self._at_most_once = at_most_once
         self._stopping = threading.Event()
+        self._fences: queue.SimpleQueue[tuple[Fence | None, Future[int]]] = queue.SimpleQueue()
         place = partial(getattr, innermost(sink), "path", None)
         self._staging, self._committing = (
             _Worker(f"{task}-{sink.name}", RetryLoop(sink.name, self._stopping, retries, place))
@@ -230,13 +231,15 @@ class SinkWriter:
         for each in self._workers:
             each.thread.start()
 
-    def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
-        """Raise the epochs of lines; the result is what is committed of each, in order.
+    def fence(self, fence: Fence | None = None) -> Future[int]:
+        """Raise the epoch of a line; the result is the txid that is committed of it.
 
-        Fails with SinkFenced, SinkFailed or WriterStopped.
+        Without a line the sink becomes able to stage, no more; the result is 0. What waits at the
+        same time is asked together. Fails with SinkFenced, SinkFailed or WriterStopped.
         """
-        answer: Future[list[Committed]] = Future()
-        self._committing.inbox.put(partial(self._fence, tuple(fences), answer))
+        answer: Future[int] = Future()
+        self._fences.put((fence, answer))
+        self._committing.inbox.put(self._fence)
         return answer
 
     def write(self, batch: Batch) -> None:
@@ -281,27 +284,37 @@ class SinkWriter:
                 each.thread.join(max(0.0, deadline - time.monotonic()))
         return not any(each.thread.is_alive() for each in self._workers)
 
-    def _fence(self, fences: tuple[Fence, ...], answer: Future[list[Committed]]) -> None:
+    def _fence(self) -> None:
+        waiting: list[tuple[Fence | None, Future[int]]] = []
+        while not self._fences.empty():
+            waiting.append(self._fences.get())
+        while waiting:
+            fences = tuple(fence for fence, _ in waiting if fence is not None)
+            lines = ", ".join(fence.line for fence in fences) or "the sink"
+            found, error = self._committing.loop.outcome(
+                partial(self._try_fence, fences), f"{lines} was fenced", task="fence", lines=lines
+            )
+            txids = {each.line: each.txid for each in found or ()}
+            line = error.line if isinstance(error, SinkFenced) else None
+            # Another owner has that line only: the others are asked for again.
+            refused = [each for each in waiting if each[0] and each[0].line == line]
+            for fence, answer in refused or waiting:
+                if error is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(txids[fence.line] if fence else 0)
+            waiting = [each for each in waiting if each not in refused] if refused else []
+
+    def _try_fence(self, fences: Sequence[Fence]) -> list[Committed]:
+        committed = self._sink.fence(fences)
         asked = [fence.line for fence in fences]
-        lines = ", ".join(asked) or "the sink"
-
-        def work() -> list[Committed]:
-            committed = self._sink.fence(fences)
-            if [each.line for each in committed] != asked:
-                found = ", ".join(each.line for each in committed) or "none"
-                raise SinkFailed(
-                    f"sink '{self._sink.name}' fenced the wrong lines: found {found}, expected "
-                    f"{', '.join(asked)}"
-                )
-            return committed
-
-        found, error = self._committing.loop.outcome(
-            work, f"{lines} was fenced", task="fence", lines=lines
-        )
-        if error is None:
-            answer.set_result(found or [])
-        else:
-            answer.set_exception(error)
+        if [each.line for each in committed] != asked:
+            found = ", ".join(each.line for each in committed) or "none"
+            raise SinkFailed(
+                f"sink '{self._sink.name}' fenced the wrong lines: found {found}, expected "
+                f"{', '.join(asked)}"
+            )
+        return committed
 
     def _write(self, batch: Batch) -> None:
         staged, error = self._staged(batch, self._sink.stage)

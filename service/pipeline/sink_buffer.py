@@ -138,7 +138,7 @@ class BatchBuffer(SinkBuffer):
     ) -> None:
         super().__init__(step, writer, observers)
         self._tracker = tracker
-        self._ready: Future[Any] | None = writer.fence(())  # None: the sink can stage
+        self._ready: Future[Any] | None = writer.fence()  # None: the sink can stage
         self._sequence = 0
         self._writing: deque[PendingBatch] = deque()
         self._empty()

@@ -35,7 +35,7 @@ class SimFencing:
         writers = {outlet.name: outlet.writer for outlet in outlets}
         self._real = EpochFencer(world.settings.kind, writers)
         self._world = world
-        self.kind, self.fence, self.poll = self._real.kind, self._real.fence, self._real.poll
+        self.kind, self.fence = self._real.kind, self._real.fence
 
     def resume(self, partition, stored, committed):
         found = self._real.resume(partition, stored, committed)
@@ -222,16 +222,16 @@ class SimWriter:
         self._committing = _Hand(network, life)
         self._staging = _Hand(network, life)
 
-    def fence(self, fences):
+    def fence(self, fence):
         answer = Future()
 
         def end(found):
             if isinstance(found, Exception):
                 answer.set_exception(found)
             else:
-                answer.set_result(found)
+                answer.set_result(found[0].txid)
 
-        self._committing.ask(self._fence(tuple(fences)), end)
+        self._committing.ask(self._fence((fence,)), end)
         return answer
 
     def stage(self, group):

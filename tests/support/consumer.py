@@ -27,7 +27,7 @@ from partition.records import (
     offset_of,
     partition_index_of,
 )
-from partition.recovery import Loss, StartPolicy, Ways
+from partition.recovery import Chain, Loss, StartPolicy, Ways
 from service.failpoints import consumer_with_places, nowhere
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
@@ -328,24 +328,19 @@ class FakeFencing:
         self.held: list[Future[Mapping[str, int]]] = []
         self.resumes: Callable[[Partition, StoredOffset, Mapping[str, int]], Resumed] = _as_stored
 
-    def fence(self, partition: Partition, epoch: int) -> Future[Mapping[str, int]]:
+    def fence(self, partition: Partition, epoch: int) -> Chain[Mapping[str, int]]:
         self.events.append(f"fenced {partition} {epoch}")
-        future: Future[Mapping[str, int]] = Future()
         if self.error is not None:
-            future.set_exception(self.error)
-        elif self.holding:
-            self.held.append(future)
-        else:
-            future.set_result(dict(self.committed))
-        return future
+            raise self.error
+        if self.holding:
+            self.held.append(Future())
+            return (yield self.held[-1])
+        return dict(self.committed)
 
     def resume(
         self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
     ) -> Resumed:
         return self.resumes(partition, stored, committed)
-
-    def poll(self) -> None:
-        """Answers come from tests."""
 
 
 def _as_stored(

@@ -129,7 +129,7 @@ def test_what_fails_is_tried_again_until_it_is_done(desk: Desk, task: str) -> No
     writer = desk.writer(sink)
     with capture_logs() as logs:
         if task == "fence":
-            writer.fence([Fence(LINE, 1)]).result(seconds(10))
+            writer.fence(Fence(LINE, 1)).result(seconds(10))
         elif task == "stage":
             writer.stage(group())
             assert desk.staged().error is None
@@ -179,7 +179,7 @@ def test_what_a_successor_committed_under_the_txid_is_not_taken_for_ours(desk: D
 def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> None:
     sink = Script(fence=[error], stage=[error], commit=[error])
     writer = desk.writer(sink, NEVER)
-    assert writer.fence([Fence(LINE, 1)]).exception(seconds(10)) is error
+    assert writer.fence(Fence(LINE, 1)).exception(seconds(10)) is error
     writer.stage(group())
     staged = desk.staged()
     assert (staged.staged, staged.error) == (None, error)
@@ -187,6 +187,22 @@ def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> N
     assert desk.committed().error is error
     assert writer.last_error is not None
     assert writer.last_error.startswith(type(error).__name__)
+
+
+def test_lines_are_fenced_together_and_without_those_of_others(desk: Desk) -> None:
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    sink = Script(fence=[lambda: gate.get(timeout=seconds(10))])
+    MemorySink.fence(sink, [Fence("b", 7)])
+    writer = desk.writer(sink)
+    first = writer.fence()
+    assert sink.told.get(timeout=seconds(10)) == "fence"
+    others = [writer.fence(Fence(line, 2)) for line in "abc"]
+    gate.put(None)
+    a, b, c = (each.exception(seconds(10)) for each in others)
+    assert (first.result(0), others[0].result(0), others[2].result(0)) == (0, 0, 0)
+    assert isinstance(b, SinkFenced)
+    assert (a, c, b.line) == (None, None, "b")
+    assert sink.heard() == ["fence", "fence"], "once with b, and once without"
 
 
 class Wrong(Script):
@@ -203,7 +219,7 @@ def test_sink_that_breaks_its_contract_has_failed(desk: Desk) -> None:
     writer = desk.writer(Wrong())
     writer.stage(group())
     assert "rejected row 1 of a batch of 1" in str(desk.staged().error)
-    error = writer.fence([Fence(LINE, 1)]).exception(seconds(10))
+    error = writer.fence(Fence(LINE, 1)).exception(seconds(10))
     assert isinstance(error, SinkFailed)
     assert "found flights[0], expected orders[0]" in str(error)
     writer.stage(Batch(1, [[1, 2]], 2, (share(),)))
@@ -238,7 +254,7 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
     writer.stage(group(number=7))
     writer.stage(group(number=8))
     writer.commit(ready(sink))
-    fenced = writer.fence([Fence(LINE, 1)])
+    fenced = writer.fence(Fence(LINE, 1))
     assert {sink.told.get(timeout=seconds(10)), sink.told.get(timeout=seconds(10))} == {
         "stage",
         "commit",
@@ -266,7 +282,7 @@ def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(
     gate: queue.SimpleQueue[None] = queue.SimpleQueue()
     sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
-    assert writer.fence(()).result(seconds(10)) == []
+    assert writer.fence().result(seconds(10)) == 0
     assert sink.told.get(timeout=seconds(10)) == "fence"
     writer.write(Batch(1, [["first"]], 1))
     writer.write(Batch(2, [["second"]], 1))
