@@ -71,7 +71,6 @@ class AssignedPartition:
         self.is_wanted = True
         self.given_up_at = -math.inf  # only a later plan may open it again
         self.lost: Counter[str] = Counter()
-        self.reads = 0  # how often the fetcher has begun to read it
         self.free()
 
     def free(self) -> None:
@@ -79,7 +78,8 @@ class AssignedPartition:
         self.state = PartitionState.FREE
         self.manager: PartitionManager[Any] | None = None  # None: not opened yet
         self.is_owned = False  # whether its records may be emitted and its offset stored
-        self.is_read = False  # whether the fetcher delivers it
+        self.is_read = False  # whether the fetcher reads it
+        self.is_paused = False  # and delivers nothing of it (`FlowControl`)
         self.chain: FutureChain[Any] | None = None  # opens, recovers or claims it again
         self.retry_at: float | None = None  # when a chain that could not end begins anew
         self.error: PartitionError | None = None  # why it is halted, or was given up

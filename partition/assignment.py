@@ -297,14 +297,13 @@ class Assignment:
             assigned.state = PartitionState.RECOVERING
         self._stop_reading(assigned)
 
-    def passed(self, index: int, covers: Range) -> PartitionManager[Any]:
-        """Note that others have read the next range of a partition; return its manager."""
+    def passed(self, index: int, covers: Range) -> None:
+        """Note that others have read the next range of a partition."""
         assigned = self._partitions[index]
         if assigned.manager is None:
             raise KeyError(index)
         assigned.manager.passed(covers)
         assigned.in_vain = (-1, 0)
-        return assigned.manager
 
     def log_end(self, assigned: AssignedPartition, end: int, *, is_read: bool = True) -> None:
         assigned.goal = end if assigned.goal is None else assigned.goal
@@ -469,12 +468,11 @@ class Assignment:
             assigned.state = PartitionState.READING
         self._fetcher.add({assigned.partition: position})
         assigned.is_read = True
-        assigned.reads += 1
 
     def _stop_reading(self, assigned: AssignedPartition) -> None:
         if assigned.is_read:
             self._fetcher.remove([assigned.partition])
-            assigned.is_read = False
+            assigned.is_read = assigned.is_paused = False
 
     def halt(self, partition: Partition, error: PartitionError) -> None:
         """Read nothing more of a partition. If it is lost for good, emit nothing more either.

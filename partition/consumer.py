@@ -526,5 +526,5 @@ class Consumer(PartitionOwner):
     def _is_unfetched(self, assigned: AssignedPartition) -> bool:
         """Whether a partition is not fetched now, or perhaps not: records of it wait."""
         manager = assigned.manager
-        is_idle = not assigned.is_read or self.flow.is_paused(assigned)
+        is_idle = not assigned.is_read or assigned.is_paused
         return manager is not None and (is_idle or manager.ledger.waiting > 0)

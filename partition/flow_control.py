@@ -53,7 +53,7 @@ class FlowControl:
         self._silent: frozenset[str] = frozenset()
         self._fetch_records = fetch_records
         self._free = Allowance(ahead=fetch_records)
-        self._paused: dict[AssignedPartition, int] = {}  # with its `reads`: a new one is unpaused
+        self._paused: set[AssignedPartition] = set()  # some of them may not be any more
         self.is_free = not self._throttles  # whether only the partitions' own limits hold back
         self.wake = math.inf  # when a record that waits may be emitted, as far as time tells
 
@@ -112,7 +112,7 @@ class FlowControl:
         waiting, enough, is_open = 0, self._fetch_records, False
         for assigned in self._assignment:
             manager = assigned.manager
-            if manager is None or not assigned.is_read or self.is_paused(assigned):
+            if manager is None or not assigned.is_read or assigned.is_paused:
                 continue
             stores_first = manager.delivery.stores_first
             if self.is_free and not stores_first:
@@ -133,37 +133,35 @@ class FlowControl:
             self._pause(assigned)
         return True
 
-    def is_paused(self, assigned: AssignedPartition) -> bool:
-        return assigned.is_read and self._paused.get(assigned) == assigned.reads
-
     def pause_if_full(self, assigned: AssignedPartition) -> None:
         """Pause a partition that can emit nothing new of what it has."""
         manager = assigned.manager
-        if manager is None or not assigned.is_read or not manager.ledger.waiting:
+        is_unpaused = assigned.is_read and not assigned.is_paused
+        if manager is None or not is_unpaused or not manager.ledger.waiting:
             return
-        if assigned.is_owned and (manager.delivery.stores_first or not manager.is_full):
-            return
-        if not self.is_paused(assigned):
+        if not assigned.is_owned or (manager.is_full and not manager.delivery.stores_first):
             self._pause(assigned)
 
     def _pause(self, assigned: AssignedPartition) -> None:
         self._fetcher.pause(assigned.partition)
-        self._paused[assigned] = assigned.reads
+        assigned.is_paused = True
+        self._paused.add(assigned)
         completed = assigned.manager and assigned.manager.last_completed_offset
         log.info("partition_paused", partition=str(assigned.partition), last_completed=completed)
 
     def resume(self) -> None:
         for assigned in list(self._paused):
             manager = assigned.manager
-            if manager is None or not self.is_paused(assigned):
-                del self._paused[assigned]
+            if manager is None or not assigned.is_paused:
+                self._paused.discard(assigned)
                 continue
             # With more, a session that ends again and again would let them grow each time.
             enough = manager.delivery.buffer_records or self._fetch_records
             is_few = manager.ledger.waiting <= enough // 2
             if assigned.is_owned and manager.accepts_more and is_few:
                 self._fetcher.resume(assigned.partition)
-                del self._paused[assigned]
+                assigned.is_paused = False
+                self._paused.discard(assigned)
                 log.info("partition_unpaused", partition=str(assigned.partition))
 
     def _throttle(self, topic: str) -> "Throttle | None":

@@ -4,15 +4,19 @@ import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import structlog
 
 from partition.assignment import Assignment
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
-from partition.replicas.heartbeat import GroupView, Heartbeats, Report, Session
+from partition.replicas.heartbeat import GroupView, Heartbeats, Report
 from partition.replicas.plan import SINGLY, Copartitions
 from service.errors import OneReplicaOnly
 from topology.topology import Topology
+
+if TYPE_CHECKING:
+    from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
 log = structlog.get_logger()
 
@@ -53,7 +57,7 @@ class GroupMembership:
 
     def __init__(
         self,
-        session: Session,
+        session: "ZooKeeperStore",
         heartbeats: Heartbeats,
         assignment: Assignment,
         policy: MembershipPolicy,

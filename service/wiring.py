@@ -41,7 +41,7 @@ from service.pipeline.build import (
     limits_of,
     sizes_of,
 )
-from service.pipeline.fences import EpochFencer
+from service.pipeline.committers import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
 from service.spark_engine.engine import SparkEngine, check_runs_on_spark, spark_engine

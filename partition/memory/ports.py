@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,13 +35,11 @@ from partition.offsets.requests import (
     Read,
     Reply,
     Request,
-    Run,
     SetNode,
     Steps,
     Write,
     ZNode,
     missing_parents,
-    run_all,
 )
 from partition.records import Chunk, Partition, Position, epoch_runs, other_bytes
 
@@ -389,9 +386,20 @@ class MemoryStore(OffsetStore):
 
     def _submit(self, steps: Steps[T], *, claims: Partition | None = None) -> Future[T]:
         del claims
-        run = Run(steps)
-        if self._is_open:
-            run_all([run], lambda asked: partial(self._server.answer, asked), lambda: False)
-        else:
-            run.future.set_exception(StoreUnavailable("a request", "the store is not open"))
-        return run.future
+        future: Future[T] = Future()
+        reply: Reply | Exception = None
+        if not self._is_open:
+            future.set_exception(StoreUnavailable("a request", "the store is not open"))
+            return future
+        try:
+            while True:  # not by `run_all`: no reply is waited for, and nothing else runs beside
+                request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
+                try:
+                    reply = self._server.answer(request)
+                except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is
+                    reply = error
+        except StopIteration as stop:
+            future.set_result(stop.value)
+        except Exception as error:  # noqa: BLE001 - the future's owner hears of it
+            future.set_exception(error)
+        return future

@@ -20,10 +20,9 @@ lost or late:
 
 import re
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import structlog
@@ -230,15 +229,6 @@ class GroupView:
     control: Control
     members: tuple[Member, ...]
     leads: bool
-
-
-class Session(Protocol):
-    @property
-    def last_contact(self) -> float | None:
-        """When the newest answered request was sent (monotonic); the session lived then."""
-
-    def submit(self, steps: Steps[R]) -> Future[R]:
-        """Carry out requests; they wait while the server is away, until `close`."""
 
 
 class Heartbeats:

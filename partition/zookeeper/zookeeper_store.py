@@ -93,6 +93,7 @@ class ZooKeeperStore(OffsetStore):
 
     @property
     def last_contact(self) -> float | None:
+        """When the newest answered request was sent (monotonic); the session lived then."""
         return None if self._worker is None else self._worker.connection.last_contact
 
     def open(self) -> None:

@@ -18,11 +18,15 @@ from partition.ledger import CommitProgress, Ledger
 from partition.records import Partition, Resumed, partition_index_of
 from partition.recovery import Loss
 from service.pipeline.backpressure import Backpressure
-from service.pipeline.committers import BatchCommitter, SinkCommitter, TransactionCommitter
+from service.pipeline.committers import (
+    BatchCommitter,
+    EpochFencer,
+    SinkCommitter,
+    TransactionCommitter,
+)
 from service.pipeline.context import Observer, ResultQueue, RunContext
 from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.pipeline.failures import FailureHandler, ScreenPolicy
-from service.pipeline.fences import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.router import Router, tree_seconds
 from service.pipeline.sink_buffer import BatchBuffer, TransactionBuffer

@@ -14,15 +14,20 @@ import numpy as np
 from acker.acker import Flags, Trees
 from partition.consumer import Consumer
 from partition.errors import Fenced
+from partition.interfaces import StoredOffset
 from partition.manager import PartitionManager
 from partition.records import (
     Offsets,
+    Partition,
     Places,
     RecordIds,
+    Resumed,
+    TransactionKind,
     by_partition,
     offset_of,
     partition_index_of,
 )
+from partition.recovery import Chain
 from service.pipeline.context import Observer
 from service.pipeline.sink_buffer import (
     BatchBuffer,
@@ -33,13 +38,14 @@ from service.pipeline.sink_buffer import (
     TransactionWork,
 )
 from service.pipeline.trees import OutcomeCounters, TreeTracker, joined_edges
-from sinks.writer import BatchCommitted, Done
+from sinks.writer import BatchCommitted, Done, SinkWriter
 from topology.calls import Failure
 from topology.errors import SinkFenced
 from topology.record import Reject
+from topology.sink import Fence
 from transactions.groups import GroupMember, GroupPhase, TransactionGroup, TransactionGroups
 from transactions.partition_transactions import PartitionTransactions
-from transactions.transaction import Phase
+from transactions.transaction import Phase, resumed
 
 _MOST_GROUPS = 2  # one that is committed, one that is staged
 _TOGETHER_SECONDS = 0.25  # ready partitions wait at most so long for those that are not
@@ -381,3 +387,31 @@ class TransactionCommitter(SinkCommitter):
         return not len(self._groups) and not any(
             each.is_due or each.filling or each.ready() for each in lines
         )
+
+
+class EpochFencer:
+    """Fences partitions in every sink as they are opened: a `partition.recovery.Fencing`.
+
+    The former owner of a partition may still be about to commit. So each sink first gets the new
+    epoch, and then says what it has (ADR 0031: claim, fence, read, fetch).
+    """
+
+    def __init__(self, kind: TransactionKind, writers: Mapping[str, SinkWriter]) -> None:
+        self.kind = kind
+        self._writers = writers  # by their sinks' steps
+
+    def fence(self, partition: Partition, epoch: int) -> Chain[Mapping[str, int]]:
+        fence = Fence(str(partition), epoch)
+        answers = {name: writer.fence(fence) for name, writer in self._writers.items()}
+        committed: dict[str, int] = {}
+        for name, answer in answers.items():
+            try:
+                committed[name] = yield answer
+            except SinkFenced as error:
+                raise Fenced(partition, str(error)) from error
+        return committed
+
+    def resume(
+        self, partition: Partition, stored: StoredOffset, committed: Mapping[str, int]
+    ) -> Resumed:
+        return resumed(partition, stored, committed, self.kind)

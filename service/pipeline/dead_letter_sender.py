@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import structlog
@@ -16,6 +17,7 @@ from topology.sink import DeadLetter, DeadLetterSink, RangeNotice
 log = structlog.get_logger()
 
 RESEND_SECONDS = 1.0
+_TOKENS = count(1)  # no task of a process uses another one's: that may be told of it yet
 
 
 @dataclass(slots=True)
@@ -41,7 +43,6 @@ class DeadLetterSender:
         self.name = sink.name
         self._sent: dict[int, _Sent] = {}
         self._again: list[tuple[float, int]] = []
-        self._token = 0
         self.refused = 0
         """Deliveries that failed and were, or will be, repeated."""
         self._waiting_since: float | None = None
@@ -67,14 +68,16 @@ class DeadLetterSender:
         return future
 
     def _send(self, sent: _Sent) -> None:
-        self._token += 1
-        self._sent[self._token] = sent
-        self._sink.send(sent.letter, self._token)
+        token = next(_TOKENS)
+        self._sent[token] = sent
+        self._sink.send(sent.letter, token)
 
     def poll(self, now: float) -> tuple[Trees, Edges]:
         """Return the trees and edges whose dead letters became durable since the last call."""
         durable: list[_Sent] = []
         for delivered in self._sink.poll():
+            if delivered.token not in self._sent:
+                continue  # of a task that has failed
             if delivered.error is not None:
                 self.refused += 1
                 _log_rejection(self._sent[delivered.token], self._sink.name, delivered.error)

@@ -81,6 +81,7 @@ class Attempts:
         self._submissions = submissions
         self._assignment = owner.assignment
         self._ends = owner.ends
+        self._executors = cluster.executors
         self._folder = cluster.folder
         self._settings = cluster.settings
         self._at = at
@@ -173,7 +174,7 @@ class Attempts:
         settings = replace(self._settings, references=self._folder.tables())
         ranges = [self._range_of(group, each) for each in group.members]
         patience = max(group.patience, *(each.patience for each in ranges))
-        slots = deal(ranges, self._submissions.slots)
+        slots = deal(ranges, self._executors.slots)
         tasks = [Task(settings, tuple(its), stagers, patience) for its in slots]
         return Attempt(group.number, group.attempt, group.members, tasks, works)
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -36,28 +36,8 @@ _KEPT_FILES = 2  # of each reference: attempts made before the newest file read 
 _NOT_THERE = ("ModuleNotFoundError", "ImportError", "_pickle.UnpicklingError")
 
 
-class Executors(Protocol):
-    @property
-    def slots(self) -> int: ...
-
-    def open(self) -> None:
-        """May take a while. Raises SinkError."""
-        ...
-
-    def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
-        """Run tasks and wait for them; the results are in their order. On any thread.
-
-        Raises TaskError if another attempt cannot help; any other error is taken as passing.
-        """
-        ...
-
-    def cancel(self, name: str) -> None:
-        """Stop what runs under that name, if anything; `run` raises then. Does not wait."""
-        ...
-
-
 class OnSpark:
-    """`Executors` by Spark: each task is one of Spark's."""
+    """The cluster that runs tasks: each is one of Spark's. `run` belongs to any thread."""
 
     def __init__(self, driver: SparkDriver, *, job_deadline_seconds: float = 300.0) -> None:
         """A job may take `job_deadline_seconds`, times the patience of its tasks."""
@@ -66,9 +46,14 @@ class OnSpark:
         self.slots = 1
 
     def open(self) -> None:
+        """May take a while. Raises SinkError."""
         self.slots = max(1, self._driver.parallelism)
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
+        """Run tasks and wait for them; the results are in their order.
+
+        Raises TaskError if another attempt cannot help; any other error is taken as passing.
+        """
         patience = max((task.patience for task in tasks), default=1)
         try:
             encoded = [encode(task) for task in tasks]
@@ -92,6 +77,7 @@ class OnSpark:
         return [decode(result) for result in results]
 
     def cancel(self, name: str) -> None:
+        """Stop what runs under that name, if anything; `run` raises then. Does not wait."""
         self._driver.cancel(name)
 
 
@@ -118,14 +104,10 @@ class Submissions:
     `put` is called from those threads, once for each: give it a queue's put.
     """
 
-    def __init__(self, executors: Executors, put: Callable[[TasksEnded], object]) -> None:
+    def __init__(self, executors: OnSpark, put: Callable[[TasksEnded], object]) -> None:
         self._executors = executors
         self._put = put
         self._jobs: dict[str, _Job] = {}  # by name
-
-    @property
-    def slots(self) -> int:
-        return self._executors.slots
 
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
         name = _name(number, attempt)
@@ -258,6 +240,6 @@ class SharedFolder:
 
 
 class TaskCluster(NamedTuple):
-    executors: Executors
+    executors: OnSpark
     folder: SharedFolder
     settings: TaskSettings

@@ -28,10 +28,9 @@ from service.config.settings import Config
 from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.snapshot import EngineStatistics
 from service.pipeline.build import PipelinePolicy
+from service.pipeline.committers import EpochFencer
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
-from service.pipeline.fences import EpochFencer
-from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import Attempts
 from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TaskCluster
 from service.spark_engine.planner import LogEndTracker, RangeOwner, RangePlans
@@ -85,6 +84,7 @@ class SparkEngine:
         groups = TransactionGroups(ranges.max_active, runtime.rng)
         by_name = {buffer.name: buffer for buffer in buffers}
         self._attempts = Attempts(groups, by_name, self._submissions, owner, cluster, runtime.at)
+        self.counters = self._attempts.counters
         self._plans = RangePlans(groups, owner, ranges, topology.source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
         self._lines: dict[int, PartitionTransactions] = {}
@@ -124,10 +124,6 @@ class SparkEngine:
             self._wait()
         self.consumer.commit(now)
         return moved
-
-    @property
-    def counters(self) -> OutcomeCounters:
-        return self._attempts.counters
 
     def statistics(self) -> EngineStatistics:
         sinks = (outlet.statistics() for outlet in self.outlets)

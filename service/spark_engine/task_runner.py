@@ -36,8 +36,6 @@ class LazyDeadLetters(DeadLetterSink):
     """Opens a dead-letter sink with the first dead letter: most tasks have none.
 
     `send` waits for it that one time, and raises DeadLettersUnavailable if it cannot be opened.
-    Reports on dead letters from before a `close` are dropped: their task has failed, and the next
-    one counts its tokens from the start again.
     """
 
     def __init__(self, sink: DeadLetterSink, context: SinkContext) -> None:
@@ -45,7 +43,6 @@ class LazyDeadLetters(DeadLetterSink):
         self._sink = sink
         self._context = context
         self._is_open = False
-        self._closed_to = self._last = 0  # tokens, as the sink has them
 
     def open(self, context: SinkContext) -> None:
         """Do nothing yet."""
@@ -57,12 +54,10 @@ class LazyDeadLetters(DeadLetterSink):
             except SinkFailed as error:
                 raise DeadLettersUnavailable(str(error)) from error
             self._is_open = True
-        self._last = max(self._last, self._closed_to + token)
-        self._sink.send(letter, self._closed_to + token)
+        self._sink.send(letter, token)
 
     def poll(self) -> list[Delivered]:
-        closed_to, told = self._closed_to, self._sink.poll() if self._is_open else []
-        return [Delivered(e.token - closed_to, e.error) for e in told if e.token > closed_to]
+        return self._sink.poll() if self._is_open else []
 
     @property
     def pending(self) -> int:
@@ -75,7 +70,6 @@ class LazyDeadLetters(DeadLetterSink):
     def close(self) -> None:
         """Close the sink, and forget letters on their way; `send` opens it again."""
         self._is_open = False
-        self._closed_to = self._last
         self._sink.close()
 
 
@@ -125,7 +119,7 @@ class Worker:
         return self._reader, self._letters
 
     def close(self) -> None:
-        """Close the clients. The letters' stays: it knows which reports are of closed tasks."""
+        """Close the clients; the next task opens them anew."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

@@ -32,8 +32,8 @@ from service.pipeline.build import (
     limits_of,
     sizes_of,
 )
+from service.pipeline.committers import EpochFencer
 from service.pipeline.failures import ScreenPolicy
-from service.pipeline.fences import EpochFencer
 from service.testing.timeline import Event, RecordingObserver
 from sinks.columns import rows_of
 from sinks.memory import MemoryDeadLetters, MemorySink

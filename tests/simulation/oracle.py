@@ -36,6 +36,7 @@ class Oracle:
         self.stored = StoredOffsets(world)
         self.unstored = Unstored(world)
         self._flights = {}
+        self._told_lost = set()  # lives, and places of theirs
 
     # What is emitted
 
@@ -259,15 +260,16 @@ class Oracle:
         partition = held.partition
         if partition in life.assigned:
             raise Violation(9, f"{life.name} lost {partition} before it was revoked")
-        flight = None
-        if held.manager is not None:
-            flight = self.flight(life, partition, held.manager)
-        elif held.state is PartitionState.RETIRED:  # its manager is gone
-            flight = self._flights.get((life.name, partition))
-        if flight is not None:
-            if flight.is_lost:
+        is_open = held.manager is not None
+        if is_open or held.state is PartitionState.RETIRED:  # whose manager is gone
+            if (life.name, held.index) in self._told_lost:
                 raise Violation(9, f"{life.name} was told twice that {partition} is lost")
-            flight.is_lost = True
+            self._told_lost.add((life.name, held.index))
+            flight = self._flights.get((life.name, partition))
+            if is_open:
+                flight = self.flight(life, partition, held.manager)
+            if flight is not None:
+                flight.is_lost = True
         self.unstored.lost(life, partition)
 
     def started(self, life, partition):

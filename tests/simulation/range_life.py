@@ -176,13 +176,12 @@ class SimRanges:
         for sink in self._sinks:
             source.into(sink, name=sink.name)
         folder = SharedFolder(Path("/shared"), ())
-        executors = None
         letters = _Letters()
         submissions = SimSubmissions(world.executors, life)
         with put(engine, "Submissions", lambda *_: submissions):
             self.engine = _Engine(
                 topology, owner, letters, self._buffers, self._results,
-                TaskCluster(executors, folder, SETTINGS), world.settings.ranges,
+                TaskCluster(submissions, folder, SETTINGS), world.settings.ranges,
                 EngineRuntime(lambda: world.now, life.rng),
             )  # fmt: skip
 

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from partition.offsets.requests import ReplyLost
-from service.pipeline.committers import TransactionCommitter
-from service.pipeline.fences import EpochFencer
+from service.pipeline.committers import EpochFencer, TransactionCommitter
 from service.pipeline.sink_buffer import Rows, TransactionBuffer
 from sinks.memory import MemorySink
 from sinks.writer import BatchCommitted, BatchStaged

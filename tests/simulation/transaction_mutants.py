@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from partition.offsets.requests import ReplyLost
 from partition.records import OpenTransaction, Transactions, partition_index_of
-from service.pipeline import fences
+from service.pipeline import committers
 from service.pipeline.committers import TransactionCommitter
 from sinks.writer import BatchCommitted
 from tests.simulation.mutants import around, mutant, put, replaces, wraps
@@ -25,7 +25,7 @@ _ALWAYS = 1 << 30
 # Numbers
 
 
-@wraps(fences, "resumed")
+@wraps(committers, "resumed")
 def lower_txid_skipped(original, partition, stored, *rest):
     """A process numbers its transactions from a lower txid on, and the tables skip those."""
     found = original(partition, stored, *rest)
@@ -166,7 +166,7 @@ def last_txid_read_before_the_fence(original, writer, those):
     return raised if isinstance(raised, Exception) else found
 
 
-@wraps(fences, "resumed")
+@wraps(committers, "resumed")
 def partly_committed_planned_anew(original, partition, stored, committed, kind):
     """What only one of two tables has is planned anew."""
     least = min(committed.values(), default=0)

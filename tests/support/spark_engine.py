@@ -22,9 +22,9 @@ from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy
 from service.observability.snapshot import ExecutorCounters
 from service.pipeline.build import delivery_of
+from service.pipeline.committers import EpochFencer
 from service.pipeline.context import ResultQueue
 from service.pipeline.dead_letter_sender import DeadLetterSender
-from service.pipeline.fences import EpochFencer
 from service.pipeline.reference_tables import References
 from service.spark_engine.cluster import SharedFolder, TaskCluster
 from service.spark_engine.engine import EngineRuntime, SparkEngine

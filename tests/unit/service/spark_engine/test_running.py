@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partition.records import Partition
+from partition.records import Partition, Position
+from partition.recovery import Loss
+from service.pipeline.dead_letter_sender import DeadLetterSender
 from service.spark_engine import task_runner
 from service.spark_engine.task import (
     RowFileStager,
@@ -33,7 +35,7 @@ from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.spark_tasks import SETTINGS, CountingFetcher, ranged
-from topology.sink import Delivered, RangeNotice, SinkContext
+from topology.sink import Delivered, SinkContext
 
 MODULE = """
     from headrace import Record, Reject, Topology, bolt, reference
@@ -185,9 +187,15 @@ class _Slow(MemoryDeadLetters):
     """Tells of letters only after it was closed."""
 
     def poll(self) -> list[Delivered]:
-        return super().poll() if self.told else []
+        """Of those that it tells of, it refuses some, by their order."""
+        told = super().poll() if self.told else []
+        return [
+            replace(each, error="refused" if place in self.refused else None)
+            for place, each in enumerate(told)
+        ]
 
     told = False
+    refused: frozenset[int] | set[int] = frozenset()
 
     def close(self) -> None:
         self.told = True
@@ -199,15 +207,14 @@ def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks(
     letters = LazyDeadLetters(
         slow, SinkContext(pipeline="p", sink="s", kafka={}, storage=Storage(""), spark=None)
     )
-    notice = RangeNotice("t", 0, 0, 1, 1, "", "", 0)
-    letters.send(notice, 1)
-    assert (letters.poll(), letters.pending) == ([], 1)
+    loss = Loss(Partition("t", 0), "expired", Position(0), Position(1), 1, "")
+    failed = DeadLetterSender(letters).send_notice(loss)
     letters.close()
-    assert letters.pending == 0
-    letters.send(notice, 1)
-    letters.send(notice, 2)
-    assert letters.poll() == [Delivered(1, None), Delivered(2, None)]
-    assert letters.pending == 0
+    slow.refused = {1}
+    sender = DeadLetterSender(letters)
+    notice = sender.send_notice(loss)
+    sender.poll(0.0)
+    assert (failed.done(), notice.done(), sender.pending, sender.refused) == (False, False, 1, 1)
 
 
 @pytest.mark.parametrize(
