@@ -467,7 +467,10 @@ class Consumer(PartitionOwner):
 
     @property
     def waits_little(self) -> bool:
-        """Whether few chunks, and fewer records than two fetches, wait that may be emitted soon."""
+        """Whether few chunks and fewer records than two fetches wait that may be emitted soon.
+
+        With records alone, short chunks that come fast would pile up, one emitted a turn.
+        """
         chunks = records = 0
         for _, manager in self.assignment.owned():
             # What waits for its plan counts: it comes in a moment.

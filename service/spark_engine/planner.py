@@ -1,7 +1,6 @@
 """The driver's partitions: owned here, their logs' ends tracked, their next ranges planned."""
 
 import random
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ class LogEndTracker:
         self._catalogue = catalogue
         self._make_spare = make_spare
         self._poll_seconds = poll_seconds
-        self._logs: defaultdict[Partition, _Log] = defaultdict(_Log)
+        self._logs: dict[Partition, _Log] = {}
         self._questions = [_Question(catalogue)]  # and the spare's, once there was one
         self.available = True
         """Whether the last question was answered."""
@@ -114,15 +113,15 @@ class LogEndTracker:
         return None if end is None else (None, end.offset)
 
     def end_of(self, partition: Partition) -> LogEnd | None:
-        return self._logs[partition].end
+        return self._log(partition).end
 
     def is_answered(self, partition: Partition) -> bool:
         """Whether the cluster was asked of it, even if it could not tell."""
-        found = self._logs[partition]
+        found = self._log(partition)
         return found.end is not None or found.unreachable_since is not None
 
     def is_unreachable(self, partition: Partition) -> bool:
-        return self._logs[partition].unreachable_since is not None
+        return self._log(partition).unreachable_since is not None
 
     @property
     def leaderless(self) -> set[Partition]:
@@ -136,19 +135,19 @@ class LogEndTracker:
 
     def became_unreachable(self, partition: Partition, now: float) -> float:
         """Note that a task heard nothing of a log; return for how long it is left out."""
-        found = self._logs[partition]
+        found = self._log(partition)
         pause = min(_FIRST_SECONDS * 2.0 ** min(found.times_silent, 16), _LONGEST_SECONDS)
         found.times_silent += 1
         found.out_until = now + pause
         return pause
 
     def heard(self, partition: Partition) -> None:
-        found = self._logs[partition]
+        found = self._log(partition)
         found.times_silent, found.out_until = 0, 0.0
 
     def is_out(self, partition: Partition, now: float) -> bool:
         """Whether a partition is left out of groups now: while its leader does not answer, too."""
-        found = self._logs[partition]
+        found = self._log(partition)
         if found.unreachable_since is not None:
             found.out_until = 0.0
         return found.unreachable_since is not None or now < found.out_until
@@ -159,7 +158,10 @@ class LogEndTracker:
         It may be no silence of its leader's: a client brings nothing of records whose producers
         have aborted them, while it reads a long stretch of these.
         """
-        return min(1 << min(self._logs[partition].times_silent, 16), _MOST_PATIENCE)
+        return min(1 << min(self._log(partition).times_silent, 16), _MOST_PATIENCE)
+
+    def _log(self, partition: Partition) -> _Log:
+        return self._logs.get(partition) or _Log()
 
     def poll(self, now: float, partitions: Collection[Partition]) -> bool:
         """Take answers, and ask again when it is time; True if an answer came.
@@ -167,6 +169,8 @@ class LogEndTracker:
         It is time at once for a partition that was not asked for. Raises KafkaFailed when asking
         again cannot help.
         """
+        for partition in partitions:
+            self._logs.setdefault(partition, _Log())
         taken = [self._take(now, question) for question in self._questions]
         silent = {each for each in partitions if self.is_unreachable(each)}
         if silent and self._make_spare is not None and len(self._questions) == 1:
@@ -184,7 +188,7 @@ class LogEndTracker:
 
         The log has ended before it for a while, or the topic is gone.
         """
-        found = self._logs[partition]
+        found = self._log(partition)
         if found.is_topic_missing:
             found.mark_reachable()
             return TopicMissing(partition.topic)

@@ -185,7 +185,6 @@ class Life(Bolts):
             seen("lost_while_suspended_with_calls_that_wait")
 
     def holds(self, place):
-        """Whether a tree lives, or a group is in flight, of what was a partition's place."""
         table = self.acker._table
         places = partition_index_of(turned_back(table.owners.take(table.used())))
         groups = self.transacting.real._groups if self.transacting is not None else ()

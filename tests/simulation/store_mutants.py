@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from acker.acker import Acker
 from partition import recovery
 from partition.assigned_partition import Lost, PartitionState, Revoked
 from partition.assignment import Assignment
@@ -224,19 +223,12 @@ def session_end_not_told(original, assignment, held):
 @wraps(Assignment, "_add")
 def place_freed_at_once(original, assignment, partition, topic):
     """A place is another's as soon as its partition is given up."""
-    places = assignment._partitions
+    assigned, places = original(assignment, partition, topic), assignment._partitions
     retired = [each for each in places if each.state is PartitionState.RETIRED]
-    if not retired:
-        return original(assignment, partition, topic)
-    assigned = original(assignment, partition, topic)
-    assigned.index = retired[0].index
-    places[assigned.index] = places.pop()
+    if retired:
+        assigned.index = retired[0].index
+        places[assigned.index] = places.pop()
     return assigned
-
-
-@replaces(Acker, "discard")
-def lost_trees_live_on(_acker, _chosen):
-    """The trees of a partition that is lost are kept."""
 
 
 @wraps(Assignment, "_note")

@@ -123,7 +123,6 @@ class Bench:
         self.reader = self.another()
 
     def fail(self, record_id: int, now: float) -> bool:
-        """A try of a record has failed; False: it comes again no more."""
         manager = self.reader.living(partition_index_of(record_id))
         return manager is None or manager.fail(offset_of(record_id), now)
 

@@ -23,8 +23,8 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 195,
-    "lines": 47_041,
+    "files": 194,
+    "lines": 46_671,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -33,8 +33,8 @@ LIMITS = {
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 66,
-    "methods of one statement": 432,
+    "pass-through methods": 57,
+    "methods of one statement": 416,
     "import cycles": 0,
     "lines of tests": 74_720,
 }

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from partition.errors import Fenced, OwnershipLost
+from partition import assignment
+from partition.errors import Fenced, OwnershipLost, PartitionError
 from partition.interfaces import Progress
 from partition.records import Position, partition_index_of
 from tests.support.consumer import ONE, TWO, Bench
@@ -94,6 +95,16 @@ def test_partition_is_given_up_at_the_deadline():
     bench.reader.ack(owners)  # late: it stores nothing
     bench.reader.commit(7.0, force=True)
     assert bench.stored(ONE) == 0
+
+
+def test_run_ends_when_all_partition_indexes_are_used(monkeypatch):
+    monkeypatch.setattr(assignment, "MAX_PARTITION_INDEX", 2)
+    bench = Shared()
+    bench.want(ONE)
+    assert bench.take()
+    bench.want(leave_by=1.0)
+    with pytest.raises(PartitionError, match=r"t\[0\] cannot be opened"):
+        bench.reader.poll(1.0)
 
 
 def test_returning_partition_starts_at_its_stored_offset():

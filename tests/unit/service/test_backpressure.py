@@ -25,11 +25,8 @@ class Filled:
         self.topics = [
             each for each in ("a", "b", "c1") if any(re.fullmatch(topic, each) for topic in sources)
         ]
-        managers = {
-            index: SimpleNamespace(partition=Partition(topic, 0))
-            for index, topic in {0: "a", 1: "b", 2: "c1", 3: "a"}.items()
-        }
-        self.living = managers.get
+        managers = [SimpleNamespace(partition=Partition(each, 0)) for each in ("a", "b", "c1", "a")]
+        self.living = dict(enumerate(managers)).get
         self.kept = {"Kept": KeptOf()}  # by advanced bolt
         self.set()
 

@@ -1,6 +1,5 @@
 """Rows on their way to a sink: when a batch is due, and handed to its writer."""
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,7 +16,7 @@ from service.pipeline.sink_buffer import (
     TransactionBuffer,
     estimated_bytes,
 )
-from topology.sink import Batch, Committed, Fence, Piece, Staged
+from topology.sink import Batch, Piece, Staged
 from topology.steps import BatchPolicy, SinkStep
 
 NO_TREES: Any = None
@@ -32,13 +31,12 @@ class NoWriter:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.commits: list[Staged] = []
-        self.fenced: Future[list[Committed]] = Future()
+        self.fenced: Future[int] = Future()
 
     def start(self) -> None:
         pass
 
-    def fence(self, fences: Sequence[Fence]) -> Future[list[Committed]]:
-        assert not fences
+    def fence(self) -> Future[int]:
         return self.fenced
 
     def write(self, batch: Batch) -> None:
@@ -83,7 +81,7 @@ def test_batch_is_handed_over_with_its_trees() -> None:
     add(buffer, [{"a": 0}])
     add(buffer, columns, first=1)
     assert not buffer.submit_due(0.0, flush=True), "the sink is not ready yet"
-    writer.fenced.set_result([])
+    writer.fenced.set_result(0)
     assert buffer.submit_due(0.0, flush=True)
     (batch,), (pending,) = writer.batches, buffer._writing
     assert (batch.sequence, batch.num_rows) == (1, 3)
