@@ -257,6 +257,10 @@ class PartitionOwner(ABC):
         self._ways.catalogue.close()
         self._ways.store.close()
 
+    def commit(self, now: float, *, force: bool = False) -> None:
+        """See `OffsetCommitter.commit`."""
+        self.offsets.commit(now, force=force)
+
     def health(self, now: float) -> SourceHealth:
         return SourceHealth(
             kafka_available=self._client.available,
@@ -308,9 +312,6 @@ class Consumer(PartitionOwner):
         self._latency: dict[Partition, float] = {}
         self._turn = 0
         self._has_waited = False
-        # What concerns one part only goes straight to it.
-        self.release, self.commit = self.assignment.release, self.offsets.commit
-        self.hold_back = self.flow.hold_back
 
     # Partitions
 
@@ -326,6 +327,12 @@ class Consumer(PartitionOwner):
                 assigned.manager.stop()
         self.flow.resume()
         return changes
+
+    def release(self) -> list[PartitionChange]:
+        return self.assignment.release()
+
+    def hold_back(self, topics: frozenset[str], silent: frozenset[str] = frozenset()) -> None:
+        self.flow.hold_back(topics, silent)
 
     def manager(self, index: int) -> PartitionManager[Any]:
         """Return the manager of a partition. Raises KeyError if it is not open."""
