@@ -22,7 +22,7 @@ from topology.stream import Stream
 COPIES = 3  # rows that the generator makes of a record
 WORKERS = 200
 THREADS = 4
-SLOW_SECONDS = 8.0
+SLOW_SECONDS = 3.0
 POLL_SECONDS = 0.02
 KEYS = 20
 BATCH_SECONDS = 0.05
@@ -131,7 +131,7 @@ async def waits(record: Record) -> str:
 
 @bolt
 async def takes_long(record: Record) -> str:
-    """Take 8 seconds for a record that is trouble, and nearly none for the others."""
+    """Take seconds for a record that is trouble, and nearly none for the others."""
     await asyncio.sleep(SLOW_SECONDS if text(record) in TROUBLE else 0)
     return text(record)
 

@@ -1,4 +1,4 @@
-"""A topic and a pipeline on it: run in this process, or by commands in processes of their own."""
+"""A topic and a pipeline on it, run by commands in processes of their own."""
 
 import json
 import os
@@ -6,26 +6,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from headrace import Topology
-from headrace.sinks import KafkaDeadLetters
-from service.app import Service
-from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.observability.snapshot import RunSummary
-from service.wiring import wire
 from tests.support import fork_server
-from tests.support.patience import Limit, seconds
+from tests.support.patience import seconds
 
 SECONDS = seconds(30.0)
 
@@ -66,7 +57,8 @@ class Folder:
     def configure(self, more: str = "") -> None:
         (self.folder / "service.toml").write_text(
             f'[kafka]\nbootstrap.servers = "{self.kafka}"\n'
-            f'[zookeeper]\nhosts = "{self.zookeeper}"\n{more}'
+            f'[zookeeper]\nhosts = "{self.zookeeper}"\n'
+            f"[retries]\nlimit = 1\ninitial_seconds = 0.05\n{more}"
         )
 
     def headrace(self, *words: str) -> Done:
@@ -84,51 +76,6 @@ class Folder:
 
     def run(self) -> dict[str, Any]:
         return self.facts("run", "flow:topology", "--until-caught-up")
-
-
-class Runs:
-    """Runs of one pipeline, in this process, over a topic that loses records."""
-
-    def __init__(self, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: str) -> None:
-        self.topic = topic
-        self.dead = f"{topic}.dead"
-        self.kafka, self._zookeeper = kafka, zookeeper
-        self._root = f"/{uuid.uuid4().hex[:8]}"
-        self.admin = AdminClient({"bootstrap.servers": kafka.address})
-
-    def run_through(self, topology: Topology, **pipeline: Any) -> RunSummary:
-        topology.dead_letters.into(KafkaDeadLetters(self.dead))
-        config = load(
-            None,
-            {
-                "kafka": {"bootstrap.servers": self.kafka.address},
-                "zookeeper": {"hosts": self._zookeeper.address, "root": self._root},
-                "pipeline": pipeline,
-            },
-        )
-        return Service(wire(topology, config), drain_seconds=10).run(until_caught_up=True)
-
-    def publish(self, partition: int, values: Sequence[str]) -> None:
-        publish(self.kafka, self.topic, values, partition=partition)
-
-    def expire(self, partition: int, before: int) -> None:
-        """Delete what lies before an offset, as retention does."""
-        place = TopicPartition(self.topic, partition, before)
-        self.admin.delete_records([place])[place].result(SECONDS)
-
-    def make_again(self, partitions: int) -> None:
-        """Delete the topic and create another of its name."""
-        self.admin.delete_topics([self.topic])[self.topic].result(SECONDS)
-        deadline = Limit(SECONDS)
-        while True:
-            try:
-                self.kafka.create_topic(self.topic, partitions)
-            except Exception:
-                if deadline.passed:
-                    raise
-                time.sleep(0.1)  # the deletion is carried out in the background
-            else:
-                return
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Serving:
 
     `kafka` are the client's properties, `letters` those of the dead letters' producer, over
     them. `rows` are what all runs that are over have written; exactly once all of them write
-    into one sink, which remembers what was committed.
+    into one `sink`, which remembers what was committed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Serving:
         reliability: Reliability = "at-least-once",
     ) -> None:
         self._reliability = reliability
-        self._lasting = MemorySink() if reliability == "exactly-once" else None
+        self.sink = MemorySink() if reliability == "exactly-once" else None
         self.topics = [topics] if isinstance(topics, str) else topics
         self.dead = f"{self.topics[0]}.dead"
         self.rows: list[tuple[int, int, bytes | None, bytes | None]] = []
@@ -91,7 +91,7 @@ class Serving:
     @contextmanager
     def service(self, pipeline: Mapping[str, Any]) -> Iterator[Service]:
         """A service that has not begun; what it wrote and told is noted when it has ended."""
-        sink = MemorySink() if self._lasting is None else self._lasting
+        sink = self.sink or MemorySink()
         topology = Topology("faults", reliability=self._reliability)
         first = topology.source(self.topics[0]).then(place_of)
         streams = [first, *(topology.source(each).then(place_of) for each in self.topics[1:])]
@@ -114,7 +114,7 @@ class Serving:
             try:
                 yield Service(wire(topology, config), drain_seconds=_DRAIN_SECONDS)
             finally:
-                self.rows = [*([] if sink is self._lasting else self.rows), *sink.rows]
+                self.rows = [*([] if sink is self.sink else self.rows), *sink.rows]
 
     def offsets(self, partition: int) -> list[int]:
         """Which offsets of a partition have been written, in order; one twice is there twice."""

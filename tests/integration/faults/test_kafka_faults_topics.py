@@ -6,10 +6,11 @@ from partition.errors import SourceLost
 from partition.records import Partition
 from tests.support.kafka import numbers
 
-pytestmark = pytest.mark.faults
+faults = pytest.mark.faults
 SOON = {"discover_interval_seconds": 0.3}
 
 
+@faults
 def test_deleted_topic_makes_the_service_unready(world, serve):
     """Promise 12; Faults K05: its partitions halt and are looked for; the others go on."""
     other = world.topic()
@@ -35,6 +36,7 @@ def test_deleted_topic_makes_the_service_unready(world, serve):
     assert {event["partition"] for event in halted} == set(account.halted)
 
 
+@faults
 def test_recreated_topic_halts_until_policy_allows_it(world, serve):
     """Promise 12; Faults K06: the new records are read from the first, once that is wanted."""
     other = world.topic()
@@ -64,6 +66,7 @@ def test_recreated_topic_halts_until_policy_allows_it(world, serve):
     assert lost["reason"] == "recreated"
 
 
+@faults
 def test_added_partitions_are_read_from_their_beginning(world, serve):
     """Promise 7; Faults K07: what was written before they were found is not skipped."""
     topic = world.topic()
@@ -86,43 +89,55 @@ def test_added_partitions_are_read_from_their_beginning(world, serve):
     assert started == {f"{topic}[0]": 5, f"{topic}[1]": 0, f"{topic}[2]": 0}
 
 
-def test_records_lost_to_retention_are_never_skipped_silently(world, serve):
-    """Promise 12; Faults K09: halted while it runs, and skipped only by policy, and counted."""
+@pytest.mark.integration
+def test_expired_records_halt_unless_policy_skips_them(world, serve):
+    """Promise 12; Faults K09: nothing is skipped in silence, and the others go on."""
     topic = world.topic(2)
-    slow, other = Partition(topic, 0), Partition(topic, 1)
+    a, b = Partition(topic, 0), Partition(topic, 1)
     serving = serve(topic, world)
-    with serving.runs() as running:
-        running.committed(topic, {0: 0, 1: 0})
-        running.end()
-    world.append(slow, numbers(30))
-    world.append(other, numbers(5))
-    world.delete_before(slow, 16)
-    with serving.runs() as running:
-        running.until("it is halted", lambda: running.of("halted_state", topic, 0) == 1)
-        running.committed(topic, {1: 5})
-        assert any("expired" in problem for problem in running.problems)
-        running.end()
-    assert serving.offsets(0) == []
-    with serving.runs(on_data_loss="skip") as running:
-        running.committed(topic, {0: 30, 1: 5})
-        name = "headrace_partition_source_lost_records_total"
-        labels = f'topic="{topic}",partition="0",reason="expired"'
-        assert running.figure(f"{name}{{{labels}}}") == 16
-        running.end()
-    assert serving.offsets(0) == list(range(16, 30))
+    world.append(a, numbers(10))
+    assert serving.run().problems() == []
+    world.append(a, numbers(20))
+    world.append(b, numbers(5))
+    world.delete_before(a, 16)
+    halted = serving.run()
+    assert list(halted.halted) == [f"{topic}[0]"]
+    assert "expired" in halted.halted[f"{topic}[0]"]
+    assert (halted.read, serving.letters()) == (5, [])
+    skipped = serving.run(on_data_loss="skip")
+    assert (skipped.lost, skipped.read, skipped.problems()) == (6, 14, [])
     (notice,) = serving.letters()
-    assert (notice["headrace.reason"], notice["headrace.lost"]) == ("expired", "16")
+    assert notice["headrace.reason"] == "expired"
+    assert notice["headrace.first_offset"] == "10"
+    assert notice["headrace.resume_offset"] == "16"
 
 
-def test_recreated_only_topic_ends_the_service_with_a_reason(world, serve):
-    """Promise 12; Faults K06: with every partition halted there is nothing to run for."""
-    topic = world.topic()
-    world.append(Partition(topic, 0), numbers(20))
+@pytest.mark.integration
+def test_recreated_topic_is_another_topic_whatever_its_size(world, serve):
+    """Promise 12; Faults K06: its records below the old offset are read, not skipped."""
+    topic = world.topic(2)
+    a, b = Partition(topic, 0), Partition(topic, 1)
     serving = serve(topic, world)
-    with serving.runs(**SOON) as running:
-        running.committed(topic, {0: 20})
-        world.recreate_topic(topic)
-        world.append(Partition(topic, 0), numbers(50))
-        error = running.failed()
-    assert isinstance(error, SourceLost)
-    assert "recreated" in str(error)
+    world.append(a, numbers(10))
+    world.append(b, numbers(10))
+    assert serving.run().read == 20
+    world.recreate_topic(topic, 2)
+    world.append(a, numbers(30))
+    world.append(b, numbers(5))
+    with pytest.raises(SourceLost, match="recreated"):
+        serving.run()
+    account = serving.run(on_data_loss="skip")
+    assert (account.read, account.problems()) == (35, [])
+    assert [notice["headrace.reason"] for notice in serving.letters()] == ["recreated"] * 2
+
+
+@pytest.mark.integration
+def test_no_more_than_asked_for_is_left_behind_and_that_is_told(world, serve):
+    """Storm 1."""
+    topic = world.topic()
+    serving = serve(topic, world)
+    assert serving.run().read == 0
+    world.append(Partition(topic, 0), numbers(50))
+    account = serving.run(max_offset_behind=20)
+    assert (account.read, account.lost, account.problems()) == (20, 30, [])
+    assert [notice["headrace.reason"] for notice in serving.letters()] == ["behind"]
