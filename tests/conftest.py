@@ -63,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: longest_first.place(item.nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    if config.getvalue("dist") == "loadfile":
+        return longest_first.Scheduling(config, log)
+    return None
+
+
 @pytest.fixture(autouse=True)
 def own_secrets() -> Iterator[None]:
     """Hide in no test's texts what the secrets of another were."""

@@ -1,4 +1,4 @@
-"""The order in which files of tests start.
+"""The order in which files of tests start, and which of them share a worker.
 
 A file's tests share servers, so one worker runs them all. One that starts late and lasts long would
 keep a single worker busy at the end, while the others have nothing left to do.
@@ -6,35 +6,53 @@ keep a single worker busy at the end, while the others have nothing left to do.
 
 from pathlib import PurePath
 
-# More than half a minute each, from the longest on.
-LONGEST = (
+from xdist.scheduler import LoadFileScheduling
+
+# One worker runs all of these: PySpark has one Spark in a process, and to start one costs as much
+# as many tests. The last of them kills it.
+ON_ONE_SPARK = (
     "integration/sinks/test_spark_sink.py",
     "integration/sinks/test_tables_with_spark.py",
-    "integration/partition/test_kafka_security.py",
-    "acceptance/test_peers_failures.py",
-    "integration/sinks/test_spark_sink_on_s3.py",
-    "integration/service/test_documented_commands.py",
-    "integration/service/test_dead_letters.py",
-    "integration/service/test_cli.py",
-    "integration/sinks/test_spark_driver.py",
     "integration/sinks/test_references.py",
     "integration/sinks/test_maintenance_with_spark.py",
     "integration/service/test_spark_steps.py",
     "contract/test_sink.py",
-    "contract/test_transactional_sink.py",
     "integration/sinks/test_spark_tasks.py",
-    "integration/sinks/test_spark_driver_cluster.py",
-    "acceptance/test_quickstart.py",
-    "typing/test_typing.py",
+    "integration/sinks/test_spark_driver.py",
+)
+# More than half a minute each, from the longest on.
+LONGEST = (
+    *ON_ONE_SPARK,
+    "integration/partition/test_kafka_security.py",
+    "acceptance/test_peers_failures.py",
+    "integration/service/test_cli.py",
     "acceptance/test_replicas.py",
-    "integration/sinks/test_spark_process.py",
+    "integration/sinks/test_spark_sink_on_s3.py",
+    "contract/test_transactional_sink.py",
+    "integration/service/test_documented_commands.py",
+    "integration/service/test_dead_letters.py",
     "acceptance/test_drain.py",
+    "typing/test_typing.py",
+    "integration/sinks/test_spark_process.py",
     "integration/sinks/test_spark_driver_start.py",
     "integration/partition/test_zookeeper_tls.py",
     "contract/test_fetcher_outages.py",
     "acceptance/test_runtime.py",
 )
 _PLACES = {file: place for place, file in enumerate(LONGEST)}
+
+
+class Scheduling(LoadFileScheduling):
+    """Hand out files, and those on one Spark together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope(nodeid)
+
+
+def scope(nodeid: str) -> str:
+    """The tests of one scope run on one worker."""
+    file = _file(nodeid)
+    return "spark" if file in ON_ONE_SPARK else file
 
 
 def place(nodeid: str) -> int:

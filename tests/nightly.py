@@ -32,7 +32,7 @@ AS_ROOT = tuple(
     )
 )
 WITH_COMPILER = (f"{FAULTS}test_clock_skew.py", f"{FAULTS}test_process_faults_clock.py")
-SERVER_TESTS = ("tests/acceptance", "tests/contract", "tests/integration")
+SERVER_TESTS = ("tests/acceptance", "tests/contract", "tests/integration", "tests/typing")
 _END_SECONDS = 30.0  # to end after SIGTERM
 
 Command: TypeAlias = tuple[str, ...]

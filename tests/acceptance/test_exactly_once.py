@@ -66,7 +66,12 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.mark.parametrize(
-    ("engine", "crashes"), [("local", MOST_CRASHES), pytest.param("spark", 1, marks=nightly)]
+    ("engine", "crashes"),
+    [
+        ("local", 2),
+        pytest.param("local", MOST_CRASHES, marks=nightly),
+        pytest.param("spark", 1, marks=nightly),
+    ],
 )
 def test_every_row_exists_once_wherever_the_process_is_killed(servers, rng, engine, crashes):
     """Promises 1, 2, 3, 14 and 16: kill -9 at any instant loses nothing, and repeats no row either.

@@ -88,6 +88,7 @@ def test_card_alerts_go_into_their_topic_once(tmp_path):
     assert account["filtered"] == len(published) - rows
 
 
+@nightly
 def test_page_views_are_in_the_iceberg_table_once(tmp_path):
     """Its metadata and manifests say which files are its own; they are plain JSON and Avro."""
     folder, account = run(tmp_path, "iceberg")

@@ -33,10 +33,10 @@ def each(*topologies: str, at_night: tuple[str, ...]) -> pytest.MarkDecorator:
 
 
 @each(
-    "awaited", "hanging_thread", "in_order", "vectorised", "rejected",
+    "awaited", "vectorised", "rejected",
     at_night=(
-        "function", "in_class", "hanging", "blocking", "fan_out", "async_fan_out", "by_key",
-        "advanced",
+        "function", "in_class", "hanging_thread", "in_order", "hanging", "blocking", "fan_out",
+        "async_fan_out", "by_key", "advanced",
     ),
 )  # fmt: skip
 def test_a_record_that_always_fails_takes_no_other_with_it(trial, topology):
@@ -64,7 +64,7 @@ def test_a_record_that_always_fails_takes_no_other_with_it(trial, topology):
         assert watch.passed(*BAD) > trial.tries(BAD)[-1]
 
 
-@each("waiting", "advanced", "by_key", at_night=("function", "awaited", "vectorised", "in_order"))
+@each("by_key", at_night=("waiting", "advanced", "function", "awaited", "vectorised", "in_order"))
 def test_stored_offset_is_the_lowest_unresolved_record(trial, topology):
     """Promise 1: single, adjacent and alternating gaps, within a chunk and across chunks.
 

@@ -127,9 +127,8 @@ def test_rolling_restart_repeats_nothing(make_replicas):
         replicas.finish()
 
 
-@pytest.mark.parametrize(
-    ("output", "leads"), [pytest.param("lines", False, marks=nightly), ("messages", True)]
-)
+@nightly
+@pytest.mark.parametrize(("output", "leads"), [("lines", False), ("messages", True)])
 def test_restarted_replica_reclaims_its_partitions_at_once(make_replicas, output, leads):
     """Promise 16: it waits for no session to end, and nothing moves to the others."""
     with make_replicas(output, session_seconds=LONG_SESSION_SECONDS) as replicas:

@@ -1,6 +1,6 @@
 """One suite for every OffsetStore: the one in memory and the one in ZooKeeper.
 
-What is of ZooKeeper and kazoo alone is in `test_zookeeper_store` and `test_zookeeper_facts`.
+What is of ZooKeeper and kazoo alone is in `test_zookeeper_store`.
 """
 
 import json

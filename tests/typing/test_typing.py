@@ -109,6 +109,7 @@ def test_pyright_refuses_the_same(place):
     assert pyright(place, "chains.py") == lines_that_end(chains, "# mypy only")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("checker", [mypy, pytest.param(pyright, marks=NEEDS_NODE)])
 def test_wrong_code_is_refused_without_stubs_of_pyarrow(bare, checker):
     assert checker(bare, "bare.py") == lines_that_end(BARE, "# wrong")

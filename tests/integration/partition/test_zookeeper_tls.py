@@ -19,7 +19,7 @@ pytestmark = [
 
 A = Partition("orders", 0)
 SECONDS = seconds(20.0)
-PATIENCE_SECONDS = 1.5
+PATIENCE_SECONDS = 0.5
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

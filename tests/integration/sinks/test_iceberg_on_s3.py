@@ -23,6 +23,7 @@ from topology.sink import Committed, Fence, Removal, SinkContext
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.nightly,
     pytest.mark.usefixtures("no_spark"),
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

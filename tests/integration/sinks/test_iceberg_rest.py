@@ -29,6 +29,7 @@ def table(seaweed: EmbeddedSeaweed) -> Iterator[Table]:
     made.close()
 
 
+@pytest.mark.nightly
 def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
     lines = ["orders[0]", "orders[1]"]
     table.fenced(*lines)

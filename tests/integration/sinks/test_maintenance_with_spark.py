@@ -22,6 +22,7 @@ pytestmark = [
 ]
 TARGET_BYTES = 1024 * 1024
 SECOND = "orders[1]"
+LAST = 12
 
 
 @pytest.fixture
@@ -76,11 +77,11 @@ def test_iceberg_writer_loses_nothing_during_maintenance(table: SparkTable) -> N
         figures["snapshots"] += maintaining(table).expire().versions_removed
 
     maintain()
-    beside(table, 30, maintain)
+    beside(table, LAST, maintain)
     maintain()
     assert min(figures.values()) > 0, figures
-    wanted = [1, *range(1001, 1031)]
+    wanted = [1, *range(1001, 1001 + LAST)]
     assert sorted(table.read()["number"].to_pylist()) == wanted
     assert table.numbers() == wanted
     lines = [LINE, SECOND]
-    assert table.sink().committed(lines) == [Committed(LINE, 1, 1), Committed(SECOND, 1, 30)]
+    assert table.sink().committed(lines) == [Committed(LINE, 1, 1), Committed(SECOND, 1, LAST)]

@@ -16,6 +16,7 @@ from tests.support.spark import SparkMaster, SparkWorker, healing, tripled
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.nightly,
     pytest.mark.usefixtures("no_spark"),
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -61,7 +62,6 @@ def test_executors_import_what_the_driver_does(driver: SparkDriver, place: Path)
     assert driver.parallelism == 2
 
 
-@pytest.mark.nightly
 def test_an_executor_that_is_lost_costs_only_its_tasks(
     driver: SparkDriver, place: Path, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def numbers(sink: SparkSink[Any], storage: Storage) -> list[int]:
     return sorted(pq.read_table(root, filesystem=files)["number"].to_pylist())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", ["parquet", "delta"])
 def test_rows_are_written_at_least_once(opened: Open, storage: Storage, source: str) -> None:
     sink = opened(by_spark(source))
@@ -116,6 +117,7 @@ def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(
     assert numbers(sink, storage) == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_two_libraries_that_race_for_versions_lose_no_commit(
     opened: Open, storage: Storage
 ) -> None:
@@ -169,7 +171,9 @@ def test_no_argument_of_the_jvm_has_a_credential(opened: Open, driver: SparkDriv
     assert KEY_ID not in arguments
 
 
-@pytest.mark.parametrize("lacks", ["the store", "Spark's log store"])
+@pytest.mark.parametrize(
+    "lacks", ["the store", pytest.param("Spark's log store", marks=pytest.mark.nightly)]
+)
 def test_without_conditional_writes_exactly_once_is_refused(
     opened: Open, seaweed: EmbeddedSeaweed, lacks: str
 ) -> None:

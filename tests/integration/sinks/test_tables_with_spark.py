@@ -22,6 +22,7 @@ pytestmark = [
     # PySpark leaves the sockets by which it fetched rows to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+NIGHTLY = pytest.mark.nightly
 TARGET_BYTES = 1024 * 1024
 STRANGE = 'a `strange`."name" é'
 VALUES = ["text", "at", "local", "day", "price"]
@@ -59,8 +60,8 @@ def plain(value: Any) -> Any:
     [
         ("delta", []),
         ("delta", [*VALUES, "double"]),
-        ("iceberg", []),
-        ("iceberg", [*VALUES, "bool", "tiny", "number", "few"]),
+        pytest.param("iceberg", [], marks=NIGHTLY),
+        pytest.param("iceberg", [*VALUES, "bool", "tiny", "number", "few"], marks=NIGHTLY),
         ("iceberg", TRANSFORMS),
     ],
 )
@@ -90,7 +91,11 @@ def test_spark_reads_every_type_as_it_was_written(
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("delta", {}), ("delta", {"key": ["number", "twin"]}), ("iceberg", {})],
+    [
+        pytest.param("delta", {}, marks=NIGHTLY),
+        ("delta", {"key": ["number", "twin"]}),
+        ("iceberg", {}),
+    ],
     ids=["delta", "delta-merges", "iceberg"],
 )
 def test_filters_find_their_rows_by_file_statistics(
@@ -140,7 +145,9 @@ def test_filters_find_their_rows_by_file_statistics(
         assert planned == [1, 1, 1, 0, 1]
 
 
-@pytest.mark.parametrize("key", [[], ["number"]], ids=["files", "merges"])
+@pytest.mark.parametrize(
+    "key", [pytest.param([], marks=NIGHTLY), ["number"]], ids=["files", "merges"]
+)
 def test_spark_changes_a_delta_table_between_our_commits(
     delta: delta_table.SparkTable, key: list[str]
 ) -> None:
