@@ -5,7 +5,7 @@ Nothing of the product reads it, so that nothing of the product vouches for itse
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 from pyarrow import fs
 
-from tests.support.patience import seconds
+from tests.support.committed_messages import committed_messages
 
 Place: TypeAlias = tuple[int, int]  # a record's partition and offset
 Row: TypeAlias = tuple[str, datetime, str, int]  # kind, scheduled hour, carrier, flight: unique
@@ -47,7 +47,7 @@ def read_topic(bootstrap: str, topic: str) -> Topic:
     rows: dict[Row, Place] = {}
     broken: set[Place] = set()
     ends: Counter[int] = Counter()
-    for message in _messages(bootstrap, topic):
+    for message in committed_messages(bootstrap, topic):
         place = (message.partition() or 0, message.offset() or 0)
         ends[place[0]] = place[1] + 1
         if _is_malformed(message):
@@ -69,7 +69,7 @@ def malformed(bootstrap: str, topic: str) -> set[Place]:
     """The malformed records of a topic, in which flights may be published more than once."""
     return {
         (message.partition() or 0, message.offset() or 0)
-        for message in _messages(bootstrap, topic)
+        for message in committed_messages(bootstrap, topic)
         if _is_malformed(message)
     }
 
@@ -113,7 +113,7 @@ def rows_of(table: pa.Table) -> Counter[Row]:
 def dead_letters(bootstrap: str, topic: str) -> Counter[Place]:
     """Count the dead letters of each record, by their headers."""
     found: Counter[Place] = Counter()
-    for message in _messages(bootstrap, topic):
+    for message in committed_messages(bootstrap, topic):
         headers: Any = dict(message.headers() or [])
         found[int(headers["headrace.partition"]), int(headers["headrace.offset"])] += 1
     return found
@@ -127,34 +127,12 @@ def reasons(bootstrap: str, topic: str) -> list[dict[str, str]]:
             for name, value in message.headers() or []
             if isinstance(value, bytes)
         }
-        for message in _messages(bootstrap, topic)
+        for message in committed_messages(bootstrap, topic)
     ]
 
 
 def _is_malformed(message: Message) -> bool:
     return (message.key() or b"").startswith(b"malformed-")
-
-
-def _messages(bootstrap: str, topic: str) -> Iterator[Message]:
-    properties = {"bootstrap.servers": bootstrap, "group.id": "evidence", "log_level": 3}
-    consumer = Consumer({**properties, "enable.auto.commit": False})
-    try:
-        known = consumer.list_topics(topic, timeout=seconds(20)).topics[topic].partitions
-        left = 0
-        for number in known:
-            part = TopicPartition(topic, number)
-            low, high = consumer.get_watermark_offsets(part, timeout=seconds(20))
-            left += high - low
-        consumer.assign([TopicPartition(topic, number, 0) for number in known])
-        while left:
-            messages = consumer.consume(min(left, 10_000), timeout=seconds(20))
-            assert messages, f"{topic}: {left} records did not come"
-            for message in messages:
-                assert message.error() is None, message.error()
-                left -= 1
-                yield message
-    finally:
-        consumer.close()
 
 
 _NONE = pa.table(

@@ -7,10 +7,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.__main__ import SUITES
 from benchmarks.publishing import publish
+from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
@@ -50,12 +50,6 @@ def test_suite_ends_with_its_figures_as_a_json_object(tmp_path, name):
 def test_records_are_published_to_the_partitions_in_turn(kafka):
     name = f"published-{uuid.uuid4().hex[:8]}"
     publish(kafka, name, b"%d".__mod__, 10_007, partitions=3)
-    client = Consumer({"bootstrap.servers": kafka.address, "group.id": name})
-    try:
-        client.assign([TopicPartition(name, number, 0) for number in range(3)])
-        records = []
-        while len(records) < 10_007:
-            records += client.consume(10_007, timeout=1.0)
-    finally:
-        client.close()
+    records = committed_messages(kafka.address, name)
+    assert len(records) == 10_007
     assert all(int(r.value()) == 3 * r.offset() + r.partition() for r in records)

@@ -78,8 +78,9 @@ def test_card_alerts_go_into_their_topic_once(tmp_path):
             wanted.setdefault(payment["card"], []).append(payment["id"])
     with opened(EmbeddedKafka(folder / "kafka")) as kafka:
         found: dict[str, list[int]] = {}
-        for value, key, _ in committed_messages(kafka.address, "alerts"):
-            found.setdefault((key or b"").decode(), []).append(json.loads(value or b"")["payment"])
+        for each in committed_messages(kafka.address, "alerts"):
+            payment = json.loads(each.value() or b"")["payment"]
+            found.setdefault((each.key() or b"").decode(), []).append(payment)
         letters = evidence.dead_letters(kafka.address, "payments.dead")
     assert found == wanted
     rows = sum(map(len, wanted.values()))

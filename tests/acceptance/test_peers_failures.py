@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections import Counter
 
 import pytest
 
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.acceptance
 BAD = (0, 500)
 RECORDS = 1_000
 RETRIES = {"limit": 2, "initial_seconds": 0.5}
-COPIES = 3  # that the generators in troubled.py make
 KEYS = 20  # that troubled.py has
 CHUNK = 4
 # Alone, every second one, and one beside the other: more of both than fit into a chunk.
@@ -34,25 +32,19 @@ def each(*topologies: str, at_night: tuple[str, ...]) -> pytest.MarkDecorator:
 
 @each(
     "awaited", "vectorised", "rejected",
-    at_night=(
-        "function", "in_class", "hanging_thread", "in_order", "hanging", "blocking", "fan_out",
-        "async_fan_out", "by_key", "advanced",
-    ),
+    at_night=("function", "hanging", "hanging_thread", "by_key"),
 )  # fmt: skip
 def test_a_record_that_always_fails_takes_no_other_with_it(trial, topology):
     """Promise 13: it is tried again, then buried, and only then may the offset pass.
 
     Each of the other 999 is in the sink, once, however the bolt is called: one by one, as a
-    batch, awaited together with those that go well, in threads, in order behind it, or as a
-    tuple that is kept and failed later.
+    batch, awaited together with those that go well, in threads, or in the order of a key.
     """
     trial.publish(RECORDS, trouble=[BAD])
     with trial.watch() as watch:
         run = trial.start(topology, "--until-caught-up", config={"retries": RETRIES})
         assert run.wait() == 0, run.tail()
     good = rows_of(place for place in places(RECORDS) if place != BAD)
-    if topology.endswith("fan_out"):
-        good = Counter(f"{row} {copy}" for row in good for copy in range(COPIES))
     assert trial.rows() == good
     is_final = topology == "rejected"  # a row that does not fit its table never will
     [letter] = trial.letters()
@@ -64,7 +56,7 @@ def test_a_record_that_always_fails_takes_no_other_with_it(trial, topology):
         assert watch.passed(*BAD) > trial.tries(BAD)[-1]
 
 
-@each("by_key", at_night=("waiting", "advanced", "function", "awaited", "vectorised", "in_order"))
+@each("by_key", at_night=("waiting", "function", "in_order"))
 def test_stored_offset_is_the_lowest_unresolved_record(trial, topology):
     """Promise 1: single, adjacent and alternating gaps, within a chunk and across chunks.
 

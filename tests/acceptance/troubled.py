@@ -7,19 +7,18 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace import AdvancedBolt, Bolt, Collector, Record, Topology, Tuple, bolt
+from headrace import Record, Topology, bolt
 from headrace.sinks import KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, TROUBLE, Lines, Trouble, check, is_opened, text
 from topology.sink import Staged
 from topology.stream import Stream
 
-COPIES = 3  # rows that the generator makes of a record
 WORKERS = 200
 THREADS = 4
 SLOW_SECONDS = 3.0
@@ -32,12 +31,6 @@ BATCH_SECONDS = 0.05
 def fails(record: Record) -> str:
     check(text(record))
     return text(record)
-
-
-class FailsInClass(Bolt[Record, str]):
-    def process(self, record: Record) -> str:
-        check(text(record))
-        return text(record)
 
 
 @bolt
@@ -57,23 +50,6 @@ async def hangs(record: Record) -> str:
     return text(record)
 
 
-@bolt
-def fails_midway(record: Record) -> Iterator[str]:
-    for copy in range(COPIES):
-        if copy == COPIES - 1:
-            check(text(record))
-        yield f"{text(record)} {copy}"
-
-
-@bolt
-async def fails_midway_awaited(record: Record) -> AsyncIterator[str]:
-    for copy in range(COPIES):
-        await asyncio.sleep(0)
-        if copy == COPIES - 1:
-            check(text(record))
-        yield f"{text(record)} {copy}"
-
-
 @bolt(blocking=True)
 def fails_in_a_thread(record: Record) -> str:
     check(text(record))
@@ -88,29 +64,6 @@ def hangs_in_a_thread(record: Record) -> str:
     except Trouble:
         threading.Event().wait()
     return text(record)
-
-
-class FailsLater(AdvancedBolt[Record, str]):
-    """Keeps its tuples, and answers them all at the next tick."""
-
-    tick_seconds = 0.05
-
-    def open(self) -> None:
-        self._kept: list[Tuple[Record]] = []
-
-    def process(self, tuple_: Tuple[Record], _collector: Collector[str]) -> None:
-        self._kept.append(tuple_)
-
-    def tick(self, collector: Collector[str]) -> None:
-        kept, self._kept = self._kept, []
-        for each in kept:
-            try:
-                check(text(each.value))
-            except Trouble as error:
-                collector.fail(each, error)
-            else:
-                collector.emit(text(each.value), anchors=each)
-                collector.ack(each)
 
 
 @bolt(vectorised=True, columns=["value"])
@@ -174,14 +127,10 @@ def _through(
 
 
 function = _through(fails)
-in_class = _through(FailsInClass)
 awaited = _through(fails_awaited, WORKERS)
 hanging = _through(hangs, WORKERS, timeout_seconds=0.5)
-fan_out = _through(fails_midway)
-async_fan_out = _through(fails_midway_awaited, WORKERS)
 blocking = _through(fails_in_a_thread, THREADS)
 hanging_thread = _through(hangs_in_a_thread, THREADS, timeout_seconds=0.5)
-advanced = _through(FailsLater)
 by_key = _through(
     fails_awaited,
     WORKERS,

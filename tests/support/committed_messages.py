@@ -8,6 +8,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -25,13 +26,13 @@ def committed_values(
 
     Without `waits`, of those before the first transaction that is open now.
     """
-    return [value for value, *_ in committed_messages(kafka, topic, waits=waits)]
+    return [each.value() for each in committed_messages(kafka, topic, waits=waits)]
 
 
 def committed_messages(
     kafka: str | SinkContext, topic: str, *, waits: bool = True
-) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
-    """Value, key and headers of all messages that are committed; see above."""
+) -> list[Message]:
+    """All messages that are committed, each partition's in order; see above."""
     properties = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka.kafka)
     level = IsolationLevel.READ_UNCOMMITTED if waits else IsolationLevel.READ_COMMITTED
     admin = AdminClient(properties)
@@ -58,7 +59,7 @@ def committed_messages(
             message = consumer.poll(20)
             assert message is not None, f"nothing more of {left} of {ends}"
             if message.error() is None:
-                found.append((message.value(), message.key(), message.headers() or []))
+                found.append(message)
             place = message.offset() + (message.error() is None)
             if place >= ends[message.partition()]:
                 left.discard(message.partition())

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
@@ -19,21 +19,22 @@ from tests.support import fork_server
 from tests.support.patience import seconds
 
 SECONDS = seconds(30.0)
+Started: TypeAlias = "AbstractContextManager[subprocess.Popen[str]]"
 
 FLOW = """
     import os
-    from headrace import Record, Topology, bolt
+    from headrace import SKIP, Record, Skip, Topology, bolt
     from headrace.sinks import DiscardSink, KafkaDeadLetters
 
-    @bolt
-    def parse(record: Record) -> int:
-        return int(record.value)
+    TOPIC = os.environ.get("TOPIC", "numbers")
 
-    topology = Topology(os.environ["TOPIC"])
-    topology.source(os.environ["TOPIC"]).then(parse).into(
-        DiscardSink(), batch_rows=10, batch_seconds=0.2
-    )
-    topology.dead_letters.into(KafkaDeadLetters(os.environ["TOPIC"] + ".dead"))
+    @bolt
+    def parse(record: Record) -> int | Skip:
+        return SKIP if record.value == b"skip" else int(record.value)
+
+    topology = Topology(TOPIC)
+    topology.source(TOPIC).then(parse).into(DiscardSink(), batch_rows=10, batch_seconds=0.2)
+    topology.dead_letters.into(KafkaDeadLetters(TOPIC + ".dead"))
 """
 
 
@@ -47,35 +48,44 @@ class Done(NamedTuple):
 class Folder:
     """A folder with a flow that reads a topic and with its configuration, for commands."""
 
-    def __init__(self, folder: Path, name: str, kafka: str, zookeeper: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, kafka: str, zookeeper: str, flow: str = FLOW
+    ) -> None:
         self.folder, self.name = folder, name
         self.kafka, self.zookeeper = kafka, zookeeper
         self.environment = {"TOPIC": name, "COLUMNS": "160"}
-        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
+        (folder / "flow.py").write_text(textwrap.dedent(flow))
         self.configure()
 
     def configure(self, more: str = "") -> None:
+        """Write service.toml, which leads to the servers; what is refused is soon given up."""
         (self.folder / "service.toml").write_text(
             f'[kafka]\nbootstrap.servers = "{self.kafka}"\n'
             f'[zookeeper]\nhosts = "{self.zookeeper}"\n'
-            f"[retries]\nlimit = 1\ninitial_seconds = 0.05\n{more}"
+            f"[retries]\nlimit = 1\ninitial_seconds = 0.05\n{textwrap.dedent(more)}"
         )
 
-    def headrace(self, *words: str) -> Done:
-        ran = fork_server.headrace(
-            *words, "--config", "service.toml", cwd=self.folder, env=self.environment
-        )
+    def headrace(self, *words: str, config: bool = True, **environment: str) -> Done:
+        """Run a command to its end."""
+        more = ("--config", "service.toml") if config else ()
+        env = self.environment | environment
+        ran = fork_server.headrace(*words, *more, cwd=self.folder, env=env)
         last = ran.stdout.splitlines()[-1] if ran.stdout else ""
         facts = json.loads(last) if last.startswith("{") else {}
         return Done(ran.returncode, facts, ran.stdout, ran.stderr)
 
-    def facts(self, *words: str) -> dict[str, Any]:
-        done = self.headrace(*words, "--json")
+    def started(self, *words: str, **environment: str) -> "Started":
+        """Start a command, in an interpreter of its own."""
+        words = (*words, "--config", "service.toml")
+        return started(self.folder, *words, **self.environment | environment)
+
+    def facts(self, *words: str, **environment: str) -> dict[str, Any]:
+        done = self.headrace(*words, "--json", **environment)
         assert done.code == 0, done.err
         return done.facts
 
-    def run(self) -> dict[str, Any]:
-        return self.facts("run", "flow:topology", "--until-caught-up")
+    def run(self, **environment: str) -> dict[str, Any]:
+        return self.facts("run", "flow:topology", "--until-caught-up", **environment)
 
 
 @contextmanager

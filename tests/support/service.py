@@ -12,7 +12,6 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
 from structlog.testing import capture_logs
 
 from headrace import Record, Reject, To, Topology, bolt
@@ -26,8 +25,9 @@ from service.observability.metrics import metric_values
 from service.observability.snapshot import RunSummary, Snapshot, snapshot_of
 from service.wiring import wire
 from tests.support import patience
+from tests.support.committed_messages import committed_messages
 from tests.support.kafka import BRISK
-from tests.support.patience import Limit, seconds, until
+from tests.support.patience import seconds, until
 from topology.topology import Reliability
 
 SECONDS = seconds(60.0)
@@ -132,19 +132,7 @@ class Serving:
         return [{key: value.decode() for key, value in each.items()} for each in headers]
 
     def letter_messages(self) -> list[Any]:
-        properties = {**self._kafka, **self._letters}
-        client = {"bootstrap.servers": properties["bootstrap.servers"]}
-        consumer = Consumer({**client, "group.id": "r"})
-        found: list[Any] = []
-        try:
-            _first, end = consumer.get_watermark_offsets(TopicPartition(self.dead, 0), SECONDS)
-            consumer.assign([TopicPartition(self.dead, 0, 0)])
-            deadline = Limit(SECONDS)
-            while len(found) < end and not deadline.passed:
-                found += consumer.consume(end, 0.2)
-        finally:
-            consumer.close()
-        return found
+        return committed_messages({**self._kafka, **self._letters}["bootstrap.servers"], self.dead)
 
 
 class Running:

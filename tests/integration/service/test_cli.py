@@ -4,75 +4,35 @@ import json
 import os
 import re
 import signal
-import textwrap
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from tests.support import fork_server
 from tests.support.patience import Limit, seconds, slack
-from tests.support.places import ended, started
+from tests.support.places import Folder, ended, publish, started
 
 pytestmark = pytest.mark.integration
 
-FLOW = """
-    import json
-    import os
-    from headrace import SKIP, Record, Reject, Skip, Topology, bolt
-    from headrace.sinks import DiscardSink, KafkaDeadLetters
-
-    TOPIC = os.environ.get("TOPIC", "numbers")
-
-    @bolt
-    def parse(record: Record) -> int | Skip:
-        if record.value == b"bad":
-            raise Reject("bad")
-        return SKIP if record.value == b"skip" else 1
-
-    topology = Topology("numbers-" + TOPIC)
-    topology.source(TOPIC).then(parse).into(DiscardSink(), batch_rows=10, batch_seconds=0.2)
-    topology.dead_letters.into(KafkaDeadLetters(TOPIC + ".dead"))
-"""
 NOBODY = "127.0.0.1:1"  # a port where nothing listens
-CHECK = ("check", "flow:topology", "--config", "service.toml")
+CHECK = ("check", "flow:topology")
+RUN = ("run", "flow:topology", "--until-caught-up", "--json")
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW))
-    return tmp_path
+def place(tmp_path, topic, kafka, zookeeper) -> Folder:
+    return Folder(tmp_path, topic(), kafka.address, zookeeper.address)
 
 
 @pytest.fixture
-def configure(folder, kafka, zookeeper):
-    """Write service.toml; without arguments it leads to the running servers."""
-
-    def configure(brokers: str | None = None, hosts: str | None = None, more: str = "") -> None:
-        (folder / "service.toml").write_text(
-            f'[kafka]\nbootstrap.servers = "{brokers or kafka.address}"\n'
-            f'[zookeeper]\nhosts = "{hosts or zookeeper.address}"\n{more}'
-        )
-
-    return configure
-
-
-def headrace(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Run a command to its end; exit code, standard output, standard error."""
-    ran = fork_server.headrace(*arguments, cwd=folder, env=environment)
-    return ran.returncode, ran.stdout, ran.stderr
-
-
-def publish(address: str, topic: str, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": address})
-    for value in values:
-        producer.produce(topic, value)
-    assert producer.flush(seconds(30)) == 0
+def send(place, kafka):
+    """`send(*values)` publishes them into the flow's topic."""
+    return lambda *values: publish(kafka, place.name, values)
 
 
 def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -98,27 +58,26 @@ def servers_of(state_dir: Path) -> list[int]:
     return [int(text) for text in texts if text]  # empty: it is about to start
 
 
-def test_check_says_what_is_there_and_which_topic_is_missing(folder, configure, topic):
-    configure()
+def test_check_says_what_is_there_and_which_topic_is_missing(place, topic):
     name = topic(partitions=3)
-    code, out, err = headrace(folder, *CHECK, TOPIC=name)
+    code, _, out, err = place.headrace(*CHECK, TOPIC=name)
     assert code == 0, out + err
     assert verdicts(out) == dict.fromkeys(
         ("config", "kafka", "topic", "zookeeper", "sink", "dead letters"), "OK"
     )
     assert f"{name}: 3 partitions" in out
-    code, out, _ = headrace(folder, *CHECK, "--json", TOPIC="not-there")
-    facts = json.loads(out.splitlines()[-1])
+    code, facts, _, _ = place.headrace(*CHECK, "--json", TOPIC="not-there")
     (bad,) = [check for check in facts["checks"] if not check["ok"]]
     assert (code, facts["ok"], bad["name"], "not-there" in bad["detail"]) == (
         1, False, "topic", True,
     )  # fmt: skip
 
 
-def test_check_of_servers_that_are_down_ends_soon_and_names_them(folder, configure):
-    configure(brokers=NOBODY, hosts=NOBODY)
+def test_check_of_servers_that_are_down_ends_soon_and_names_them(place):
+    place.kafka = place.zookeeper = NOBODY
+    place.configure()
     started = time.monotonic()
-    code, out, err = headrace(folder, *CHECK)
+    code, _, out, err = place.headrace(*CHECK)
     assert time.monotonic() - started < slack(40)
     assert code == 1
     assert "Traceback" not in out + err
@@ -133,13 +92,10 @@ def test_check_of_servers_that_are_down_ends_soon_and_names_them(folder, configu
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_check_tries_what_a_table_needs_of_the_warehouses_store(
-    folder, configure, topic, seaweed, writes
-):
-    configure()
+def test_check_tries_what_a_table_needs_of_the_warehouses_store(place, seaweed, writes):
     storage = seaweed.storage("checked", writes=writes)
-    code, out, err = headrace(
-        folder, *CHECK, TOPIC=topic(),
+    code, _, out, err = place.headrace(
+        *CHECK,
         HEADRACE_STORAGE__WAREHOUSE=storage.warehouse,
         HEADRACE_STORAGE__ENDPOINT=storage.endpoint,
         **{f"HEADRACE_STORAGE__{name.upper()}": each for name, each in storage.secrets.items()},
@@ -151,30 +107,21 @@ def test_check_tries_what_a_table_needs_of_the_warehouses_store(
     assert done in out
 
 
-def test_status_shows_committed_log_end_and_lag(folder, configure, topic, kafka):
-    configure()
-    name = topic()
-    common = ("flow:topology", "--config", "service.toml", "--json")
-    publish(kafka.address, name, b"1", b"2", b"skip")
-    code, out, err = headrace(folder, "run", *common, "--until-caught-up", TOPIC=name)
-    assert code == 0, err
-    account = json.loads(out.splitlines()[-1])
+def test_status_shows_committed_log_end_and_lag(place, send):
+    send(b"1", b"2", b"skip")
+    account = place.run()
     assert (account["read"], account["rows"], account["filtered"]) == (3, 2, 1)
-    publish(kafka.address, name, b"3")
-    _, out, _ = headrace(folder, "status", *common, TOPIC=name)
-    facts = json.loads(out)["partitions"][f"{name}[0]"]
+    send(b"3")
+    facts = place.facts("status", "flow:topology")["partitions"][f"{place.name}[0]"]
     assert (facts["committed"], facts["log_end"], facts["lag"]) == (3, 4, 1)
 
 
-def test_running_service_shows_what_is_completed_and_sigterm_drains_it(
-    folder, configure, topic, kafka
-):
+def test_running_service_shows_what_is_completed_and_sigterm_drains_it(place, send):
     """Promise 16: SIGTERM drains, commits, and exits with 0."""
-    name = topic()
-    configure(more="[http]\nport = 0\n[pipeline]\ncommit_interval_seconds = 600\n")
-    publish(kafka.address, name, b"1", b"2", b"bad")
-    command = ("flow:topology", "--config", "service.toml", "--json")
-    with started(folder, "run", *command, TOPIC=name) as process:
+    name = place.name
+    place.configure("[http]\nport = 0\n[pipeline]\ncommit_interval_seconds = 600\n")
+    send(b"1", b"2", b"bad")
+    with place.started("run", "flow:topology", "--json") as process:
         port = None
         for event in events(process.stderr):
             port = event.get("port", port)
@@ -183,10 +130,8 @@ def test_running_service_shows_what_is_completed_and_sigterm_drains_it(
         ends = Limit(60)
         completed = None
         while completed != 3 and not ends.passed:
-            _, out, _ = headrace(
-                folder, "status", *command, TOPIC=name, HEADRACE_HTTP__PORT=str(port)
-            )
-            completed = json.loads(out)["partitions"][f"{name}[0]"]["last_completed"]
+            facts = place.facts("status", "flow:topology", HEADRACE_HTTP__PORT=str(port))
+            completed = facts["partitions"][f"{name}[0]"]["last_completed"]
         assert completed == 3
         out, _ = ended(process, signal.SIGTERM)
     assert process.returncode == 0
@@ -209,15 +154,11 @@ def fill(pid):
 
 
 @pytest.mark.parametrize("reader", ["gone", "stuck"])
-def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, kafka, reader):
+def test_the_pipeline_outlives_the_reader_of_its_logs(place, send, reader):
     """O05: a closed pipe behind the logs, or a full one, costs the logs, not the run."""
-    configure(more="[logs]\nlevel = 'debug'\n")
-    name = topic()
-    publish(kafka.address, name, *[b"1"] * 100)
-    with started(
-        folder, "run", "flow:topology", "--config", "service.toml", "--until-caught-up", "--json",
-        TOPIC=name,
-    ) as process:  # fmt: skip
+    place.configure("[logs]\nlevel = 'debug'\n")
+    send(*[b"1"] * 100)
+    with place.started(*RUN) as process:
         if reader == "gone":
             process.stderr.close()
         else:
@@ -229,23 +170,23 @@ def test_the_pipeline_outlives_the_reader_of_its_logs(folder, configure, topic, 
     assert account["read"] == 100
 
 
-def test_dev_up_prints_addresses_and_stops_on_ctrl_c(folder):
+def test_dev_up_prints_addresses_and_stops_on_ctrl_c(tmp_path):
     name = f"t-{uuid.uuid4().hex[:8]}"
-    with started(folder, "dev", "up", "--json", "--topic", name) as process:
+    with started(tmp_path, "dev", "up", "--json", "--topic", name) as process:
         facts = json.loads(process.stdout.readline())
-        publish(facts["kafka"], name, b"1")
+        publish(SimpleNamespace(address=facts["kafka"]), name, [b"1"])
         assert re.fullmatch(r"127\.0\.0\.1:\d+", facts["zookeeper"])
-        servers = servers_of(folder / ".headrace")
+        servers = servers_of(tmp_path / ".headrace")
         assert [is_gone(each) for each in servers] == [False, False]
         out, err = ended(process, signal.SIGINT)
     assert (process.returncode, out) == (0, ""), err
     assert all(map(is_gone, servers))
 
 
-def test_dev_up_ends_with_1_when_a_server_ends(folder):
-    with started(folder, "dev", "up", "--json") as process:
+def test_dev_up_ends_with_1_when_a_server_ends(tmp_path):
+    with started(tmp_path, "dev", "up", "--json") as process:
         process.stdout.readline()
-        servers = servers_of(folder / ".headrace")
+        servers = servers_of(tmp_path / ".headrace")
         os.kill(servers[0], signal.SIGKILL)
         _, err = ended(process)
     assert process.returncode == 1
@@ -253,9 +194,9 @@ def test_dev_up_ends_with_1_when_a_server_ends(folder):
     assert all(map(is_gone, servers))
 
 
-def test_a_run_with_its_own_servers_needs_no_configuration(folder):
-    command = ("run", "flow:topology", "--embedded", "--json")
-    code, out, err = headrace(folder, *command, "--until-caught-up")
+def test_a_run_with_its_own_servers_needs_no_configuration(place):
+    folder, command = place.folder, ("run", "flow:topology", "--embedded", "--json")
+    code, _, out, err = place.headrace(*command, "--until-caught-up", config=False)
     assert code == 0, err
     (line,) = out.splitlines()
     account = json.loads(line)
@@ -276,7 +217,8 @@ def test_a_run_with_its_own_servers_needs_no_configuration(folder):
 
 
 @pytest.mark.nightly
-def test_a_run_stopped_while_its_servers_start_leaves_none(folder):
+def test_a_run_stopped_while_its_servers_start_leaves_none(place):
+    folder = place.folder
     with started(folder, "run", "flow:topology", "--embedded") as process:
         pid_file = folder / ".headrace/zookeeper/zookeeper.pid"
         ends = Limit(60)

@@ -1,97 +1,78 @@
 """What an operator sees of transactions, and does with files, around a crash: on real servers."""
 
-import json
-import uuid
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import VARIABLE
-from tests.support import fork_server
-from tests.support.patience import seconds
+from tests.support.places import Folder, publish
 
 pytestmark = pytest.mark.integration
 
-REPOSITORY = Path(__file__).parents[3]
-TOPOLOGY = "tests.support.numbers_topology:topology"
 RECORDS = 2_000
 PARTITIONS = 2
-SECONDS = seconds(120.0)
 TRIES = 5  # the commit may have had all that was open; then nothing is behind it
+RUN = ("run", "flow:topology", "--until-caught-up", "--json")
+FLOW = """
+    import os
+    from typing import TypedDict
+    from headrace import Record, Topology, bolt
+    from headrace.sinks import DeltaSink, MemoryDeadLetters
+
+    class Number(TypedDict):
+        number: int
+
+    @bolt
+    def parse(record: Record) -> Number:
+        return {"number": int(record.value or b"")}
+
+    topology = Topology(os.environ["TOPIC"], reliability="exactly-once")
+    numbers = topology.source(os.environ["TOPIC"]).then(parse)
+    numbers.into(DeltaSink("numbers", schema=Number), batch_rows=100, batch_seconds=0.1)
+    topology.dead_letters.into(MemoryDeadLetters())
+"""
 
 
-class Place:
+class Place(Folder):
     """A topic of numbers, and a pipeline that writes them into a table."""
 
-    def __init__(self, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, folder: Path) -> None:
-        self.topic = f"numbers-{uuid.uuid4().hex[:8]}"
-        self.folder = folder
-        self.kafka = kafka
-        kafka.create_topic(self.topic, PARTITIONS)
-        self.config = folder / "service.toml"
-        self.config.write_text(f"""
-[kafka]
-"bootstrap.servers" = "{kafka.address}"
-[zookeeper]
-hosts = "{zookeeper.address}"
-root = "/{self.topic}"
-session_timeout_seconds = 8.0
-[storage]
-warehouse = "{folder / "warehouse"}"
-[pipeline]
-max_pending = 600
-chunk_records = 100
-commit_interval_seconds = 0.05
-[transactions]
-plan_records = 100
-""")
-
-    def publish(self, first: int, end: int) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self.kafka.address, "enable.idempotence": True, "log_level": 3}
-        )
-        for number in range(first, end):
-            producer.produce(self.topic, b"%d" % number, partition=number % PARTITIONS)
-        assert producer.flush(SECONDS) == 0
-
-    def headrace(self, *words: str, failpoint: str = "") -> tuple[int, dict[str, Any]]:
-        """Run a command on the pipeline; its exit code, and its facts."""
-        environment = {"NUMBERS": self.topic}
-        if failpoint:
-            environment[VARIABLE] = failpoint
-        group = words[:2] if words[0] == "tables" else words[:1]
-        rest = words[len(group) :]
-        words = (*group, TOPOLOGY, *rest, "--config", str(self.config), "--json")
-        ran = fork_server.headrace(*words, cwd=REPOSITORY, env=environment)
-        print(ran.stderr[-3_000:])  # noqa: T201 - pytest shows it when the test fails
-        lines = ran.stdout.splitlines()
-        return ran.returncode, json.loads(lines[-1]) if lines else {}
-
     def numbers(self) -> Counter[int]:
-        code, facts = self.headrace("tables", "files", "numbers")
-        assert code == 0
+        facts = self.facts("tables", "files", "flow:topology", "numbers")
         rows = (pq.ParquetFile(file).read()["number"].to_pylist() for file in facts["files"])
         return Counter(number for each in rows for number in each)
 
+    def status(self) -> dict[str, Any]:
+        return self.facts("status", "flow:topology", "--sinks")
 
-def test_operator_sees_replays_and_compacts_files_in_between(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
-) -> None:
+
+@pytest.fixture
+def place(tmp_path, topic, kafka, zookeeper) -> Place:
+    made = Place(tmp_path, topic(PARTITIONS), kafka.address, zookeeper.address, FLOW)
+    made.configure(f"""
+        [storage]
+        warehouse = "{tmp_path / "warehouse"}"
+        [pipeline]
+        max_pending = 600
+        chunk_records = 100
+        commit_interval_seconds = 0.05
+        [transactions]
+        plan_records = 100
+    """)
+    return made
+
+
+def test_operator_sees_replays_and_compacts_files_in_between(place, kafka):
     """What is foretold comes true, and a compaction changes neither rows nor transactions."""
-    place = Place(kafka, zookeeper, tmp_path)
     published, replayed = 0, []
     for _ in range(TRIES):
-        place.publish(published, published + RECORDS)
+        for number in range(PARTITIONS):
+            values = map(str, range(published + number, published + RECORDS, PARTITIONS))
+            publish(kafka, place.name, list(values), partition=number)
         published += RECORDS
-        killed = "sink_after_commit:3:kill"
-        assert place.headrace("run", "--until-caught-up", failpoint=killed)[0] < 0
-        code, before = place.headrace("status", "--sinks")
-        assert code == 0
+        assert place.headrace(*RUN, **{VARIABLE: "sink_after_commit:3:kill"}).code < 0
+        before = place.status()
         assert before["reliability"] == "exactly-once"
         lines = before["partitions"].values()
         done = [txid for line in lines for txid in line["restart"]["done"]]
@@ -106,19 +87,16 @@ def test_operator_sees_replays_and_compacts_files_in_between(
         last = (line["restart"]["done"] or [line["committed_txid"]])[-1]
         assert line["sinks"]["numbers"]["txid"] == last
     there = place.numbers()
-    code, facts = place.headrace("tables", "compact")
-    assert code == 0
+    facts = place.facts("tables", "compact", "flow:topology")
     assert facts["sinks"]["numbers"]["outcome"] == "compacted"
     assert place.numbers() == there
-    code, still = place.headrace("status", "--sinks")
-    assert code == 0
+    still = place.status()
     for name, line in before["partitions"].items():
         for key in ("committed", "open", "sinks", "restart"):
             assert still["partitions"][name][key] == line[key]
-    code, account = place.headrace("run", "--until-caught-up")
-    assert code == 0
+    account = place.run()
     assert account["rows"] == published - there.total()
     assert place.numbers() == Counter(range(published))
-    code, after = place.headrace("status", "--sinks")
+    after = place.status()
     assert all(line["open"] == [] for line in after["partitions"].values())
     assert all(line["restart"]["halts"] is None for line in after["partitions"].values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -23,6 +23,7 @@ from sinks.kafka.client import (
 from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 from sinks.kafka.messages import OutgoingMessage
 from sinks.storage import Storage
+from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
 from tests.support.places import Folder
 from tests.support.raw_headers import RawRecord, send_raw
@@ -77,24 +78,7 @@ class Place(Folder):
         return Said(json.loads(last) if last.startswith("{") else {}, ran.exception, ran.output)
 
     def records(self, topic: str, number: int = 1) -> list[Any]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.kafka,
-                "group.id": "reader",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-        consumer.assign([TopicPartition(topic, number, 0)])
-        found = []
-        while True:
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error():
-                break
-            found.append(message)
-        consumer.close()
-        return found
+        return [m for m in committed_messages(self.kafka, topic) if m.partition() == number]
 
 
 @pytest.fixture
@@ -260,8 +244,6 @@ def test_a_transaction_is_there_whole_or_not_at_all(topic, kafka):
         first.commit([OutgoingMessage(name, b"late", partition=0)])
     second.close()
     first.close()
-    reader = Place.__new__(Place)
-    reader.kafka = kafka.address
-    found = reader.records(name, 0)
+    found = committed_messages(kafka.address, name)
     assert [each.value() for each in found] == [b"there", *offsets]
     assert [b"%d" % found[0].offset()] == offsets

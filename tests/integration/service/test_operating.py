@@ -2,9 +2,8 @@
 
 import json
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from partition.records import Partition
 from partition.replicas.heartbeat import encode_member, replica_path
 from partition.replicas.plan import Member
 from tests.support.patience import Limit
-from tests.support.places import Folder, ended, nodes_of, publish, started
+from tests.support.places import Folder, ended, nodes_of, publish
 
 pytestmark = pytest.mark.integration
 
@@ -27,9 +26,6 @@ class Place(Folder):
     def __init__(self, client, *arguments):
         super().__init__(*arguments)
         self.client = client
-
-    def started(self, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
-        return started(self.folder, *words, "--config", "service.toml", **self.environment)
 
     @contextmanager
     def watched(self) -> Iterator[Callable[[Callable[[dict[str, Any]], object]], dict[str, Any]]]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
+from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
 from tests.support.places import ended, started
 
@@ -179,7 +180,7 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka)
     check(run.printed, masked=True)
     for spoken in ("conf", "kafka_client_message", "tracing_trouble", "stopped"):
         assert spoken in run.printed
-    (letter,) = letters(kafka.address, f"{place.topic}.dead")
+    (letter,) = committed_messages(kafka.address, f"{place.topic}.dead")
     reason = dict(letter.headers() or [])["headrace.reason"].decode()
     assert reason == "login with *** and *** was refused, so were *** and ***"
     check(place.said("dead-letters", "list", "flow:topology"), masked=True)
@@ -212,11 +213,3 @@ def test_a_check_of_servers_that_are_away_tells_no_secret(place: Place) -> None:
     assert "127.0.0.1:1" in said
     assert "s3://lake: lake/.headrace-check-" in said
     check(said, masked=False)
-
-
-def letters(address: str, topic: str) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "letters"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = consumer.consume(1, 60)
-    consumer.close()
-    return found

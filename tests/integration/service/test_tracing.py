@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from headrace import Record, Reject, Topology, bolt
@@ -16,6 +16,7 @@ from service.app import run_pipeline
 from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.conftest import MakeTopic
+from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
@@ -104,21 +105,11 @@ def publish(kafka: EmbeddedKafka, name: str) -> None:
     assert producer.flush(seconds(30)) == 0
 
 
-def headers(kafka: EmbeddedKafka, name: str, count: int) -> dict[bytes, list[Any]]:
-    """The trace's headers of a topic's first messages, by value."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.address,
-            "group.id": uuid.uuid4().hex,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.subscribe([name])
-    found = consumer.consume(count, 60)
-    consumer.close()
+def headers(kafka: EmbeddedKafka, name: str) -> dict[bytes, list[Any]]:
+    """The trace's headers of a topic's messages, by value."""
     return {
         each.value() or b"": [v for k, v in each.headers() or [] if k == "traceparent"]
-        for each in found
+        for each in committed_messages(kafka.address, name)
     }
 
 
@@ -156,11 +147,9 @@ def test_trace_follows_a_record_to_the_txid_and_next_topic(
     assert [link.span_id for link in write.links] == [records[1].span_id]
     (txid,) = said(write)["headrace.txids"].array_value.values
     assert txid.string_value.startswith(f"{names[0]}[0]:")
-    sent = headers(kafka, names[1], 2)
+    sent = headers(kafka, names[1])
     assert sent[b"plain"] == []
     assert sent[b"good"] == [f"00-{TRACE}-{records[1].span_id.hex()}-01".encode()]
     (letter,) = [span for span in collector.spans if span.name == f"send {names[2]}"]
     assert letter.parent_span_id == records[2].span_id
-    assert headers(kafka, names[2], 1) == {
-        b"bad": [f"00-{TRACE}-{letter.span_id.hex()}-01".encode()]
-    }
+    assert headers(kafka, names[2]) == {b"bad": [f"00-{TRACE}-{letter.span_id.hex()}-01".encode()]}

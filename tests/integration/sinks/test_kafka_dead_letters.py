@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
 
 from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka
 from sinks import KafkaDeadLetters
 from sinks.storage import Storage
+from tests.support.committed_messages import committed_messages
 from tests.support.messages import message
-from tests.support.patience import Limit, seconds
+from tests.support.patience import Limit
 from topology.errors import SinkFailed
 from topology.record import Record
 from topology.sink import DeadLetter, RangeNotice, SinkContext
@@ -33,17 +33,6 @@ def letter(value: bytes | None = b"{broken", *, offset: int = 42, **more: Any) -
 
 def context(address: str) -> SinkContext:
     return SinkContext("pipeline", "dead", {"bootstrap.servers": address}, Storage(""), None)
-
-
-def read(address: str, topic: str, count: int) -> list[Message]:
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "r", "enable.auto.commit": False}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        return consumer.consume(count, timeout=seconds(20))
-    finally:
-        consumer.close()
 
 
 def told(sink: KafkaDeadLetters, count: int, seconds: float = 30.0) -> dict[int, str | None]:
@@ -90,7 +79,7 @@ def test_a_letter_has_the_original_bytes_and_says_what_happened(
     assert told(sink, 2) == {7: None, 8: None}
     assert sink.pending == 0
     assert sink.poll() == []
-    first, second = read(kafka.address, name, 2)
+    first, second = committed_messages(kafka.address, name)
     assert (first.key(), first.value(), second.value()) == (b"AA", b"{broken", None)
     assert first.headers() == [
         ("trace", b"\x00\xff"),
@@ -121,7 +110,7 @@ def test_a_letter_too_large_for_the_topic_is_sent_as_a_reference(
     sink.send(letter(large, by_reference=judge == "asked for"), 2)
     sink.send(letter(b"small too"), 3)
     assert told(sink, 3) == {1: None, 2: None, 3: None}
-    messages = {each.value(): each for each in read(kafka.address, name, 3)}
+    messages = {each.value(): each for each in committed_messages(kafka.address, name)}
     assert messages.keys() == {b"small", b"small too", None}
     headers = dict(messages[None].headers() or [])
     assert messages[None].key() == b"AA"
@@ -138,7 +127,7 @@ def test_a_client_without_room_keeps_the_letters_until_it_has(
         sink.send(letter(offset=token), token)
     assert sink.pending == 100
     assert told(sink, 100) == dict.fromkeys(range(100))
-    assert len(read(kafka.address, name, 100)) == 100
+    assert len(committed_messages(kafka.address, name)) == 100
 
 
 def test_letters_wait_while_the_broker_is_away(tmp_path: Path, name: str) -> None:
@@ -189,7 +178,7 @@ def test_a_notice_says_which_range_was_skipped(
     notice = RangeNotice("flights", 3, 40, 90, 50, "expired", "and the log holds 90 to 120", 7)
     sink.send(notice, 5)
     assert told(sink, 1) == {5: None}
-    (sent,) = read(kafka.address, name, 1)
+    (sent,) = committed_messages(kafka.address, name)
     assert (sent.key(), sent.value()) == (None, None)
     headers = {key: (value or b"").decode() for key, value in sent.headers() or []}
     assert headers == {
