@@ -8,21 +8,24 @@ from pathlib import PurePath
 
 from xdist.scheduler import LoadFileScheduling
 
-# One worker runs all of these: PySpark has one Spark in a process, and to start one costs as much
-# as many tests. The last of them kills it.
-ON_ONE_SPARK = (
-    "integration/sinks/test_spark_sink.py",
-    "integration/sinks/test_tables_with_spark.py",
-    "integration/sinks/test_references.py",
-    "integration/sinks/test_maintenance_with_spark.py",
-    "integration/service/test_spark_steps.py",
-    "contract/test_sink.py",
-    "integration/sinks/test_spark_tasks.py",
-    "integration/sinks/test_spark_driver.py",
-)
+# One worker runs all files of a group, for they share what takes long to start: PySpark has one
+# Spark in a process, and the last of its files kills it.
+GROUPS = {
+    "spark": (
+        "integration/sinks/test_spark_sink.py",
+        "integration/sinks/test_tables_with_spark.py",
+        "integration/sinks/test_references.py",
+        "integration/sinks/test_maintenance_with_spark.py",
+        "integration/service/test_spark_steps.py",
+        "contract/test_sink.py",
+        "integration/sinks/test_spark_tasks.py",
+        "integration/sinks/test_spark_driver.py",
+    ),
+    "breakable servers": ("acceptance/test_drain.py", "acceptance/test_outages.py"),
+}
 # More than half a minute each, from the longest on.
 LONGEST = (
-    *ON_ONE_SPARK,
+    *GROUPS["spark"],
     "integration/partition/test_kafka_security.py",
     "acceptance/test_peers_failures.py",
     "integration/service/test_cli.py",
@@ -31,7 +34,7 @@ LONGEST = (
     "contract/test_transactional_sink.py",
     "integration/service/test_documented_commands.py",
     "integration/service/test_dead_letters.py",
-    "acceptance/test_drain.py",
+    *GROUPS["breakable servers"],
     "typing/test_typing.py",
     "integration/sinks/test_spark_process.py",
     "integration/sinks/test_spark_driver_start.py",
@@ -43,7 +46,7 @@ _PLACES = {file: place for place, file in enumerate(LONGEST)}
 
 
 class Scheduling(LoadFileScheduling):
-    """Hand out files, and those on one Spark together."""
+    """Hand out files, and those of a group together."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
@@ -52,7 +55,7 @@ class Scheduling(LoadFileScheduling):
 def scope(nodeid: str) -> str:
     """The tests of one scope run on one worker."""
     file = _file(nodeid)
-    return "spark" if file in ON_ONE_SPARK else file
+    return next((name for name, files in GROUPS.items() if file in files), file)
 
 
 def place(nodeid: str) -> int:

@@ -6,9 +6,8 @@ import json
 import os
 import re
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,42 +160,6 @@ class SparkWorker(_SparkDaemon):
         )
 
 
-def tripled(rows: int, mark: Path) -> Callable[[Any], list[int]]:
-    """A job that returns the threefold of 0, 1, 2, …; the first task makes the mark.
-
-    That task kills its executor, whose child's child the task's Python process is.
-    """
-
-    def run(session: Any) -> list[int]:
-        path = str(mark)
-
-        def each(batches: Iterator[Any]) -> Iterator[Any]:
-            import os  # noqa: PLC0415 - this function runs in a process of Spark's
-            import signal  # noqa: PLC0415
-
-            import pyarrow as pa  # noqa: PLC0415
-            import pyarrow.compute as pc  # noqa: PLC0415
-
-            try:
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
-                pid = os.getpid()
-                for _ in range(2):
-                    with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - few imports
-                        pid = int(file.read().rsplit(")", 1)[1].split()[1])
-                os.kill(pid, signal.SIGKILL)
-            for batch in batches:
-                yield pa.record_batch([pc.multiply(batch.column(0), 3)], names=["id"])
-
-        frame = session.range(0, rows, 1, 4).mapInArrow(each, "id long")
-        found: list[int] = frame.toArrow().column("id").to_pylist()
-        return sorted(found)
-
-    return run
-
-
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/when-spark-fails.md"
 _LINK = re.compile(r"\[(.*?)\]\(.*?\)")
 _ROW = re.compile(r"^\| (.*?) \| (.*?) \| .*? \|$", re.MULTILINE)
@@ -229,14 +192,6 @@ def promised() -> dict[str, list[str]]:
 
 def doubled(task: bytes) -> bytes:
     return task + task
-
-
-def told(task: bytes) -> bytes:
-    """What it imports of ours, in which folder it runs, and the folders it imports from."""
-    del task
-    from sinks.tables import files  # noqa: PLC0415 - what executors need of ours
-
-    return json.dumps([files.__file__, str(Path.cwd()), sys.path]).encode()
 
 
 def meeting(task: bytes) -> bytes:

@@ -5,19 +5,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from examples.spark_step.__main__ import customers
-from examples.spark_step.pipeline import Bill, Order, billed
 from headrace import SinkFailed
 from headrace.sinks import (
-    Batch,
     DeltaSink,
     MemorySink,
     Sink,
@@ -99,21 +94,6 @@ def test_step_that_spark_rejects_fails_the_start(spark: SparkDriver, tmp_path: P
         opened(
             lambda frame: frame.select("nmuber"), MemorySink[Any](schema=NUMBERS), tmp_path, spark
         )
-
-
-def test_the_examples_orders_are_billed(spark: SparkDriver, tmp_path: Path) -> None:
-    pq.write_table(customers(), tmp_path / "customers.parquet")
-    sink = MemorySink[Any]("bills", schema=Bill)
-    step = spark_step(lambda frame: billed(frame, str(tmp_path)), Order, "billed")
-    front = ThroughSpark(step, sink)
-    front.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path / "w")), spark))
-    rows = [Order(1, 4, 1_250), Order(2, 7, 100), Order(3, 113, 100)]
-    front.write(Batch(1, [rows], 3))
-    assert sorted(sink.rows, key=lambda row: row["id"]) == [
-        {"id": 1, "customer": 4, "country": "NL", "cents": 1_250, "tax": Decimal("2.625")},
-        {"id": 2, "customer": 7, "country": "CH", "cents": 100, "tax": 0},
-    ]
-    front.close()
 
 
 LINES = """
