@@ -6,8 +6,7 @@ A test that kills or freezes a server starts one of its own; the Spark heals.
 import gc
 import os
 import signal
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from sinks.spark.driver import SparkDriver
 from tests import longest_first, spark_classes
 from tests.acceptance.trial import Trial
 from tests.support import patience, servers
+from tests.support.kafka import KafkaWorld
 from tests.support.seaweed import EmbeddedSeaweed
 from tests.support.spark import SharedSpark
 from topology.masking import mask
@@ -178,9 +178,4 @@ def trial(
 def topic(kafka: EmbeddedKafka) -> MakeTopic:
     """`topic(partitions=1, config={})` creates a topic of your own and returns its name."""
 
-    def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        name = f"t-{uuid.uuid4().hex[:12]}"
-        kafka.create_topic(name, partitions, config=config or {})
-        return name
-
-    return make
+    return KafkaWorld(kafka).topic

@@ -97,7 +97,7 @@ def parts() -> dict[str, Part]:
         ),
         "slow": Part(
             (python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m",
-             "nightly and not deep and not faults", *SERVER_TESTS), 60, (java,),
+             "nightly and not deep and not faults", *SERVER_TESTS), 75, (java,),
         ),
         "crash": Part((python, "-m", "tests.faults", "--suite", "sinks"), 240, (java,)),
         "faults": faults(others, minutes=180),

@@ -1,7 +1,6 @@
 """The worlds in which fetchers and catalogues are tested."""
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,15 +17,15 @@ def world(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "memory":
         made: Any = MemoryLogWorld()
     else:
-        made = KafkaWorld(request.getfixturevalue("kafka"), request.getfixturevalue("topic"))
+        made = KafkaWorld(request.getfixturevalue("kafka"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def real(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
+def real(kafka: EmbeddedKafka) -> Iterator[KafkaWorld]:
     """The broker that all tests share."""
-    made = KafkaWorld(kafka, topic)
+    made = KafkaWorld(kafka)
     yield made
     made.close()
 
@@ -56,13 +55,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKaf
 def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
     """A broker that the test may stop, running."""
     own_broker.open()
-
-    def topic(partitions: int = 1) -> str:
-        name = f"t-{uuid.uuid4().hex[:12]}"
-        own_broker.create_topic(name, partitions)
-        return name
-
-    made = KafkaWorld(own_broker, topic)
+    made = KafkaWorld(own_broker)
     made.properties["reconnect.backoff.max.ms"] = 500
     yield made
     made.close()

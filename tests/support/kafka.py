@@ -2,6 +2,7 @@
 
 import random
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,11 +127,16 @@ class MemoryLogWorld(LogWorld):
 
 
 class KafkaWorld(LogWorld):
-    def __init__(self, kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
+    def __init__(self, kafka: EmbeddedKafka) -> None:
         super().__init__()
         self.kafka = kafka
-        self.topic = topic
         self.properties: dict[str, Any] = {"bootstrap.servers": kafka.address}
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic of your own and return its name."""
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        self.kafka.create_topic(name, partitions, config=config or {})
+        return name
 
     def fetcher(self, **properties: Any) -> KafkaFetcher:
         made: KafkaFetcher = self.keep(KafkaFetcher({**self.properties, **BRISK, **properties}))

@@ -1,7 +1,6 @@
 """The surroundings of the Kafka rows of the fault matrix."""
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -14,8 +13,8 @@ MakeServing = Callable[..., Serving]
 
 
 @pytest.fixture
-def world(kafka: EmbeddedKafka, topic: Callable[..., str]) -> Iterator[KafkaWorld]:
-    with closing(KafkaWorld(kafka, topic)) as made:
+def world(kafka: EmbeddedKafka) -> Iterator[KafkaWorld]:
+    with closing(KafkaWorld(kafka)) as made:
         yield made
 
 
@@ -30,13 +29,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKaf
 @pytest.fixture
 def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
     own_broker.open()
-
-    def topic(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        name = f"t-{uuid.uuid4().hex[:12]}"
-        own_broker.create_topic(name, partitions, config=config or {})
-        return name
-
-    with closing(KafkaWorld(own_broker, topic)) as made:
+    with closing(KafkaWorld(own_broker)) as made:
         yield made
 
 

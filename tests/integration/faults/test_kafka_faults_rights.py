@@ -110,7 +110,7 @@ def topic(broker: Guarded) -> str:
 
 @pytest.fixture
 def world(broker: Guarded) -> Iterator[KafkaWorld]:
-    made = KafkaWorld(broker, lambda _partitions=1: "")
+    made = KafkaWorld(broker)
     yield made
     made.close()
 

@@ -98,7 +98,7 @@ def test_quiet_service_asks_for_a_restart_after_clock_set_back(kafka, trial, tmp
     until("it asks for a restart", window.live, STALLED_SECONDS + SECONDS, run.tail)
     assert "stood still" in window.live()[0]
     assert trial.kill(run) == {0: 50}
-    world = KafkaWorld(kafka, lambda _partitions=1: "")
+    world = KafkaWorld(kafka)
     world.append(Partition(trial.name, 0), [b"0:%d" % offset for offset in range(50, 80)])
     world.close()
     again = trial.start("function", "--until-caught-up", environment=clock.environment)

@@ -124,7 +124,7 @@ def test_spark_engine_runs_a_topology_of_spark_steps_alone(
     tmp_path: Path,
 ) -> None:
     """Executors read the records, and the driver sends them through the step."""
-    world = KafkaWorld(kafka, topic)
+    world = KafkaWorld(kafka)
     name, letters = world.topic(2), topic()
     first, second = Partition(name, 0), Partition(name, 1)
     world.append(first, [b"a", b"bb", b"ccc"])

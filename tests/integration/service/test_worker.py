@@ -67,7 +67,7 @@ def test_task_runs_from_bytes_and_sends_letters(
     kafka: EmbeddedKafka, topic: Any, tmp_path: Path
 ) -> None:
     """Promise 3; the second task goes on with the client of the first, the third finds no log."""
-    world = KafkaWorld(kafka, topic)
+    world = KafkaWorld(kafka)
     name, letters = topic(2), topic()
     places = [Partition(name, number) for number in (0, 1)]
     for place in places:
