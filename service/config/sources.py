@@ -183,7 +183,7 @@ def _read(name: str, path: str) -> str:
 
 
 _LONGEST_FOUND = 80
-_CREDENTIALS = re.compile(r"[^/'\"]*@")  # user:password@host, where only hosts belong
+_CREDENTIALS = re.compile(r"(?<![^/'\"])[^/'\"]*@")  # user:password@host, where only hosts belong
 _BITS = 63  # beside the sign: what TOML asks of those who read it
 
 
