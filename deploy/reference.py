@@ -13,6 +13,7 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -66,15 +67,23 @@ def storm_without_tests(root: Path = ROOT) -> set[int]:
 
 def _tests_that_say(what: re.Pattern[str], root: Path) -> dict[int, list[str]]:
     found: dict[int, list[str]] = defaultdict(list)
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
-                continue
-            numbers = " ".join(what.findall(ast.get_docstring(node) or ""))
-            for number in sorted({int(each) for each in re.findall(r"\d+", numbers)}):
-                place = path.relative_to(root / "tests").as_posix()
-                found[number].append(f"- `{place}`: `{node.name}`")
+    for place, docstring in _documented_tests(root):
+        numbers = " ".join(what.findall(docstring))
+        for number in sorted({int(each) for each in re.findall(r"\d+", numbers)}):
+            found[number].append(place)
     return found
+
+
+@cache
+def _documented_tests(root: Path) -> list[tuple[str, str]]:
+    """The tests with a docstring, as Markdown list items in order, and their docstrings."""
+    return [
+        (f"- `{path.relative_to(root / 'tests').as_posix()}`: `{node.name}`", docstring)
+        for path in sorted((root / "tests").rglob("test_*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if (docstring := ast.get_docstring(node))
+    ]
 
 
 def generated(text: str, root: Path = ROOT) -> str:

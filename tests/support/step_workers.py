@@ -37,18 +37,13 @@ class Bench:
         self.runners.stop(SECONDS)
         self.runners.close(SECONDS)
 
-    def submit(self, *values, record_ids=None, trees=None, partitions=None, tasks=None):
-        """Each value under a tree of its own, which is its record too, unless told."""
+    def submit(self, *values):
+        """Submit each value under a tree of its own, which is its record too."""
         count = len(values)
-        given, trees = trees, np.arange(self.trees, self.trees + count, dtype=np.int64)
+        trees = np.arange(self.trees, self.trees + count, dtype=np.int64)
         self.trees += count
-        trees = trees if given is None else np.array(given, np.int64)
-        record_ids = trees if record_ids is None else np.array(record_ids, np.int64)
-        places = np.zeros(count, np.int64) if partitions is None else np.array(partitions)
-        edges = (trees + 100).astype(np.uint64)
-        self.runners.submit(
-            self.step, Inputs(list(values), trees, edges, record_ids, places, tasks)
-        )
+        edges, places = (trees + 100).astype(np.uint64), np.zeros(count, np.int64)
+        self.runners.submit(self.step, Inputs(list(values), trees, edges, trees, places, None))
 
     def take(self, count):
         ended = []

@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 57,
     "methods of one statement": 416,
     "import cycles": 0,
-    "lines of tests": 73_670,
+    "lines of tests": 73_283,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

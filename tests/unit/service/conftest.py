@@ -14,6 +14,12 @@ from tests.support import commands
 NOTE = Note("op@shell", "replay a day", 1_800_000_000_000)
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Let no loop wait for records that nobody sends: most tests have a clock of their own."""
+    monkeypatch.setattr("service.pipeline.loop._IDLE_SECONDS", 0.001)
+
+
 @pytest.fixture
 def headrace(monkeypatch, capsys):
     """Run a command line; return its exit code, standard output and error."""

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from headrace import Topology
@@ -16,7 +15,6 @@ from service.observability.snapshot import (
     RunSummary,
     Snapshot,
 )
-from service.pipeline.trees import OutcomeCounters
 from topology.monitoring import RecentFailure
 
 WRITTEN, DEAD_LETTERED = 1, 2
@@ -139,11 +137,3 @@ def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, mon
     assert (config.zookeeper.hosts, config.zookeeper.root) == ("here:2", "/mine")
     assert config.zookeeper.security().auth == "none"
     assert f"own Kafka and ZooKeeper are used, without security; all else is from {path}" in err
-
-
-def test_outcome_counters_count_each_tree_once():
-    counters = OutcomeCounters()
-    flags = np.array([0, WRITTEN, WRITTEN | DEAD_LETTERED, DEAD_LETTERED, WRITTEN, 0, 0], np.uint8)
-    counters.resolved(np.bincount(flags, minlength=4))
-    counters.resolved(np.bincount(flags[:0], minlength=4))
-    assert (counters.filtered, counters.written, counters.dead_lettered) == (3, 2, 2)

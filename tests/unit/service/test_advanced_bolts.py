@@ -1,6 +1,8 @@
 """Advanced bolts in a whole pipeline: what becomes of records that several tuples belong to."""
 
 import math
+import threading
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,6 +12,7 @@ from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.records import Partition
 from tests.support.pipeline import Keep, Pairs, Works, drawn, piped, text_of
+from topology.errors import BoltError
 
 HERE, THERE = Partition("t", 0), Partition("t", 1)
 
@@ -99,6 +102,49 @@ def test_tuple_is_acked_failed_or_comes_again_after_an_error():
         assert (kit.rows, offsets(kit.acked)) == (["emit", "raise"], [0, 1, 2])
 
 
+def test_call_that_raises_undoes_what_it_asked_for():
+    held = []
+
+    def act(tuple_, collector):
+        if tuple_.value == "bad":
+            collector.emit("x", anchors=[*held, tuple_])
+            collector.reset_timeout(held[0])
+            collector.ack(held[0])
+            collector.fail(held[1])
+            collector.ack(tuple_)
+            raise Reject("bad")
+        held.append(tuple_)
+
+    with topology_test(piped(Each(act))) as kit:
+        kit.send(b"a", b"b", b"bad")
+        assert (kit.rows, kit.acked, kit.unresolved, kit.retrying) == ([], [], 2, 0)
+        assert [letter.record.offset for letter in kit.rejected] == [2]
+        assert [each.is_settled for each in held] == [False, False]
+
+
+def test_collector_is_valid_during_a_call_on_its_thread_only():
+    """Storm 51: other threads get an error, instead of losing acks."""
+    kept, refused = [], []
+
+    def call_all(tuple_, collector):
+        emit, look = partial(collector.emit, anchors=()), lambda each: collector.pending([each])
+        for call in (collector.ack, collector.fail, collector.reset_timeout, emit, look):
+            with pytest.raises(BoltError, match="outside its own call or on another thread"):
+                call(tuple_)
+            refused.append(call)
+
+    def act(tuple_, collector):
+        kept.append((tuple_, collector))
+        thread = threading.Thread(target=call_all, args=kept[0])
+        thread.start()
+        thread.join()
+
+    with topology_test(piped(Each(act))) as kit:
+        kit.send(b"a")
+        call_all(*kept[0])
+        assert (len(refused), kit.acked, kit.unresolved) == (10, [], 1)
+
+
 @pytest.mark.parametrize("error", [None, ValueError("later"), Reject("no")])
 def test_value_without_an_anchor_is_written_or_lost(error):
     def emit(tuple_, collector):
@@ -115,7 +161,8 @@ def test_value_without_an_anchor_is_written_or_lost(error):
         assert kit.metrics["headrace_acker_unanchored_tuples_total"] == 1
 
 
-def test_reset_timeout_keeps_a_tuple_alive_until_it_is_drained():
+@pytest.mark.parametrize("options", [{}, {"timeout_seconds": 15}], ids=["topology's", "own"])
+def test_reset_timeout_keeps_a_tuple_alive_until_it_is_drained(options):
     class Patient(Keep):
         tick_seconds = 10.0
 
@@ -123,7 +170,7 @@ def test_reset_timeout_keeps_a_tuple_alive_until_it_is_drained():
             for each in self.kept:
                 collector.reset_timeout(each)
 
-    with topology_test(piped(Pairs, Patient)) as kit:
+    with topology_test(piped(Pairs, Patient, **options)) as kit:
         kit.send(b"a", b"b")
         kit.advance(200)
         assert (kit.unresolved, kit.retrying) == (2, 0)

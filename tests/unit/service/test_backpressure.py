@@ -4,13 +4,26 @@ import re
 from collections import Counter
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from headrace import AdvancedBolt, Topology, bolt
+from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.records import Partition
 from service.pipeline.backpressure import DEAD_LETTERS, TREES, Backpressure
+from service.pipeline.sink_buffer import (
+    BatchBuffer,
+    GroupWork,
+    Rows,
+    TransactionBuffer,
+    estimated_bytes,
+)
+from sinks.writer import SinkWriter
+from tests.support.bolts import Keeps, same, wait
 from tests.support.pipeline import HeldSink, Works, text_of
+from topology.sink import Staged
+from topology.steps import BatchPolicy, SinkStep
 
 MANY_LETTERS, MANY_TREES, MANY_KEPT = 10_000, 1 << 23, 200_000
 OF_SEVERAL = (1 << 15) - 1  # the partition index of a tuple of several records, or of none
@@ -53,42 +66,29 @@ class KeptOf:
         return sum(self.by_partition.values())
 
 
-@bolt
-async def ask(value):
-    return value
-
-
-@bolt
-def same(value):
-    return value
-
-
-class Kept(AdvancedBolt):
-    def process(self, tuple_, collector, /):
-        collector.ack(tuple_)
-
-
 def two_sources(topology):
     """a -> ask -> out <- (b, c); c -> alone."""
-    out = topology.source("a").then(ask, workers=2)
+    out = topology.source("a").then(wait, name="ask", workers=2)
     b, c = topology.source("b"), topology.source(re.compile("c.*"))
     out.merge(b.then(same), c).into(MemorySink("out"))
     c.then(same).into(MemorySink("alone"))
 
 
 def keeper_and_ask(topology):
-    topology.source("a").then(Kept).then(ask).into(MemorySink("out"))
+    topology.source("a").then(Keeps, name="Kept").then(wait, name="ask").into(MemorySink("out"))
 
 
 def join(topology):
     streams = [topology.source(name) for name in ("a", "b", "c1")]
-    streams[0].merge(*streams[1:]).then(Kept).into(MemorySink("out"))
+    streams[0].merge(*streams[1:]).then(Keeps, name="Kept").into(MemorySink("out"))
 
 
 def named_stream(topology):
     split = topology.source("a").then(same, streams=("late",))
     split.into(MemorySink("out"))
-    split["late"].then(Kept).keyed_by("n").then(ask).into(MemorySink("late"))
+    split["late"].then(Keeps, name="Kept").keyed_by("n").then(wait, name="ask").into(
+        MemorySink("late")
+    )
     topology.source("b").into(MemorySink("rest"))
 
 
@@ -199,3 +199,48 @@ def test_pending_dead_letters_stop_emission(monkeypatch):
         works.advance(30.0, step=1.0)
         works.finish()
         assert len(works.letters_sink.letters) == 200
+
+
+# Batches of rows on their way to a sink
+
+
+@pytest.mark.parametrize(
+    ("policy", "rows"),
+    [
+        (BatchPolicy(3, 1 << 40, 1000.0), lambda count: [{}] * (3 * count // 100)),
+        (BatchPolicy(1000, 800, 1000.0), lambda count: pa.record_batch({"a": np.arange(count)})),
+    ],
+    ids=["rows", "bytes"],
+)
+def test_batch_is_due_at_its_limit(policy, rows):
+    sink = MemorySink()
+    buffer = BatchBuffer(SinkStep("rows", sink, policy), SinkWriter(sink, print), None)
+
+    def is_due_with(count, now=0.0):
+        piece = rows(count) if count else []
+        trees = np.zeros(len(piece), np.int64)
+        buffer.add(Rows(piece, trees, trees, trees.astype(np.uint64)), 7.0)
+        return buffer.is_due(now)
+
+    with pytest.raises(ValueError, match="1 rows came with 0 trees and 0 edges"):
+        buffer.add(Rows([{}], *[np.empty(0, np.int64)] * 2, np.empty(0, np.uint64)), 0.0)
+    assert not is_due_with(0, now=1e9), "an empty batch is never due"
+    assert not is_due_with(99, now=1006.9)
+    assert buffer.is_due(1007.0)
+    assert is_due_with(34)
+
+
+def test_group_is_not_committed_before_the_one_before_has_ended():
+    """Promise 14: what follows a commit that fails must not be committed before it."""
+    sink = MemorySink()
+    step = SinkStep("rows", sink, BatchPolicy(1, 1, 1.0))
+    buffer = TransactionBuffer(step, SinkWriter(sink, print))
+    buffer.commit(GroupWork(staged=Staged((), 1)))
+    with pytest.raises(RuntimeError, match="commits group"):
+        buffer.commit(GroupWork(staged=Staged((), 1)))
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
+def test_estimated_bytes_of_equal_rows_are_exact(length):
+    row = {"a": 1, "b": "x" * 100, "c": [1.0, 2.0], "d": None, "e": b"12"}
+    assert estimated_bytes([row] * length) == length * (8 + 100 + 16 + 8 + 2)

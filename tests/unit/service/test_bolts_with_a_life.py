@@ -2,12 +2,11 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from structlog.testing import capture_logs
 
@@ -53,48 +52,6 @@ def test_running_calls_are_cancelled_before_close(monkeypatch: pytest.MonkeyPatc
             kit.send(b"a")
         assert events == ["begun"]
     assert events == ["begun", "cancelled", "closed"]
-
-
-class Counting(Bolt[Any, pa.RecordBatch]):
-    """A vectorised bolt with a life, ticks, and news."""
-
-    vectorised = True
-    tick_seconds = 5.0
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def open(self) -> None:
-        self.events.append("open")
-
-    def process(self, batch: pa.RecordBatch, /) -> Mapping[str, pa.RecordBatch]:
-        self.events.append(f"process {batch.num_rows}")
-        odd = pc.equal(pc.bit_wise_and(batch["n"], 1), 1)
-        return {"default": batch.filter(pc.invert(odd)), "odd": batch.filter(odd)}
-
-    def tick(self) -> None:
-        self.events.append("tick")
-
-    def partition_assigned(self, topic: str, partition: int) -> None:
-        self.events.append(f"{topic} {partition}")
-
-    def close(self) -> None:
-        self.events.append("close")
-
-
-def test_vectorised_bolt_opens_ticks_and_closes() -> None:
-    inner = Counting()
-
-    def draw(stream: Any) -> None:
-        split = stream.then(inner, streams=("odd",))
-        split.into(MemorySink("even"))
-        split["odd"].into(MemorySink("odd"))
-
-    with topology_test(drawn(draw)) as kit:
-        kit.send(*(b'{"n": %d}' % n for n in range(3))).advance(6)
-        assert kit.rows_of("even") == [{"n": 0}, {"n": 2}]
-        assert kit.rows_of("odd") == [{"n": 1}]
-    assert inner.events == ["open", "in 0", "process 3", "tick", "close"]
 
 
 def test_missed_ticks_are_not_made_up_for() -> None:
@@ -152,6 +109,21 @@ def test_tick_emits_values_that_belong_to_no_record(kind: str) -> None:
         assert kit.rows_of("late") == [{"n": -2}] * count
         assert kit.rows_of("out") == [{"n": 1}] + [{"n": -1}] * (0 if kind == "async" else count)
         assert (kit.unresolved, len(kit.acked)) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["function", "blocking", "async"])
+def test_ticks_come_on_the_thread_of_the_calls(kind: str) -> None:
+    threads: set[str] = set()
+
+    def noted(value: Any = None) -> Any:
+        threads.add(threading.current_thread().name)
+        return value
+
+    ticking = {"tick_seconds": 5.0, "tick": lambda _bolt: noted()}
+    made = type("Ticking", (type(as_bolt(kind, noted)),), ticking)()
+    with topology_test(piped(made)) as kit:
+        assert kit.send(b"1").advance(5).send(b"2").advance(5).rows == ["1", "2"]
+    assert len(threads) == 1
 
 
 def test_tick_that_emits_no_value_has_failed() -> None:

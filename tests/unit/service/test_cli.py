@@ -56,21 +56,23 @@ FLOW = """
     unmade = lambda: 3
     needy = lambda name: topology
 """
+MODULES = {
+    "flow": textwrap.dedent(FLOW),
+    "broken": "import a_module_that_is_not_there\n",
+    "failing": "raise ValueError('two\\nlines')\n",
+    "leaving": "raise SystemExit('set DATABASE_URL')\n",
+    "helped": "import bad_helper\nbad_helper.table()\n",
+    "bad_helper": "def table():\n    return {}['key']\n",
+    "factory": "def make():\n    return {}['key']\n",
+    "typed_wrong": "def f(:\n",
+    "unfit": "from headrace.sinks import SparkSink\nSparkSink('t', format='orc', schema=dict)\n",
+}
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW))
-    (tmp_path / "broken.py").write_text("import a_module_that_is_not_there\n")
-    (tmp_path / "failing.py").write_text("raise ValueError('two\\nlines')\n")
-    (tmp_path / "leaving.py").write_text("raise SystemExit('set DATABASE_URL')\n")
-    (tmp_path / "helped.py").write_text("import bad_helper\nbad_helper.table()\n")
-    (tmp_path / "bad_helper.py").write_text("def table():\n    return {}['key']\n")
-    (tmp_path / "factory.py").write_text("def make():\n    return {}['key']\n")
-    (tmp_path / "typed_wrong.py").write_text("def f(:\n")
-    (tmp_path / "unfit.py").write_text(
-        "from headrace.sinks import SparkSink\nSparkSink('t', format='parquet', schema=dict)\n"
-    )
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -82,23 +84,10 @@ def own_modules(folder):
     yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
-        if name in FILES:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
 
 
-FILES = (
-    "flow",
-    "broken",
-    "factory",
-    "failing",
-    "leaving",
-    "unfit",
-    "helped",
-    "bad_helper",
-    "typed_wrong",
-    "script",
-    "pipeline",
-)
 COMMANDS = (
     "init", "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance",
     "offsets set",

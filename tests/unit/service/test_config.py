@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partition.interfaces import AtOffset, AtTimestamp
-from service.config.settings import Config, load
+from service.config.settings import load
 from service.errors import EXIT_CONFIG, BadConfig
 from transactions.transaction import TransactionPolicy
 
@@ -282,8 +282,3 @@ def test_the_window_holds_all_transactions_that_are_active(loaded, kind, max_pen
     text = f"[pipeline]\nmax_pending = {max_pending}\n[transactions]\nmax_active = 4\n"
     policy = loaded(f"{GOOD}{text}plan_seconds = 0.5\n").transaction_policy(kind)
     assert policy == TransactionPolicy(kind, 4, records, 16_000, 0.5)
-
-
-def test_overrides_alone_are_enough():
-    config = load(None, {"kafka": {"bootstrap.servers": "a:1"}, "zookeeper": {"hosts": "b:2"}})
-    assert isinstance(config, Config)

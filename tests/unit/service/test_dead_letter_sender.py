@@ -4,34 +4,23 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import Record, Reject, bolt
+from headrace import Record
+from headrace.sinks import MemoryDeadLetters
 from partition.records import Partition, Position
 from partition.recovery import Loss
 from service.pipeline.dead_letter_sender import RESEND_SECONDS, DeadLetterSender
 from tests.support.messages import message
-from tests.support.pipeline import Works
-from topology.sink import DeadLetter, DeadLetterSink, Delivered
+from topology.sink import DeadLetter, Delivered
 
 PLACE = Partition("t", 0)
 
 
-class Broker(DeadLetterSink):
+class Broker(MemoryDeadLetters):
     """A dead-letter topic whose broker answers as the test says."""
 
-    name = "t.dead"
-
     def __init__(self):
-        self.sent = []
-        self.answers = []
-
-    def open(self, context):
-        pass
-
-    def flush(self, timeout_seconds):
-        pass
-
-    def close(self):
-        pass
+        super().__init__()
+        self.sent, self.answers = [], []
 
     def send(self, letter, token):
         self.sent.append((token, letter))
@@ -42,10 +31,6 @@ class Broker(DeadLetterSink):
     def poll(self):
         answers, self.answers = self.answers, []
         return answers
-
-    @property
-    def pending(self):
-        return len(self.sent)
 
     @property
     def tokens(self):
@@ -144,33 +129,3 @@ def test_rejected_dead_letter_is_sent_again_after_a_pause(sender, broker):
     said = [(each["offset"], each["refusals"]) for each in logged]
     assert said == [(41, 1), (41, 2), (41, 4), (41, 8), (41, 16), (42, 1)]
     assert {(each["topic"], each["partition"], each["size"]) for each in logged} == {("t", 0, 1)}
-
-
-def test_rejected_dead_letter_blocks_the_commit(broker):
-    """Promises 1 and 3: committed stays below a record until its letter is durable."""
-
-    @bolt
-    def parse(record: Record) -> int:
-        if record.value == b"bad":
-            raise Reject("bad")
-        return 1
-
-    def settle() -> int:
-        works.turn(20)
-        works.reader.commit(works.now, force=True)
-        return works.stored
-
-    with Works(parse, letters=broker) as works:
-        works.send(b"1", b"bad", b"3")
-        works.until(lambda: broker.sent)
-        (token,) = broker.tokens
-        for _ in range(5):
-            broker.answer(token, "refused")
-            assert settle() == 1
-            works.now += 2 * RESEND_SECONDS
-            assert settle() == 1
-        assert len(broker.sent) == 6
-        broker.answer(token)
-        assert settle() == 3
-        assert works.pipeline.is_idle
-        assert works.pipeline.counters.dead_lettered == 1

@@ -10,7 +10,6 @@ from headrace import Record, Retry, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
 from partition.manager import InFlightLimits
-from tests.support.chaos import chaotic, spoil_all
 from tests.support.patience import Limit
 from tests.support.pipeline import (
     PATIENCE_SECONDS,
@@ -23,7 +22,7 @@ from tests.support.pipeline import (
     text_of,
 )
 from topology.errors import SinkBusy
-from topology.sink import Batch, Committed, Fence, Staged
+from topology.sink import Batch, Committed, Staged
 
 
 class Noting(MemorySink[Any]):
@@ -73,19 +72,6 @@ def numbers(*values: int) -> list[bytes]:
     return [str(value).encode() for value in values]
 
 
-def test_offset_follows_the_committed_transaction() -> None:
-    """Promise 14."""
-    sink = Noting()
-    with exactly_once(sink) as works:
-        works.send(b"a", b"b", b"c")
-        works.finish()
-        assert sink.rows == ["a", "b", "c"]
-        works.until(lambda: transactions(works).committed == committed(works).txid)
-        assert transactions(works).open == ()
-        assert works.pipeline.counters.written == 3
-        assert [txid for _line, txid, _rows in sink.shares] == list(range(1, len(sink.shares) + 1))
-
-
 def test_rejected_row_has_its_dead_letter_before_the_commit() -> None:
     sink = Noting()
     sink.rejects = {"bad"}
@@ -133,25 +119,6 @@ def test_sink_gets_no_transaction_twice() -> None:
         assert [outlet.rows_pending for outlet in second.pipeline.outlets] == [0, 0]
 
 
-def test_fenced_partition_leaves_its_group() -> None:
-    """Promise 9. The letter of a lost line's record is nobody's business here any more."""
-    sink = Noting()
-    sink.rejects = {"bad"}
-    with exactly_once(sink, partitions=2) as works:
-        works.letters_sink.holding = True
-        works.send(b"a", b"bad", partition=0)
-        works.send(b"b", partition=1)
-        works.until(lambda: len(works.letters_sink.letters) == 1)
-        sink.fence([Fence("t[0]", 99)])
-        works.letters_sink.holding = False
-        works.until(lambda: "b" in sink.rows)
-        works.send(b"c", partition=1)
-        works.until(lambda: sink.rows == ["b", "c"])
-        assert list(works.reader.assignment.halted) == [PLACE]
-        assert committed(works) == Committed("t[0]", 99, 0)
-        works.until(lambda: works.pipeline.counters.written == 2)
-
-
 def test_full_batch_closes_a_transaction() -> None:
     sink = Noting()
     with exactly_once(sink, batch_rows=10, fetch_records=4) as works:
@@ -163,22 +130,6 @@ def test_full_batch_closes_a_transaction() -> None:
         assert all(rows <= 40 for _line, _txid, rows in sink.shares)
         works.finish()
         assert len(sink.rows) == 100
-
-
-def test_passing_trouble_does_not_halt_a_replay() -> None:
-    sink = Noting()
-    sink.fails = True
-    with exactly_once(sink) as first:
-        first.send(*numbers(*range(10)))
-        first.turn(20)
-        assert transactions(first).open
-    first.log.corrupt(PLACE, 5)
-    sink.fails = False
-    with following(first) as second:
-        second.until(lambda: second.reader.assignment[PLACE].in_vain[0] == 5)
-        first.log.mend(PLACE)
-        second.until(lambda: second.advance(1) or len(sink.rows) == 10)
-        assert not second.reader.assignment.halted
 
 
 def test_slow_sink_holds_back_a_fan_out() -> None:
@@ -249,19 +200,3 @@ def test_rows_of_a_failed_attempt_are_dropped_and_its_transaction_waits(kind: st
             assert sorted(map(int, test.rows_of(sink))) == list(range(1, 11))
         assert (len(test.acked), test.unresolved) == (10, 0)
         assert tries["3"] == 1, "only the record itself is tried again"
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_chaos_doubles_no_row_and_loses_none(seed: int) -> None:
-    """Promises 3 and 4."""
-    step = chaotic(text_of, seed=seed, fail=0.2, retry=0.1, reject=0.1)
-    topology = drawn(lambda s: s.into(MemorySink("out")), first=step, reliability="exactly-once")
-    with topology_test(topology, seed=seed) as test:
-        spoil_all(test, seed=seed, busy=0.2, fail_before=0.2, fail_after=0.2, reject=0.1)
-        for first in range(0, 60, 6):
-            test.send(*numbers(*range(first, first + 6)), partition=first % 4)
-        test.advance(600)
-        assert test.unresolved == 0
-        lettered = [int(letter.record.value or b"") for letter in test.rejected]
-        assert lettered, "chaos rejects"
-        assert sorted([*map(int, test.rows), *lettered]) == list(range(60))

@@ -16,7 +16,7 @@ from tests.support.pipeline import piped
 from tests.support.replicas import Replica
 
 PAGE = Path("docs/how-to/join-and-aggregate.md")
-ORDERS = 400
+ORDERS = 120
 PARTITIONS = 4
 EVERY = {Partition("in", number) for number in range(PARTITIONS)}
 
@@ -97,7 +97,7 @@ def test_joins_hold_while_replicas_join(shop):
         shop.turn(5)
         shop.send(ORDERS // 4, ["payments"])
         shop.sent += ORDERS // 4
-        shop.turn(100)
+        shop.turn(60)
     assert shop.finish() == list(range(ORDERS))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import AdvancedBolt, Record, Reject, Retry, Skip, To, bolt
+from headrace import SKIP, AdvancedBolt, Record, Reject, Retry, Skip, To, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from service.observability.metrics import metric_values
@@ -122,13 +122,35 @@ def test_invalid_retry_pause_fails_its_record_alone(after):
         assert "expected a finite number >= 0" in send_four(kit).reason
 
 
-@pytest.mark.parametrize("signal", [Reject("no"), Retry("later"), Skip, To("default", Reject("x"))])
-@pytest.mark.parametrize("kind", ["function", "generator", "async", "advanced"])
+@pytest.mark.parametrize(
+    "signal", [None, Reject("no"), Retry("later"), Skip, To("default", Reject("x"))]
+)
+@pytest.mark.parametrize("kind", ["function", "generator", "async", "blocking", "advanced"])
 def test_signal_in_place_of_a_value_is_an_error(kind, signal):
     with topology_test(piped(as_bolt(kind, lambda _value: signal))) as kit:
         kit.send(b"1")
         assert kit.rows == []
         assert len(kit.rejected) == 1
+
+
+def split(values):
+    yield from values
+
+
+async def split_later(values):
+    for each in values:
+        await asyncio.sleep(0)
+        yield each
+
+
+@pytest.mark.parametrize("step", [bolt(split), bolt(blocking=True)(split), bolt(split_later)])
+def test_generator_emits_in_order_and_without_what_it_skips(step):
+    values = {b"two": [1, SKIP, 2], b"none": [], b"bad": [3, None]}
+    with topology_test(piped(step, first=bolt(lambda record: values[record.value]))) as kit:
+        kit.send(*values)
+        assert kit.rows == [1, 2]
+        assert {record.value for record in kit.acked} == {b"two", b"none"}
+        assert [letter.error_class for letter in kit.rejected] == ["NothingReturned"]
 
 
 def test_skip_is_one_however_it_is_made():
@@ -148,16 +170,20 @@ def broken(how):
     class Breaks(AdvancedBolt):
         def process(self, tuple_, collector, /):
             if tuple_.value == "bad":
-                for ask in how.split(", "):
-                    asks[ask](tuple_, collector)
-                return
+                return [asks[ask](tuple_, collector) for ask in how.split(", ")][-1]
             collector.emit(tuple_.value, anchors=tuple_)
-            collector.ack(tuple_)
+            return collector.ack(tuple_)
 
     asks = {
         "ack": lambda tuple_, collector: collector.ack(tuple_),
         "fail": lambda tuple_, collector: collector.fail(tuple_),
         "emit": lambda tuple_, collector: collector.emit("x", anchors=tuple_),
+        "emit None": lambda tuple_, collector: collector.emit(None, anchors=tuple_),
+        "emit SKIP": lambda tuple_, collector: collector.emit(SKIP, anchors=tuple_),
+        "emit late": lambda tuple_, collector: collector.emit(1, anchors=tuple_, stream="late"),
+        "return": lambda _tuple, _collector: 5,
+        "generate": lambda _tuple, _collector: (each for each in "ab"),
+        "await": lambda _tuple, _collector: asyncio.sleep(0),
         "fail by text": lambda tuple_, collector: collector.fail(tuple_, "text"),
         "reset text": lambda _tuple, collector: collector.reset_timeout("x"),
     }
@@ -171,6 +197,12 @@ def broken(how):
         ("fail, ack", "bolt 'breaks' acked a tuple from 'text_of' that it had"),
         ("ack, fail", "bolt 'breaks' failed a tuple from 'text_of' that it had"),
         ("ack, emit", "bolt 'breaks' anchored a value to a tuple from 'text_of' that it had"),
+        ("ack, emit None", "bolt 'breaks' emitted None, expected a value"),
+        ("ack, emit SKIP", "bolt 'breaks' emitted SKIP, expected a value"),
+        ("ack, emit late", "bolt 'breaks' emitted to stream 'late', expected default"),
+        ("ack, return", "bolt 'breaks': found int returned from process, expected None"),
+        ("ack, generate", "bolt 'breaks': found generator returned from process"),
+        ("ack, await", "bolt 'breaks': found an awaitable returned from process"),
         ("fail by text", ", expected "),
         ("reset text", ", expected "),
     ],

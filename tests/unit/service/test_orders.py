@@ -19,6 +19,7 @@ from tests.support.pipeline import (
     Seen,
     as_bolt,
     drawn,
+    parse,
     payload,
     text_of,
 )
@@ -89,6 +90,29 @@ def test_key_has_one_task_and_keeps_its_order(kind):
             mine = [row for row in kit.rows if row["n"] % 4 == user]
             assert [row["n"] for row in mine] == sorted(row["n"] for row in mine)
             assert len({row["task"] for row in mine}) == 1
+
+
+@pytest.mark.parametrize("kind", ORDERED_KINDS)
+def test_order_of_a_partition_holds_up_no_other_partition(kind):
+    seen = Seen(failing=[(0, 0)])
+    topology = drawn(lambda s: s.ordered().then(partial(seen.make, kind)).into(MemorySink("out")))
+    with topology_test(topology) as kit:
+        kit.send(payload(n=0), payload(n=1)).send(payload(n=2), payload(n=3), partition=1)
+        assert [row["n"] for row in kit.rows] == [2, 3]
+        kit.advance(60)
+        assert [row["n"] for row in kit.rows] == [2, 3, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ORDERED_KINDS)
+def test_value_without_a_key_is_rejected_alone(kind):
+    step = as_bolt(kind, lambda value: value)
+    topology = keyed(step, first=parse, by=lambda value: value["id"], name="step")
+    with topology_test(topology) as kit:
+        kit.send(payload(id=1), payload(), payload(id=[2]))
+        assert kit.rows == [{"id": 1}]
+        for letter, reason in zip(kit.rejected, ("KeyError('id')", "unhashable"), strict=True):
+            assert "bolt 'step': the key" in letter.reason
+            assert reason in letter.reason
 
 
 @pytest.mark.parametrize("kind", ["keyed", "tasks", "blocking"])

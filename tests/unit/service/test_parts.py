@@ -11,6 +11,7 @@ from headrace.sinks import MemoryDeadLetters, MemorySink, SparkSink
 from service.config.settings import load
 from service.wiring import Deadline, spark_for, wire
 from sinks.spark.driver import SparkDriver
+from sinks.spark.settings import check, settings
 from tests.support.front import Front
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
@@ -70,3 +71,28 @@ def test_dead_letters_ask_the_broker_before_a_sink_may_start_spark(tmp_path: Pat
     with pytest.raises(SinkFailed, match="no broker"):
         parts.open()
     parts.close(Deadline(0))
+
+
+def test_properties_of_spark_on_kubernetes_reach_its_session(tmp_path, monkeypatch):
+    """Spark finds the driver's address itself; 127.0.0.1 would be that of the executor's pod."""
+    monkeypatch.setenv("HEADRACE_SPARK__CONF", '{"spark.kubernetes.namespace": "pipelines"}')
+    path = tmp_path / "service.toml"
+    path.write_text(
+        "[kafka]\nbootstrap.servers = 'b:1'\n[zookeeper]\nhosts = 'z:1'\n[spark.conf]\n"
+        "spark.master = 'k8s://https://kubernetes.default.svc:443'\n'spark.executor.cores' = 2\n"
+        "'spark.kubernetes.executor.deleteOnTermination' = false\n"
+        '"spark.kubernetes.executor.annotation.note" = "a = b, c: \'d\'"\n'
+    )
+    driver = spark_for([], "orders", load(path), on_spark=True)
+    check(driver._conf)
+    log4j = Path("/run/log4j2.properties")
+    session = settings("headrace-orders", driver._conf, [], log4j, ["/app"])
+    wanted = {
+        "spark.master": "k8s://https://kubernetes.default.svc:443",
+        "spark.executor.cores": "2",
+        "spark.kubernetes.namespace": "pipelines",
+        "spark.kubernetes.executor.deleteOnTermination": "false",
+        "spark.kubernetes.executor.annotation.note": "a = b, c: 'd'",
+    }
+    assert {name: session.get(name) for name in wanted} == wanted
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & session.keys()

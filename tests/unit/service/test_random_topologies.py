@@ -11,12 +11,6 @@ ONCE_BROKEN = (1045, 1051, 1165, 1186)
 """Late acks of an abandoned partition ended the process, or counted for the next of its index."""
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Nobody waits in real time: the clock is the world's."""
-    monkeypatch.setattr("service.pipeline.loop._IDLE_SECONDS", 0.001)
-
-
 @pytest.mark.parametrize("seed", [*range(FIRST, FIRST + COUNT), *ONCE_BROKEN])
 def test_random_topology_loses_no_record(seed):
     """Promises 1, 3 and 9: through kills, lost sessions, hand-overs and long outages."""

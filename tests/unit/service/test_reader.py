@@ -7,13 +7,11 @@ import time
 import pytest
 
 from partition.delivery import CommitBeforeEmit
-from partition.errors import Fenced
 from partition.interfaces import Progress
 from partition.manager import InFlightLimits
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy
-from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench, GatedBench
-from tests.support.faulty_store import FaultyStore
+from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench
 
 OTHER = Partition("u", 0)
 
@@ -21,19 +19,6 @@ OTHER = Partition("u", 0)
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def test_first_position_is_stored_before_emission(bench):
-    """Promise 7: a crash under `latest` skips nothing."""
-    bench.fill(ONE, 3)
-    bench.start()
-    assert bench.events == [
-        f"stored {ONE} 0",
-        f"reads {ONE} 0",
-        f"stored {TWO} 0",
-        f"reads {TWO} 0",
-    ]
-    assert bench.reader.next_chunk(0.0) is None
 
 
 def test_latest_reads_records_written_after_a_crash():
@@ -59,45 +44,6 @@ def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     bench.poll()
     assert bench.reader.assignment.is_settled
     assert len(bench.emit()) == 1
-
-
-def test_taken_over_partition_halts_alone(bench):
-    """Promise 9: a commit that another process has overtaken changes nothing."""
-    bench.fill(ONE, 4)
-    bench.fill(TWO, 4)
-    bench.start()
-    record_ids = bench.emit()
-    successor = FaultyStore(bench.nodes)
-    successor.open()
-    assert successor.claim(ONE).result().stored is not None
-    assert successor.commit({ONE: Progress(Position(2))}).result() == {}
-    bench.ack(record_ids)
-    bench.reader.commit(1.0)
-    bench.reader.commit(2.0)
-    assert bench.stored() == 2
-    assert bench.stored(TWO) == 4
-    assert list(bench.reader.assignment.halted) == [ONE]
-    bench.fill(ONE, 1)
-    bench.fill(TWO, 1)
-    assert {record_id >> 48 for record_id in bench.emit()} == {1}
-
-
-def test_commit_never_passes_an_unresolved_record(bench):
-    """Promise 1: committed stays at or below every pending and failed offset."""
-    bench.start()
-    bench.fill(ONE, 5)
-    record_ids = bench.emit()
-    bench.ack([record_ids[0], record_ids[2], record_ids[4]])
-    assert bench.fail(record_ids[1], 0.0)
-    bench.reader.commit(1.0)
-    assert bench.stored() == 1
-    assert bench.reader.next_chunk(RETRY_SECONDS - 0.001) is None
-    retried = bench.reader.next_chunk(RETRY_SECONDS)
-    assert retried is not None
-    assert retried[1].tolist() == [record_ids[1]]
-    bench.ack([record_ids[1]])
-    bench.reader.commit(5.0)
-    assert bench.stored() == 3
 
 
 def test_what_a_user_may_see_of_a_partition(bench):
@@ -148,18 +94,6 @@ def emitted(bench, now):
         elif not bench.reader.fetch(now, 0.0):
             return counts
     raise AssertionError(counts)
-
-
-def test_held_back_source_holds_no_other():
-    """Promise 10."""
-    bench = bench_of_two()
-    bench.fill(ONE, 5)
-    bench.fill(OTHER, 5)
-    bench.reader.hold_back(frozenset({"t"}))
-    assert len(bench.emit()) == 5
-    assert bench.reader.next_chunk(0.0) is None
-    bench.reader.hold_back(frozenset())
-    assert len(bench.emit()) == 5
 
 
 def test_held_back_source_retries_unless_silent():
@@ -292,41 +226,3 @@ def _answer(bench, rng):
 
 
 # Exactly once: a plan is stored before it is emitted
-
-
-@pytest.fixture
-def planned():
-    """A bench whose first partition has ten records and a plan of four."""
-    bench = GatedBench(commit_interval_seconds=60.0)
-    bench.start()
-    bench.reader.commit(0.0, force=True)
-    bench.reader.commit(0.0, force=True)
-    bench.fill(ONE, 10)
-    bench.reader.fetch(0.0, 0.0)
-    bench.modes[ONE].plan(4)
-    bench.reader.offsets.note(bench.reader.manager(0))
-    return bench
-
-
-def test_refused_plan_is_never_emitted(planned):
-    """Promise 9."""
-    mine, other = planned.reader, planned.another()
-    other.open()
-    for _ in range(5):
-        other.poll(0.0)
-    mine.commit(1.0)
-    mine.commit(1.0)
-    assert isinstance(planned.loss_of(ONE), Fenced)
-    assert planned.modes[ONE].open_to == 0
-    assert mine.next_chunk(1.0) is None
-    assert 0 not in dict(mine.assignment.owned())
-
-
-def test_partition_fenced_by_a_sink_emits_nothing(planned):
-    """Promise 9."""
-    planned.reader.commit(1.0)
-    planned.reader.assignment.refuse(ONE, Fenced(ONE, "epoch 9"))
-    assert planned.reader.next_chunk(1.0) is None
-    assert [place for place, _manager in planned.reader.assignment.owned()] == [1]
-    planned.poll(1.0, times=1)
-    assert planned.told[-1] == f"-{ONE}"

@@ -22,10 +22,7 @@ from headrace import (
     bolt,
 )
 from headrace.sinks import MemorySink, Sink, Staged
-from partition.errors import Fenced
-from partition.interfaces import Progress
 from partition.memory.ports import MemoryCatalogue
-from partition.records import Position
 from service.app import Service
 from service.config.settings import load
 from service.observability.snapshot import Snapshot
@@ -133,17 +130,6 @@ def test_resolved_offsets_are_stored_after_an_unfinished_drain():
     assert world.committed() == 2
 
 
-def test_run_resumes_at_the_committed_offset():
-    """Promise 2: and nothing is read twice."""
-    world = World()
-    world.send(1, 2)
-    world.service().run(until_caught_up=True)
-    world.send(3)
-    account = world.service().run(until_caught_up=True)
-    assert account.read == 1
-    assert [row["n"] for row in world.sink.rows] == [1, 2, 3]
-
-
 def test_permanent_sink_failure_ends_the_run():
     """Promise 15: what cannot heal ends the process with a clear error."""
 
@@ -200,47 +186,6 @@ def test_resolved_offsets_are_stored_if_the_drain_raises(error, monkeypatch):
         service.run()
     assert raised.value is error
     assert world.committed() == 2
-
-
-def test_record_due_for_retry_stays_uncommitted_at_stop():
-    """Promise 1: committed <= last completed offset <= every failed offset."""
-    world = World()
-    world.send(1, 13, 2)
-    running = Running(world.service())
-    wait_for(running, lambda snapshot: snapshot.written == 2)
-    account = running.end()
-    assert account.unresolved == 1
-    assert world.committed() == 1
-
-
-def test_run_goes_on_without_the_offset_store():
-    """Promise 15."""
-    world = World()
-    world.send(1)
-    running = Running(world.service())
-    wait_for(running, lambda snapshot: snapshot.partitions[0].committed == 1)
-    world.nodes.away = True
-    world.send(*range(100, 150))
-    wait_for(running, lambda snapshot: snapshot.written == 51)
-    assert running.snapshot.partitions[0].committed < 51
-    assert not running.snapshot.store_available
-    world.nodes.away = False
-    wait_for(running, lambda snapshot: snapshot.partitions[0].committed == 51)
-    assert running.end().problems() == []
-
-
-def test_second_owner_ends_the_first_run():
-    """Promise 9: a compare-and-set on the node's version."""
-    world = World()
-    world.send(1)
-    running = Running(world.service())
-    wait_for(running, lambda snapshot: snapshot.partitions[0].committed == 1)
-    second = FaultyStore(world.nodes)
-    second.open()
-    second.claim(PLACE).result(seconds(10))
-    second.commit({PLACE: Progress(Position(2))}).result(seconds(10))
-    world.send(2, 3)
-    assert isinstance(running.failed(), Fenced)
 
 
 def test_bolt_that_fails_to_close_keeps_nothing_open():

@@ -75,10 +75,13 @@ def test_direct_stream_reaches_the_named_task(kind):
         )
 
     with topology_test(drawn(draw)) as kit:
-        kit.send(payload(n=1, to=1), payload(n=2, to=0), payload(n=3, to=5))
+        wrong = [5, -1, "1", 1.0, None]
+        kit.send(payload(n=1, to=1), payload(n=2, to=0), *(payload(n=3, to=to) for to in wrong))
         assert seen.calls == {1: [1], 0: [2]}
-        (letter,) = kit.rejected
-        assert letter.reason == "task of bolt 't': found 5, expected 0 to 1"
+        assert {letter.reason for letter in kit.rejected} == {
+            *(f"task of bolt 't': found {to!r}, expected 0 to 1" for to in wrong[:-1]),
+            "bolt 'choose' named no task in its direct stream 'chosen'",
+        }
         assert len(kit.acked) == 2
 
 

@@ -127,23 +127,6 @@ def test_fan_out_writes_all_children_or_none():
         assert (letter.reason, letter.error_class) == ("seven", "ValueError")
 
 
-def test_siblings_that_all_fail_fail_their_record_once():
-    """Promises 4 and 5: a tree resolves once, however many of its tuples fail."""
-
-    @bolt
-    async def refuse(number: Number) -> Number:
-        raise ValueError(number["n"])
-
-    topology = numbers(count_down, refuse, workers=4)
-    with topology_test(topology, retries=RetryPolicy(limit=1, jitter=0)) as kit:
-        kit.send(payload(5))
-        assert (kit.retrying, kit.rejected) == (1, [])
-        kit.advance(1)
-        (letter,) = kit.rejected
-        assert (letter.step, letter.error_class, letter.attempts) == ("refuse", "ValueError", 2)
-        assert kit.retrying == 0
-
-
 def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
     with topology_test(numbers()) as kit:
         kit.send(payload(1), payload("x"), payload(2))

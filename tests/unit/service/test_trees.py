@@ -98,16 +98,3 @@ def test_waiting_trees_do_not_expire():
     for now in range(100, 120):
         world.tracker.expire(float(now), list)
     assert world.resolved() == {"failed": [A]}
-
-
-def test_failed_tree_keeps_its_first_reason():
-    """Promise 4; in a pipeline siblings fail a tree that has not all its edges yet."""
-    world = World()
-    (tree,) = world.tracker.begin(array(40)).tolist()
-    world.tracker.fail(tree, BROKEN)
-    assert world.resolved() == {}
-    world.tracker.init(array(tree), edges(7))
-    assert world.resolved() == {"failed": [40]}
-    assert world.failures == {40: BROKEN}
-    world.tracker.fail(tree, Failure("other", ValueError("late")))
-    assert world.resolved() == {}

@@ -274,4 +274,4 @@ def one(edge):
 
 
 TestTuples = Tuples.TestCase
-TestTuples.settings = settings(max_examples=200, stateful_step_count=40)
+TestTuples.settings = settings(max_examples=100, stateful_step_count=40)

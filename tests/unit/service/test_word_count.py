@@ -201,7 +201,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_each_word_is_counted_once_whatever_fails_in_between(seed: int, kind: Kind) -> None:
     """Promises 3 and 14: in the layout of the same name."""
     trouble = lived(Trouble(seed, kind))
@@ -212,7 +212,7 @@ def test_each_word_is_counted_once_whatever_fails_in_between(seed: int, kind: Ki
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_each_word_is_counted_once_on_the_spark_engine_too(
     seed: int, kind: Kind, tmp_path: Path
 ) -> None:

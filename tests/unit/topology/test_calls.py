@@ -78,26 +78,6 @@ def test_every_value_is_answered_exactly_once(kinds):
     assert has_no_lineage == ({*kinds} <= {"value"}), "nothing was dropped"
 
 
-def test_children_leave_together_or_not_at_all():
-    """Promise 4, Storm 3: a generator that raises half-way emits nothing."""
-
-    def half(value):
-        yield value
-        if value == 2:
-            raise ValueError(value)
-        yield from [value] * (value - 1)
-
-    called = call_fan_out("half", half, [1, 2, 3])
-    assert plain(called) == ([1, 3, 3, 3], [0, 2, 2, 2])
-    assert list(called.failures) == [1]
-
-
-def test_none_from_a_generator_fails_its_value_and_skip_is_dropped():
-    called = call_fan_out("mixed", lambda n: iter([n, None] if n == 1 else [n, SKIP, n]), [1, 2])
-    assert plain(called) == ([2, 2], [1, 1])
-    assert isinstance(called.failures[0], NothingReturned)
-
-
 # Vectorised bolts
 
 
@@ -163,23 +143,6 @@ def test_bad_rows_of_a_vectorised_bolt_are_isolated_exactly(numbers, row_by_row)
     good = [(i, n) for i, n in enumerate(numbers) if n not in (7, 9)]
     kept = [(i, -n) for i, n in good] if row_by_row else [(i, n) for i, n in good if n > 4]
     assert plain(called) == ([n for _, n in kept], [i for i, _ in kept])
-
-
-def test_rejected_rows_leave_the_others_to_a_second_call():
-    calls = []
-
-    def even(rows):
-        calls.append(rows.num_rows)
-        numbers = rows.column("n").to_pylist()
-        if bad := {index: f"{n} is odd" for index, n in enumerate(numbers) if n % 2}:
-            raise RejectRows(bad)
-        return rows
-
-    called = call_columns("even", even, batch(0, 1, 2, 3, 4))
-    assert plain(called) == ([0, 2, 4], [0, 2, 4])
-    reasons = {index: str(error) for index, error in called.failures.items()}
-    assert reasons == {1: "1 is odd", 3: "3 is odd"}
-    assert calls == [5, 3]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import SKIP, Bolt, Reject, To, Topology, bolt, custom, direct
+from headrace import SKIP, Reject, To, Topology, bolt, custom, direct
 from headrace.sinks import MemorySink
 from partition.records import Partition
+from tests.support.bolts import Own
 from tests.support.messages import message
 from topology import executor as executing
 from topology.bolt import Kind
@@ -68,11 +69,6 @@ def converts(salt):
         }
 
     return bolt(vectorised=True, columns=["offset"])(columns)
-
-
-class Own(Bolt):
-    def process(self, value, /):
-        return value
 
 
 MAKERS = {
@@ -184,12 +180,3 @@ def test_only_a_chunk_before_a_vectorised_bolt_runs_whole(behind, is_whole, monk
     behind(stream).into(MemorySink())
     Executor().run_source(topology.sources[0], [message(PLACE, n, b"") for n in range(4)])
     assert "".join(seen) == ("aaaabbbb" if is_whole else "aabbaabb")
-
-
-def test_blocks_without_drops_need_no_parents(monkeypatch):
-    monkeypatch.setattr(executing, "BLOCK_RECORDS", 3)
-    source = Source("in", children=[made("sink", "out")])
-    records = [message(PLACE, n, b"") for n in range(10)]
-    (delivery,) = Executor().run_source(source, records).deliveries
-    assert delivery.parents is None
-    assert [record.offset for record in delivery.piece] == list(range(10))

@@ -102,20 +102,6 @@ class Following:
         return self.words.read(self.words.fetch(CONTEXT))
 
 
-def test_commits_of_the_run_show_once_it_has_caught_up() -> None:
-    following = Following(("a", "1", 1, 5), ("b", "1", 2, 6), ("a", "2", 4, 1))
-    words = following.words
-    words.publish(rows(words, ("a", "1", 3, 7), ("c", "1", 9, 7)))
-    assert (dict(words), words.has_news) == ({"a": 5, "b": 2}, True), "a chunk sees one load"
-    words.catch_up()
-    assert (dict(words), words.has_news) == ({"a": 7, "b": 2, "c": 9}, False)
-    words.publish(rows(words, ("c", "2", 1, 1)))
-    words.publish(rows(words, ("c", "2", 2, 2)))
-    words.catch_up()
-    batch = pa.RecordBatch.from_pydict({"text": ["b", "d", "c"]})
-    assert words.join(batch, on="text")["n"].to_pylist() == [2, None, 11]
-
-
 def test_commits_during_a_load_are_not_lost_with_it() -> None:
     following = Following(("a", "1", 1, 5), ("b", "1", 1, 5))
     words = following.words

@@ -5,17 +5,12 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from headrace import SKIP, Bolt, To, Topology, all_tasks, bolt, custom, direct, fields
+from headrace import SKIP, Bolt, To, Topology, all_tasks, bolt, custom
 from headrace.sinks import MemorySink
 from partition.records import Partition
+from tests.support.bolts import Own, columns, same
 from tests.support.messages import message
-from topology.errors import BoltError
 from topology.executor import Executor
-
-
-@bolt
-def same(value):
-    return value
 
 
 @bolt
@@ -39,11 +34,6 @@ def pair(value):
 
 
 @bolt(vectorised=True)
-def columns(batch):
-    return batch
-
-
-@bolt(vectorised=True)
 def halves(batch):
     return {"default": batch.slice(0, 1), "other": batch.slice(1)}
 
@@ -53,11 +43,6 @@ class Fresh(Bolt):
 
     def process(self, batch, /):
         return pa.RecordBatch.from_pydict({"n": [-n for n in batch["n"].to_pylist()]})
-
-
-class Own(Bolt):
-    def process(self, value, /):
-        return value
 
 
 def step_before(build):
@@ -221,56 +206,6 @@ def test_a_failure_in_one_stream_takes_the_records_values_out_of_the_others():
 
 
 # Tasks
-
-
-def test_shuffle_continues_with_the_next_chunk():
-    step = step_before(lambda s: s.then(Own, tasks=3).into(MemorySink()))
-    executor = Executor()
-    assert found(executor.run_after(step, ["a", "b"])) == [("Own", 0, 0, "a"), ("Own", 1, 1, "b")]
-    assert found(executor.run_after(step, ["c", "d"])) == [("Own", 2, 0, "c"), ("Own", 0, 1, "d")]
-
-
-def test_value_that_cannot_be_grouped_fails_at_the_step():
-    step = step_before(
-        lambda s: s.then(Own, name="count", tasks=2, grouping=fields("k")).into(MemorySink())
-    )
-    outcome = Executor().run_after(step, [{"k": 1}, {"j": 2}, {"k": 1}])
-    assert [each[2] for each in found(outcome)] == [0, 2]
-    assert outcome.failures[1].step == "count"
-    assert "lacks the field 'k'" in str(outcome.failures[1].error)
-
-
-@pytest.fixture
-def direct_step():
-    return step_before(
-        lambda s: (
-            s["to"].then(Own, tasks=2, grouping=direct(), name="x").into(MemorySink("a")),
-            s["to"].then(Own, tasks=3, grouping=direct(), name="y").into(MemorySink("b")),
-            s.into(MemorySink("c")),
-        )
-    )
-
-
-def test_direct_value_goes_to_its_task_in_every_step(direct_step):
-    values = [To("to", "a", task=1), To("default", "b", task=5), To("to", "c", 0)]
-    to_tasks = [("x", 1, 0, "a"), ("x", 0, 2, "c"), ("y", 1, 0, "a"), ("y", 0, 2, "c")]
-    assert sorted(found(Executor().run_after(direct_step, values))) == sorted(
-        [*to_tasks, ("c", None, 1, "b")]
-    )
-    emitted = Executor().run_emitted(direct_step, "to", ["a", "-", "c"], {0: 1, 1: 0, 2: 0})
-    assert [each for each in found(emitted) if each[2] != 1] == to_tasks
-    assert found(Executor().run_emitted(direct_step, "default", ["c"], {})) == [("c", None, 0, "c")]
-
-
-@pytest.mark.parametrize("task", [2, -1, "1", 1.0, None])
-def test_direct_value_without_a_valid_task_fails_alone(direct_step, task):
-    outcome = Executor().run_after(direct_step, [To("to", "a", task=task), To("to", "b", task=0)])
-    assert found(outcome) == [("x", 0, 1, "b"), ("y", 0, 1, "b")]
-    assert list(outcome.failures) == [0]
-    assert isinstance(outcome.failures[0].error, BoltError)
-    named_none = "bolt 'first' named no task in its direct stream 'to'"
-    reason = named_none if task is None else f"found {task!r}, expected 0 to "
-    assert reason in str(outcome.failures[0].error)
 
 
 # Rows for sinks

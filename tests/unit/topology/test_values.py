@@ -172,20 +172,12 @@ EPOCH_NS = 1_767_322_800_000_000_000
 
 CAST: list[tuple["pa.Array[Any]", pa.DataType, Any]] = [
     (pa.array([5], pa.int8()), pa.int64(), 5),
-    (pa.array([5.0]), pa.int64(), 5),
-    (pa.array([Decimal("5.00")]), pa.int64(), 5),
     (pa.array([5]), pa.float32(), 5.0),
-    (pa.array([2**53 + 1]), pa.float64(), 2.0**53),
     (pa.array([{"x": 2**53 + 1}]), pa.struct([("x", pa.float64())]), {"x": 2.0**53}),
     (pa.array([[2049]]), pa.list_(pa.float16()), [2048.0]),
-    (pa.array([inf]), pa.float32(), inf),
-    (pa.array([5]), pa.decimal128(10, 2), Decimal("5.00")),
     (pa.array([Decimal("5.50")]), pa.decimal128(10, 1), Decimal("5.5")),
     (pa.array(["a"]), pa.large_string(), "a"),
-    (pa.array([b"a"]), pa.string(), "a"),
     (pa.array(["a"]).dictionary_encode(), pa.string(), "a"),
-    (pa.array(["a"]), pa.dictionary(pa.int32(), pa.string()), "a"),
-    (pa.array([MOMENT]), pa.timestamp("us", "UTC"), MOMENT.replace(tzinfo=UTC)),
     (pa.array([MOMENT]), pa.timestamp("s"), MOMENT),
     (pa.array([date.max]), pa.date64(), date.max),
     (pa.array([{"x": 1}]), POINT, {"x": 1, "y": None}),
@@ -195,25 +187,9 @@ CAST: list[tuple["pa.Array[Any]", pa.DataType, Any]] = [
 ]
 
 NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
-    (pa.array([True]), pa.int64()),
-    (pa.array([True]), pa.float64()),
-    (pa.array([7]), pa.bool_()),
-    (pa.array([5]), pa.string()),
-    (pa.array(["5"]), pa.int64()),
     (pa.array(["0.5"]), pa.float64()),
-    (pa.array([1.5]), pa.int64()),
-    (pa.array([2.0**53]), pa.int64()),
-    (pa.array([70_000]), pa.float16()),
-    (pa.array([1e40]), pa.float32()),
-    (pa.array([1.239]), pa.decimal128(10, 2)),
     (pa.array([10**9]), pa.decimal128(10, 2)),
-    (pa.array([Decimal("1.234")]), pa.decimal128(10, 2)),
-    (pa.array([Decimal("0.1")]), pa.float64()),
-    (pa.array([b"\xff"]), pa.string()),
-    (pa.array([MOMENT]), pa.date32()),
-    (pa.array([5]), pa.date32()),
     (pa.array([date.max]), pa.timestamp("us")),
-    (pa.array([5]), pa.timestamp("us")),
     (pa.array([MOMENT], pa.timestamp("us", "UTC")), pa.timestamp("us")),
     (pa.array([MOMENT.replace(microsecond=1)]), pa.timestamp("ms")),
     (pa.array([EPOCH_NS], pa.timestamp("ms")), pa.timestamp("us")),
@@ -248,15 +224,21 @@ def test_a_column_that_would_become_another_is_refused(
 
 def test_values_and_columns_follow_the_same_rules() -> None:
     """What a value may become as a value, it may become in a column of its own type."""
-    for kind, value in LOST:
+    looked_at = 0
+    for kind, value, *kept in [*KEPT, *LOST]:
         try:
             column = pa.array([value])
         except (pa.ArrowException, OverflowError):
             continue
         if column.type.equals(kind) or isinstance(value, tuple | list | np.ndarray | dict):
             continue
+        looked_at += 1
+        if kept:
+            assert cast(column, pa.field("c", kind)).to_pylist() == kept
+            continue
         with pytest.raises((ValueError, TypeError, NotImplementedError)):
             cast(column, pa.field("c", kind))
+    assert looked_at > 40
 
 
 def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process() -> None:

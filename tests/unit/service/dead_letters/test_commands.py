@@ -1,7 +1,6 @@
 """Selection, replay and drop over a topic in memory; a real broker is used in integration/."""
 
 import hashlib
-from functools import partial
 
 import pytest
 
@@ -111,17 +110,6 @@ def test_other_topic_is_partitioned_by_key():
     topic = topic_of(stored())
     (result,) = replayed(topic, to="new")
     assert (result.to, topic.sent) == ("new[0]@100", [["new:None"]])
-
-
-@pytest.mark.parametrize("of", [DROPPED, REPLAYED])
-def test_marked_dead_letter_is_refused(of):
-    topic = topic_of(stored(), mark(of))
-    chosen = Selection(ids=(dead_letter(at=1).id,))
-    for change in (partial(replay, ReplayRequest()), drop):
-        results = change(topic, chosen, OPERATOR, lambda _: True)
-        assert results[0].outcome == "refused"
-        assert results[0].note.startswith(str(of))
-    assert topic.sent == []
 
 
 def test_mark_of_another_operator_is_read_after_fencing():

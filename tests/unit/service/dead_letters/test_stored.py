@@ -8,7 +8,6 @@ from service.dead_letters.stored import (
     Mark,
     RecordContent,
     RecordOrigin,
-    StoredNotice,
     collect_marks,
     encode_mark,
     headers_to_send,
@@ -65,23 +64,11 @@ def test_omitted_value_and_key_are_known_by_digest():
     assert (found.value_digest, found.key_digest) == ((9, "ab" * 32), (3, "cd" * 32))
 
 
-@pytest.mark.parametrize("own", [None, [], [("trace", b"1")]])
-def test_message_of_others_is_foreign(own):
-    found = read_message(StoredMessage(own))
-    assert isinstance(found, ForeignMessage)
-    assert "it has no header 'headrace.topic'" in found.reason
-
-
 @pytest.mark.parametrize("wrong", ["", "x", "-5", "1" * 30, "4\n"])
 def test_invalid_number_in_a_header_is_named(wrong):
     found = read_message(StoredMessage(facts(offset=wrong)))
     assert isinstance(found, ForeignMessage)
     assert "'headrace.offset'" in found.reason
-
-
-def test_notice_is_not_a_dead_letter():
-    found = read_message(StoredMessage([*facts(noticed_at_ms=7)], content=None))
-    assert found == StoredNotice(DeadLetterId(2, 17))
 
 
 def test_mark_says_who_and_why():

@@ -45,15 +45,6 @@ def test_a_limit_is_shared_by_all_partitions_of_a_source() -> None:
     assert rates.allowed(0.0, logs, topics) == {0: (0, 4), 1: (0, 2), 2: (0, 4)}
 
 
-def test_rate_refills_with_time_up_to_a_limit() -> None:
-    rates = Rates(topology_of(("t", 10.0)).source_of, 1.0)
-    assert rates.allowed(0.0, {0: (0, 100)}, {0: "t"}) == {0: (0, 10)}
-    rates.take("t", 10)
-    assert rates.allowed(0.0, {0: (10, 100)}, {0: "t"}) == {0: (10, 10)}
-    assert rates.allowed(0.5, {0: (10, 100)}, {0: "t"}) == {0: (10, 15)}
-    assert rates.allowed(60.0, {0: (10, 100)}, {0: "t"}) == {0: (10, 30)}
-
-
 def test_partitions_take_turns_where_a_rate_allows_one_record() -> None:
     rates = Rates(topology_of(("t", 1.0)).source_of, 0.0)
     logs, found = {0: (0, 100), 1: (0, 100)}, []

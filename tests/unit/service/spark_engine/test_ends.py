@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from partition.errors import KafkaFailed, KafkaUnavailable, OffsetOutOfRange, TopicMissing
+from partition.errors import KafkaFailed, KafkaUnavailable, TopicMissing
 from partition.interfaces import LogEnd, Topic
 from partition.records import Partition
 from service.spark_engine.planner import LogEndTracker
@@ -118,21 +118,6 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     assert (spare.is_open, spare.closed) == (False, 1)
 
 
-def test_one_question_is_out_at_a_time(asked: Asked, ends: LogEndTracker) -> None:
-    assert not ends.poll(0.0, [ONE, TWO])
-    assert not ends.poll(0.3, [ONE, TWO])
-    assert [names for names, _future in asked.questions] == [{ONE, TWO}]
-    asked.answer({ONE: 5})
-    assert ends.poll(0.3, [ONE])
-    assert (ends.end_of(ONE), ends.end_of(TWO)) == (LogEnd(5, 0), None)
-    assert [names for names, _future in asked.questions] == [{ONE, TWO}, {ONE}]
-    asked.answer({ONE: 6})
-    assert ends.poll(0.4, [ONE])
-    assert len(asked.questions) == 2
-    ends.poll(0.5, [ONE])
-    assert len(asked.questions) == 3
-
-
 def test_no_answer_leaves_what_was_known_and_shows(asked: Asked, ends: LogEndTracker) -> None:
     """Promise 15; but a permanent error is raised."""
     ends.poll(0.0, [ONE])
@@ -155,22 +140,6 @@ def test_answer_about_a_forgotten_partition_is_dropped(asked: Asked, ends: LogEn
     asked.answer({ONE: 1000, TWO: 3})
     ends.poll(1.0, [ONE, TWO])
     assert (ends.end_of(ONE), ends.end_of(TWO)) == (None, LogEnd(3, 0))
-
-
-def test_a_log_that_ends_too_early_for_a_while_is_trouble(
-    asked: Asked, ends: LogEndTracker
-) -> None:
-    """Promise 12."""
-    ends.poll(0.0, [ONE])
-    asked.answer({ONE: 5})
-    ends.poll(1.0, [ONE])
-    assert ends.error_of(1.0, ONE, 5) is None
-    assert ends.error_of(1.0, ONE, 8) is None
-    assert ends.error_of(5.9, ONE, 8) is None
-    trouble = ends.error_of(6.1, ONE, 8)
-    assert isinstance(trouble, OffsetOutOfRange)
-    assert (trouble.offset, trouble.reason) == (8, "its log ends at 5")
-    assert ends.error_of(6.2, ONE, 8) is None  # told once
 
 
 @pytest.mark.parametrize("mirrors", [False, True])

@@ -191,20 +191,6 @@ class HeldExecutors(HereExecutors):
         return super().run(name, tasks)
 
 
-def test_what_was_read_before_a_cut_does_not_follow_what_was_read_after_it(tmp_path: Path) -> None:
-    """Promise 12. Simulated seed 102: else what a later leader wrote there would not be read."""
-    with Driving(tmp_path, partitions=1, ranges=PAIRS, executors=HeldExecutors) as drives:
-        holds = drives.executors.holds  # type: ignore[attr-defined]
-        drives.fill(10)
-        holds["ranges-2-1"].set()
-        drives.until(lambda: 2 in drives.engine._attempts.processed)
-        drives.log.truncate(ONE, 0)
-        drives.send(*values("b", 10))
-        holds["ranges-1-1"].set()
-        drives.finish()
-        assert drives.apart.rows == values("b", 10)
-
-
 def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path: Path) -> None:
     """Promise 14. Simulated seed 102: else what was written behind the cut comes twice."""
     with Driving(
@@ -277,23 +263,6 @@ def test_a_restart_runs_again_what_was_open_as_it_was_planned(tmp_path: Path, pl
     assert Counter(apart.rows) == Counter(here.rows) == Counter(values("a", 10) + values("b", 9))
 
 
-def test_what_one_of_two_sinks_has_is_repeated_for_the_other_alone(tmp_path: Path) -> None:
-    """Promise 14."""
-    apart, here = ApartSink(), HereSink()
-    here.errors = [SinkFailed("not today")]
-    with Driving(tmp_path, sinks=[apart, here], ranges=ALL) as first:
-        first.fill(4, 4)
-        with pytest.raises(SinkFailed, match="not today"):
-            first.finish()
-        first.until(lambda: bool(apart.shares), fetch=False)  # it has a thread of its own
-    assert (len(apart.rows), len(here.rows)) == (8, 0)
-    with first.another() as second:
-        second.finish()
-        skips = {each.skips for task in second.executors.tasks[:2] for each in task.ranges}
-    assert skips == {frozenset({"apart"})}
-    assert sorted(apart.rows) == sorted(here.rows) == sorted(values("a", 4) + values("b", 4))
-
-
 def test_a_replay_that_differs_halts_the_partition(tmp_path: Path) -> None:
     """Promise 14."""
     with Driving(tmp_path, partitions=1) as first:
@@ -330,18 +299,6 @@ def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(
         drives.send("a3")
         drives.until(lambda: drives.stored_at(ONE) == 4)
         assert here.rows == values("a", 4)
-
-
-def test_a_partition_that_another_process_takes_leaves_its_groups(tmp_path: Path) -> None:
-    """Promise 9."""
-    with Driving(tmp_path, ranges=ALL) as drives:
-        drives.hold(3, 3)
-        drives.claim(TWO)
-        drives.go(lambda: drives.stored_at(ONE) == 3)
-        assert TWO in drives.reader.assignment.halted
-        drives.send("a3")
-        drives.until(lambda: drives.stored_at(ONE) == 4)
-        assert [row for row in drives.apart.rows if row[0] == "a"] == values("a", 4)
 
 
 @pytest.mark.parametrize("what", ["store", "Kafka", "session"])

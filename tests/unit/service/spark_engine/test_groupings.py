@@ -30,20 +30,15 @@ def drawn(kind: str, grouping, letters: MemoryDeadLetters, sink: MemorySink) -> 
     return topology
 
 
-def on_executor(kind: str, grouping, *ends: int) -> list[tuple[int, int]]:
-    """Each row's number and its task; a worker runs range after range, each with new bolts."""
+def on_executor(kind: str, grouping) -> list[tuple[int, int]]:
+    """Return each row's number and its task."""
     tasks, letters = Tasks(), MemoryDeadLetters()
     tasks.send(*(b"%d" % number for number in range(COUNT)))
-    rows = []
-    first = 0
-    for end in ends:
-        topology = drawn(kind, grouping, letters, MemorySink("rows"))
-        task = tasks.task([ranged(first, end)], {"rows": KeepingStager()})
-        done = process(task, tasks.reader, topology, opened(letters))
-        assert isinstance(done, TaskDone), done
-        rows += rows_in(done.staged["rows"])
-        first = end
-    return [(row["n"], row["task"]) for row in rows]
+    topology = drawn(kind, grouping, letters, MemorySink("rows"))
+    task = tasks.task([ranged(0, COUNT)], {"rows": KeepingStager()})
+    done = process(task, tasks.reader, topology, opened(letters))
+    assert isinstance(done, TaskDone), done
+    return [(row["n"], row["task"]) for row in rows_in(done.staged["rows"])]
 
 
 def on_local_engine(kind: str, grouping) -> list[tuple[int, int]]:
@@ -61,12 +56,4 @@ def on_local_engine(kind: str, grouping) -> list[tuple[int, int]]:
     ids=["shuffle", "global", "all", "fields", "custom"],
 )
 def test_a_value_goes_to_the_same_tasks_on_both_engines(kind, grouping):
-    assert sorted(on_executor(kind, grouping, COUNT)) == sorted(on_local_engine(kind, grouping))
-
-
-def test_fields_choose_the_same_task_in_every_range():
-    rows = on_executor("function", fields("user"), 7, 20, COUNT)
-    assert [number for number, _ in rows] == list(range(COUNT))
-    tasks = {USERS[number % len(USERS)]: task for number, task in rows}
-    assert all(tasks[USERS[number % len(USERS)]] == task for number, task in rows)
-    assert len(set(tasks.values())) > 1
+    assert sorted(on_executor(kind, grouping)) == sorted(on_local_engine(kind, grouping))

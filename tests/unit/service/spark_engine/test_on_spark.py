@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from headrace import InvalidTopology, Reject, SinkFailed, Topology, bolt, reference
@@ -144,32 +143,8 @@ def test_exit_in_a_run_is_reported() -> None:
     assert "SystemExit(3)" in str(heard[0].error)
 
 
-def test_attempt_cancelled_before_its_job_is_known_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
-    times, cancelled = Counter[str](), Event()
-
-    class Registers(NoExecutors):
-        def run(self, name: str, tasks: Any) -> Any:
-            assert cancelled.wait(seconds(5.0)), "it goes on running"
-            raise OSError("cancelled")
-
-        def cancel(self, name: str) -> None:
-            times[name] += 1
-            if times[name] == 3:
-                cancelled.set()
-
-    heard: list[TasksEnded] = []
-    submissions = Submissions(Registers(), heard.append)
-    submissions.submit(1, 1, [task()])
-    until("it ends", lambda: heard, turn=lambda: submissions.cancel(1, 1))
-    assert str(heard[0].error) == "cancelled"
-    count = times["ranges-1-1"]
-    submissions.cancel(1, 1)
-    assert times == {"ranges-1-1": count}
-    assert submissions.stop(5.0)
-
-
-def test_stop_cancels_until_a_job_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+def test_attempt_is_cancelled_until_its_job_is_known(how, monkeypatch):
     monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
     times, cancelled = Counter[str](), Event()
 
@@ -187,6 +162,11 @@ def test_stop_cancels_until_a_job_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     submissions = Submissions(KnowsLate(), heard.append)
     submissions.submit(1, 1, [task()])
     submissions.cancel(1, 1)  # in vain
+    if how == "cancel":
+        until("it ends", lambda: heard, turn=lambda: submissions.cancel(1, 1))
+        count = times["ranges-1-1"]
+        submissions.cancel(1, 1)
+        assert times == {"ranges-1-1": count}
     assert submissions.stop(seconds(5.0))
     assert str(heard[0].error) == "cancelled"
 
@@ -228,18 +208,6 @@ def test_where_a_log_was_cut_off_counts_only_below_what_is_open(
     trouble = partition_error(ONE, failure, Position(7, asked), Position(begins, known))
     assert isinstance(trouble, OffsetOutOfRange)
     assert trouble.diverged_at == cut
-
-
-def test_a_table_that_is_written_reads_as_the_same_load(tmp_path: Path) -> None:
-    pairs = reference("pairs.parquet", key=("a", "b"), columns=("c",))
-    pairs.load([{"a": 1, "b": "x", "c": 2.5, "d": 0}, {"a": 1, "b": "y", "c": None, "d": 0}])
-    shared = SharedFolder(tmp_path / "new", [pairs])
-    shared.open()
-    with pa.OSFile(shared.tables()["pairs"], "rb") as file:
-        table = pa.ipc.open_file(file).read_all()
-    assert table.column_names == ["a", "b", "c"]
-    assert pairs.read(table).rows() == dict(pairs)
-    shared.close()
 
 
 def test_last_two_files_of_a_reference_are_kept(tmp_path: Path) -> None:

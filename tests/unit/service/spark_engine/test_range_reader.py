@@ -81,38 +81,31 @@ def world() -> World:
     return World()
 
 
-def test_what_was_brought_beyond_an_end_is_the_next_ranges(world: World) -> None:
-    world.read(ranged(0, 10), max_records=100)
-    assert world.client.delivered == 100
-    world.read(ranged(10, 60))
-    assert world.read(ranged(60, 100)) == list(range(60, 100))
-    assert (world.client.delivered, world.client.added) == (100, [A])
-
-
-@pytest.mark.parametrize("first", [0, 9, 11])
-def test_range_that_begins_elsewhere_is_fetched_anew(world: World, first: int) -> None:
-    world.read(ranged(0, 10))
-    assert world.read(ranged(first, 40)) == list(range(first, 40))
-    assert world.client.added == [A, A]
-
-
-def test_a_topic_that_was_made_anew_is_read_anew(world: World) -> None:
-    old, new = (Position(place, None, name) for place, name in ((0, "one"), (10, "two")))
-    world.read(TaskRange(A, old, 10), max_records=50)
+def made_anew(world: World) -> None:
     world.log.truncate(A, 10)
     world.log.append(A, b"new")
-    assert world.read(TaskRange(A, new, 11), max_records=50) == [10]
-    assert world.client.added == [A, A]
 
 
-def test_records_from_before_a_truncation_are_dropped(world: World) -> None:
-    world.read(ranged(0, 10, leader_epoch=0), max_records=100)
-    world.rewrite(20)
-    world.read(ranged(10, 60, leader_epoch=1))
-    assert world.client.added == [A, A]
+@pytest.mark.parametrize(
+    ("before", "change", "after"),
+    [
+        *((ranged(0, 10), None, ranged(first, 40)) for first in (0, 9, 11)),
+        (ranged(0, 10, leader_epoch=0), lambda w: w.rewrite(20), ranged(10, 60, leader_epoch=1)),
+        (TaskRange(A, Position(0, None, "one"), 10), made_anew,
+         TaskRange(A, Position(10, None, "two"), 11)),
+    ],
+    ids=["back", "one back", "beyond", "truncated", "topic made anew"],
+)  # fmt: skip
+def test_range_that_does_not_follow_is_fetched_anew(world, before, change, after):
+    world.read(before, max_records=100)
+    if change is not None:
+        change(world)
+    first, end = after.position.offset, after.end
+    assert world.read(after) == list(range(first, end))
     (read,) = world.reader.read()
-    assert (read.count, read.digest) == digest_of(world.log, A, 10, 60)
-    assert read.leader_epoch == 1
+    assert (read.count, read.digest) == digest_of(world.log, A, first, end)
+    assert read.leader_epoch == world.log.read(A, Position(end - 1), 1)[0].leader_epoch()
+    assert world.client.added == [A, A]
 
 
 @pytest.mark.parametrize("epochs", [(3, 3, 3), (3, 3, None), (None, 0, 0), (2, 1, 2)])

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from headrace import SKIP, Record, Reject, bolt
@@ -28,41 +27,6 @@ from topology.bolt import Bolt
 from topology.sink import Batch, Staged
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
-
-
-def test_a_range_without_a_record_is_done() -> None:
-    """Promise 11."""
-    world = TaskWorld(text)
-    world.tasks.send(b"a")
-    world.tasks.log.append_gap(ONE, 5)
-    world.tasks.send(b"b")
-    done = world.done(ranged(1, 6))
-    assert [(read.count, read.leader_epoch) for read in done.ranges] == [(0, None)]
-    assert done.staged == {"rows": ()}
-    assert world.rows(ranged(6, 7)) == ["b"]
-
-
-def test_records_are_retried_buried_and_filtered_as_on_the_local_engine() -> None:
-    """Promise 13."""
-    tries: Counter[str] = Counter()
-
-    @bolt
-    def moody(record: Record) -> Any:
-        value = text(record)
-        tries[value] += 1
-        if value == "3" and tries[value] < 3:
-            raise OSError("not now")
-        if value == "5":
-            raise Reject("never")
-        return SKIP if value == "7" else value
-
-    world = TaskWorld(moody)
-    world.tasks.send(*numbers(10))
-    done = world.done(ranged(0, 10))
-    assert rows_in(done.staged["rows"]) == ["0", "1", "2", "3", "4", "6", "8", "9"]
-    assert [letter.reason for letter in world.letters.letters] == ["never"]
-    assert (done.counters.written, done.counters.filtered, done.counters.dead_lettered) == (8, 1, 1)
-    assert (done.retried, done.counters.failures) == (2, {"moody": 2})
 
 
 def all_ranges(world: TaskWorld, rng: np.random.Generator) -> Iterator[TaskDone]:
@@ -133,18 +97,6 @@ def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed: i
     assert sum(d.counters.dead_lettered for d in dones) == counts["bad"]
 
 
-def test_columns_are_staged_as_columns() -> None:
-    @bolt(vectorised=True, columns=["offset"])
-    def offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch
-
-    world = TaskWorld(offsets)
-    world.tasks.send(*numbers(90))
-    assert [row["offset"] for row in world.rows(ranged(5, 77))] == list(range(5, 77))
-    pieces = [piece for group in world.stagers["rows"].groups for piece in group.pieces]
-    assert all(isinstance(piece, pa.RecordBatch) for piece in pieces)
-
-
 def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
     world = TaskWorld(text, partitions=2, sinks=("one", "two"))
     world.send(5, 5)
@@ -178,17 +130,6 @@ def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out() 
     letters = {text(letter.record): letter.reason for letter in world.letters.letters}
     assert letters == {"0": "first", "1": "middle", "2": "all", "3": "unfit"}
     assert (done.counters.written, done.counters.dead_lettered) == (1, 4)
-
-
-def test_two_sinks_refuse_rows_apart() -> None:
-    world = TaskWorld(text, partitions=2, sinks=("one", "two"))
-    world.send(5, 5)
-    refused = {1: {"one": {0: "taken already"}}, 2: {"two": {EVERY_ROW: "too long"}}}
-    done = world.done(ranged(0, 3, 0, refused=refused), ranged(0, 2, 1))
-    assert sorted(rows_in(done.staged["one"])) == ["0", "0", "1", "2"]
-    assert sorted(rows_in(done.staged["two"])) == ["0", "0", "1", "1"]
-    letters = {each.record.offset: (each.step, each.reason) for each in world.letters.letters}
-    assert letters == {1: ("one", "taken already"), 2: ("two", "too long")}
 
 
 def test_a_task_whose_rows_are_all_refused_makes_no_file() -> None:
@@ -229,21 +170,6 @@ def test_range_of_any_size_passes_through_in_batches(
     sizes = [group.num_rows for group in world.stagers["rows"].groups]
     assert max(sizes, default=0) <= most
     assert (len(sizes) > 3) == (most > 0)
-
-
-def test_rows_behind_a_record_that_is_retried_wait_for_it() -> None:
-    tries = 0
-
-    @bolt
-    def moody(record: Record) -> str:
-        nonlocal tries
-        if record.offset == 0 and (tries := tries + 1) < 3:
-            raise OSError("not now")
-        return text(record)
-
-    world = TaskWorld(moody)
-    world.tasks.send(*numbers(900))
-    assert world.rows(ranged(0, 900), limits=InFlightLimits(60), chunk_records=7) == texts(900)
 
 
 class _Weak(KeepingStager):

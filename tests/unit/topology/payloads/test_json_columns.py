@@ -1,11 +1,9 @@
 """JSON documents as columns: each row is its own record's, and a bad one is rejected alone."""
 
 import json as standard
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NotRequired, TypedDict
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -216,38 +214,6 @@ class Flight(TypedDict):
     number: int
     seats: list[Seat]
     gate: NotRequired[Seat]
-
-
-@dataclass
-class PlainFlight:
-    number: int
-    seats: list[Seat]
-    gate: Seat | None
-
-
-class StructFlight(msgspec.Struct):
-    number: int
-    seats: list[Seat]
-    gate: Seat | None = None
-
-
-@pytest.mark.parametrize("kind", [Flight, PlainFlight, StructFlight])
-def test_the_type_of_the_rows_gives_the_schema_as_it_does_for_a_sink(kind):
-    seat = b'{"row":1,"letter":"A"}'
-    values = [
-        b'{"number":1,"seats":[]}',
-        b'{"number":2,"seats":[%b,{"row":2}],"gate":%b}' % (seat, seat),
-        b'{"number":3,"seats":[],"gate":null}',
-    ]
-    rows, _, columns = read(batch_of(values), kind)
-    columns.validate(full=True)
-    assert columns.schema == schema_of(kind)
-    first = {"row": 1, "letter": "A"}
-    assert list(rows.values()) == [
-        {"number": 1, "seats": [], "gate": None},
-        {"number": 2, "seats": [first, {"row": 2, "letter": None}], "gate": first},
-        {"number": 3, "seats": [], "gate": None},
-    ]
 
 
 @pytest.mark.parametrize(

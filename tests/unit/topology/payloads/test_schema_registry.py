@@ -62,25 +62,6 @@ class Held:
         assert self.let_go.wait(SECONDS)
 
 
-def test_what_hangs_is_a_retry_and_asked_only_once(fetching):
-    held = Held()
-    for _ in range(3):
-        with pytest.raises(Retry, match="being fetched"):
-            spent(fetching).fetch("a", held)
-    assert held.began.wait(SECONDS)
-    held.let_go.set()
-    fetching._patience = Patience(SECONDS, 1.0)
-    fetching.fetch("a", held)
-    assert held.calls == 1
-
-
-def test_a_run_is_waited_for_on_the_fetching_thread(fetching):
-    where = []
-    fetching.fetch("a", lambda: where.append((threading.current_thread().name, fetching.is_here)))
-    assert where == [("schemas-test", True)]
-    assert not fetching.is_here
-
-
 @pytest.mark.parametrize(
     ("error", "kept_seconds"),
     [(Retry("away"), AGAIN_SECONDS), (Reject("unknown"), FORGET_SECONDS)],

@@ -83,28 +83,6 @@ def test_a_call_that_takes_too_long_is_replaced_and_its_late_result_dropped(gate
         assert bench.take(1)[0].value == "more"
 
 
-def test_no_more_threads_are_abandoned_than_there_are_workers(gate):
-    with bench_of(gate, workers=2) as bench, capture_logs() as logs:
-        bench.submit(*["slow"] * 4)
-        for _ in range(2):
-            gate.await_calls(2)
-            bench.pass_seconds(30.0)
-        bench.take(4)
-        bench.submit("waits")
-        assert bench.runners.backlog(bench.step) == 1
-        assert bench.figures().abandoned == 4
-        assert bench.figures().ended_since == 60.0
-        for _ in range(4):
-            bench.pass_seconds(1.0)
-        assert [line["event"] for line in logs] == ["bolt_calls_never_end"]
-        assert bench.figures().ended_since == 60.0
-        gate.opened.set()
-        assert bench.take(1)[0].value == "waits"
-        bench.wait_until(lambda: bench.figures().late == 4)
-        bench.pass_seconds(1.0)
-        assert bench.figures().ended_since is None
-
-
 def test_calls_expire_in_time_whenever_they_start(gate):
     with bench_of(gate, workers=3) as bench:
         bench.pass_seconds(3.0)
