@@ -23,8 +23,8 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 194,
-    "lines": 46_671,
+    "files": 196,
+    "lines": 46_999,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -33,10 +33,10 @@ LIMITS = {
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 57,
-    "methods of one statement": 416,
+    "pass-through methods": 61,
+    "methods of one statement": 424,
     "import cycles": 0,
-    "lines of tests": 73_283,
+    "lines of tests": 72_549,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
