@@ -4,7 +4,9 @@ traces.py says how they meet with their tests.
 """
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import pyarrow.compute as pc
 from headrace import Record, Topology, bolt
 from headrace.sinks import KafkaDeadLetters
 from tests.acceptance.traces import TOPIC, TROUBLE, Lines, Trouble, check, is_opened, text
+from topology.sink import Staged
 from topology.stream import Stream
 
 WORKERS = 200
@@ -91,6 +94,20 @@ def passes(record: Record) -> str:
     return text(record)
 
 
+@bolt
+def place(record: Record) -> str:
+    """The record's place, which is what its value begins with."""
+    return text(record).partition(" ")[0]
+
+
+class Paced(Lines):
+    """Writes `TRIAL_PACE` rows a second, as a store that is far away."""
+
+    def commit(self, staged: Staged) -> None:
+        time.sleep(staged.num_rows / float(os.environ.get("TRIAL_PACE", "inf")))
+        super().commit(staged)
+
+
 def _through(
     bolt: Any,
     workers: int = 1,
@@ -98,12 +115,13 @@ def _through(
     timeout_seconds: float | None = None,
     sink: Lines | None = None,
     arrange: Callable[[Stream[Record]], Stream[Record]] = lambda stream: stream,
+    **batch: float,
 ) -> Topology:
     made = Topology("troubled")
     stream = arrange(made.source(TOPIC)).then(
         bolt, workers=workers, timeout_seconds=timeout_seconds
     )
-    stream.into(sink or Lines(), batch_seconds=BATCH_SECONDS)
+    stream.into(sink or Lines(), **{"batch_seconds": BATCH_SECONDS, **batch})
     made.dead_letters.into(KafkaDeadLetters(f"{TOPIC}.dead"))
     return made
 
@@ -123,3 +141,4 @@ vectorised = _through(fails_as_a_batch)
 rejected = _through(passes, sink=Lines(rejects=TROUBLE))
 waiting = _through(waits, WORKERS)
 slow = _through(takes_long, WORKERS)
+paced = _through(place, sink=Paced(), batch_rows=500, batch_seconds=0.2)

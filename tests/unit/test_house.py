@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 61,
     "methods of one statement": 424,
     "import cycles": 0,
-    "lines of tests": 72_549,
+    "lines of tests": 72_994,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

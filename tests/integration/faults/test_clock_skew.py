@@ -9,14 +9,17 @@ from typing import Any, TypeVar
 
 import pytest
 
+from sinks import KafkaTopicSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.tables.table import TableSink
 from tests.acceptance.table_files import metadata_of
 from tests.support.clock_shift import WallClock
+from tests.support.committed_messages import committed_values
 from tests.support.lake import NAME, SINKS, Lake, Owner, in_sqlite, rows_to
 from tests.support.patience import seconds
 from topology.errors import SinkFailed, SinkFenced
+from topology.sink import Batch, Fence, Share, SinkContext
 
 pytestmark = [
     pytest.mark.faults,
@@ -127,3 +130,52 @@ def test_vacuum_by_a_clock_that_is_ahead_takes_no_staged_file(kind, host, tmp_pa
     assert "clock is 48 hours ahead" in said
     owner.commit(staged)
     assert table.numbers() == rows_to(1)
+
+
+LINE = "orders[0]"
+
+
+def topic_context(server: str) -> SinkContext:
+    properties = {"bootstrap.servers": server}
+    return SinkContext("pipeline", "sink", properties, Storage(""), None, exactly_once=True)
+
+
+def topic_sink(server: str, name: str) -> KafkaTopicSink[Any]:
+    sink: KafkaTopicSink[Any] = KafkaTopicSink(name, value=str)
+    sink.open(topic_context(server))
+    return sink
+
+
+def transaction(txid: int, epoch: int) -> Batch:
+    share = Share(LINE, epoch, txid, 1, txid, txid + 1, "", 1)
+    return Batch(txid, [[txid]], 1, (share,))
+
+
+def send_two(server: str, name: str, epoch: int) -> int:
+    """A host's part: take the line, and commit two transactions. The last txid."""
+    sink = topic_sink(server, name)
+    (found,) = sink.fence([Fence(LINE, epoch)])
+    for txid in (found.txid + 1, found.txid + 2):
+        sink.commit(sink.stage(transaction(txid, epoch)))
+    sink.close()
+    return found.txid + 2
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("shift", [HOUR, -HOUR])
+def test_topic_owners_whose_clocks_differ_fence_each_other(shift, host, kafka, topic):
+    """Promises 3 and 9: a broker takes records of up to an hour ahead."""
+    name = topic()
+    first = topic_sink(kafka.address, name)
+    first.fence([Fence(LINE, 1)])
+    first.commit(first.stage(transaction(1, 1)))
+    staged = first.stage(transaction(2, 1))
+    host.clock.shift(shift)
+    assert host.do(send_two, kafka.address, name, 2) == 3
+    with pytest.raises(SinkFenced):
+        first.commit(staged)
+    first.close()
+    last = topic_sink(kafka.address, name)
+    assert [(each.epoch, each.txid) for each in last.fence([Fence(LINE, 3)])] == [(3, 3)]
+    last.close()
+    assert sorted(committed_values(topic_context(kafka.address), name)) == [b"1", b"2", b"3"]

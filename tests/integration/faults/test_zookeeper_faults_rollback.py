@@ -118,6 +118,22 @@ def test_run_stops_if_zookeeper_has_lost_its_data(make, reliability, caplog):
     assert account.problems() == []
 
 
+def test_exactly_once_halts_if_the_sink_is_ahead(make):
+    """Promise 9; Faults Z13: a node that is new has a smaller epoch than the sink."""
+    place = make("exactly-once")
+    for _ in range(3):  # each raises the epoch
+        place.publish(10)
+        place.serving.run()
+    place.zookeeper.put_back(None)
+    errors = refused(place)
+    assert isinstance(errors[0], StoreBehind)
+    assert "epoch 3" in str(errors[0])
+    assert isinstance(errors[-1], SinkAhead), "once the epoch has caught up, the txids differ"
+    assert {type(error) for error in errors} == {StoreBehind, SinkAhead}
+    told = [event["error"] for event in place.serving.events("partition_halted")]
+    assert told == [str(error) for error in errors]
+
+
 def test_exactly_once_older_data_are_not_gone_on_with(make):
     """Promise 9; Faults Z13: a backup of which the sink has seen later epochs and transactions."""
     place = make("exactly-once")
@@ -183,3 +199,17 @@ def test_at_least_once_older_offsets_repeat_and_lose_nothing(make):
     assert place.written() == Counter(range(60)) + Counter(range(20, 40))
     assert place.offset() == 60
     assert account.problems() == []
+
+
+def test_at_least_once_lost_offsets_are_a_first_start(make):
+    """Promise 1; Faults Z13: `partition_started` where `partition_resumed` was to come."""
+    place = make("at-least-once")
+    place.publish(20)
+    place.serving.run()
+    place.zookeeper.put_back(None)
+    place.publish(20)
+    place.serving.run()
+    assert [each["offset"] for each in place.serving.events("partition_started")] == [0, 0]
+    assert place.serving.events("partition_resumed") == []
+    assert place.written() == Counter(range(40)) + Counter(range(20))
+    assert place.offset() == 40
