@@ -120,9 +120,9 @@ def window_ignored():
 
 
 @wraps(PartitionManager, "fetched")
-def keys_not_counted(original, manager, chunk, now):
+def keys_not_counted(original, manager, chunk, *rest):
     """The window counts the bytes of values alone."""
-    original(manager, replace(chunk, other_bytes=0), now)
+    original(manager, replace(chunk, other_bytes=0), *rest)
 
 
 @wraps(PartitionManager, "message")
