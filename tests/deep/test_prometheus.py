@@ -26,6 +26,8 @@ NOTHING_TO_TELL = {
     "headrace_partition_source_lost_records_total": "the source lost none",
     "headrace_topology_reference_age_seconds": "the topology looks nothing up",
     "headrace_topology_failed_ticks_total": "no bolt ticks",
+    "headrace_service_spark_running_state": "it writes Delta without Spark",
+    "headrace_service_spark_restarts_total": "it writes Delta without Spark",
 }
 _CONFIG = """\
 [pipeline]
