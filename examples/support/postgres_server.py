@@ -141,7 +141,7 @@ class EmbeddedPostgres(EmbeddedServer):
             "fsync": "off",
             "full_page_writes": "off",
             "shared_buffers": "32MB",
-            "max_connections": "60",
+            "max_connections": "200",
             "log_min_messages": "warning",
             "log_min_error_statement": "panic",  # what a test provokes fills the log
             **self._properties,

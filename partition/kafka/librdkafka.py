@@ -217,8 +217,9 @@ class KafkaLog:
         self.last = ""
 
     def log(self, _level: int, _form: str, facility: str, _client: str, text: str) -> None:
-        is_heard = facility in ("ERROR", "FAIL")  # by `error`
-        if not is_heard and "is a consumer property and will be ignored" not in text:
+        if facility == "FAIL":  # logged by `error`, which may come too late to say why
+            self.last = _THREAD.sub("", text)
+        elif facility != "ERROR" and "is a consumer property and will be ignored" not in text:
             self.warn("kafka_client_message", facility, text)
 
     def error(self, error: Code) -> None:

@@ -16,7 +16,8 @@ def test_clients_that_lost_the_same_broker_log_it_once(monkeypatch: pytest.Monke
     lost = KafkaError(KafkaError._TRANSPORT, "a:1: Connection refused")
     with structlog.testing.capture_logs() as logged:
         for client in (KafkaLog(), KafkaLog()):
-            client.log(3, "%s", "FAIL", "c", "[thrd:a:1]: a:1: Connection refused")
+            client.log(3, "%s", "FAIL", "c", "[thrd:a:1]: a:1: Disconnected")
+            assert client.last == "a:1: Disconnected", "for whoever gives up before an event comes"
             client.error(lost)
             client.error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
             assert client.last == "a:1: Connection refused"
