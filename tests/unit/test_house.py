@@ -33,8 +33,8 @@ LIMITS = {
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 61,
-    "methods of one statement": 424,
+    "pass-through methods": 60,
+    "methods of one statement": 421,
     "import cycles": 0,
     "lines of tests": 72_997,
 }
