@@ -467,7 +467,7 @@ class Assignment:
         if not assigned.is_leaving:
             assigned.state = PartitionState.READING
         self._fetcher.add({assigned.partition: position})
-        assigned.is_read = True
+        assigned.is_read, assigned.is_paused = True, False
 
     def _stop_reading(self, assigned: AssignedPartition) -> None:
         if assigned.is_read:

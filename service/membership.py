@@ -11,7 +11,7 @@ import structlog
 from partition.assignment import Assignment
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
 from partition.replicas.heartbeat import GroupView, Heartbeats, Report
-from partition.replicas.plan import SINGLY, Copartitions
+from partition.replicas.plan import SINGLY, Control, Copartitions
 from service.errors import OneReplicaOnly
 from topology.topology import Topology
 
@@ -122,17 +122,18 @@ class GroupMembership:
         self._trouble = None
         if self._policy.alone is not None and len(view.members) > 1 and not view.leads:
             raise OneReplicaOnly(self._policy.alone, [member.name for member in view.members])
-        was_paused = self.view is not None and self.view.control.paused is not None
-        self.view, note = view, view.control.paused
-        if was_paused != (note is not None):
+        control, note = view.control, view.control.paused
+        before = Control(resumed=control.resumed) if self.view is None else self.view.control
+        self.view = view
+        if (before.paused is None) != (note is None):
             log.warning(
                 "pipeline_paused" if note else "pipeline_resumed",
                 by=note.by if note else None,
                 why=note.why if note else None,
             )
             self._assignment.is_paused = note is not None
-            if note is None:
-                self._assignment.suspend()  # offsets may have been moved meanwhile: claim again
+        if note is None and (before.paused is not None or before.resumed != control.resumed):
+            self._assignment.suspend()  # offsets may have been moved meanwhile: claim again
         self._want(view, now)
 
     def _want(self, view: GroupView, now: float) -> None:

@@ -73,6 +73,7 @@ class Control:
     paused: Note | None = None
     drained: Mapping[str, Note] = field(default_factory=dict)  # by the replica's name
     rebalance: Natural = 0  # grows with each request
+    resumed: Natural = 0  # grows with each resume: a short pause may pass between two heartbeats
 
 
 @dataclass(frozen=True, slots=True)

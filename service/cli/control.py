@@ -166,7 +166,11 @@ def pause(target: Target, why: Why, config: ConfigPath = None, *, as_json: Json 
 def resume(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
     """Have paused replicas go on."""
     with _opened(target, config) as nodes:
-        _change(nodes, lambda now: replace(now, paused=None), as_json=as_json)
+
+        def resumed(now: Control) -> Control:
+            return replace(now, paused=None, resumed=now.resumed + (now.paused is not None))
+
+        _change(nodes, resumed, as_json=as_json)
 
 
 @control_app.command()

@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 196,
-    "lines": 47_000,
+    "lines": 47_006,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 60,
     "methods of one statement": 421,
     "import cycles": 0,
-    "lines of tests": 72_997,
+    "lines of tests": 73_007,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -38,7 +38,7 @@ def control(operated, nodes):
     [
         (Control(), ["pause", "--why", NOTE.why], {"paused": MINE}),
         (Control(paused=EARLIER), ["pause", "--why", "me too"], {"paused": THEIRS}),
-        (Control(paused=EARLIER, rebalance=3), ["resume"], {"rebalance": 3}),
+        (Control(paused=EARLIER, rebalance=3), ["resume"], {"rebalance": 3, "resumed": 1}),
         (Control(drained={"a": EARLIER}), ["resume"], {"drained": {"a": THEIRS}}),
         (Control(), ["drain", "a", "--why", NOTE.why], {"drained": {"a": MINE}}),
         (Control(drained={"a": EARLIER}), ["drain", "a", "--why", "x"], {"drained": {"a": THEIRS}}),
@@ -49,7 +49,7 @@ def control(operated, nodes):
 def test_request_is_stored_and_printed(control, nodes, before, words, after):
     nodes.put_control(before)
     code, out, _ = control(*words, "--json")
-    stored = {"paused": None, "drained": {}, "rebalance": 0} | after
+    stored = {"paused": None, "drained": {}, "rebalance": 0, "resumed": 0} | after
     place = {"pipeline": "tables", "control": "/headrace/tables/@control", "replicas": ["a", "b"]}
     assert (code, facts_of(out)) == (0, place | stored)
     node = json.loads(nodes.nodes[nodes.pipeline.control_path].data)

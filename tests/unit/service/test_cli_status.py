@@ -68,7 +68,7 @@ def test_facts_name_owners_and_lags(world, read):
     assert facts == {
         "pipeline": "tables", "place": "/headrace/tables", "leader": "a", "trouble": None,
         "latency": {}, "plan": {"number": 7, "leader": "a"}, "paused": note, "drained": {"b": note},
-        "rebalance": 0, "lag": 50, "changes": [{
+        "rebalance": 0, "resumed": 0, "lag": 50, "changes": [{
             "at_ms": 1, "by": "ada@desk", "why": "x", "partition": "numbers[0]", "from": None,
             "to": 7,
         }],

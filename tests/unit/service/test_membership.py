@@ -81,10 +81,10 @@ class World:
         self.poll(now + 0.1)
 
 
-def view(number, *names, paused=None, leads=False, owns=()):
+def view(number, *names, paused=None, resumed=0, leads=False, owns=()):
     members = tuple(Member(name, "", 0, 0, frozenset()) for name in names or ("a-1", "b-2"))
     plan = Plan(number, "b-2", dict.fromkeys(owns, "a-1"), {})
-    return GroupView(plan, Control(paused), members, leads=leads)
+    return GroupView(plan, Control(paused, resumed=resumed), members, leads=leads)
 
 
 @pytest.fixture
@@ -139,6 +139,16 @@ def test_a_pause_is_told_once_and_ends(world):
     assert world.reader.paused == [True]
     world.beat(3.0, view(1))
     assert world.reader.paused == [True, False]
+    assert world.reader.suspended == 1
+
+
+def test_a_pause_between_two_heartbeats_has_partitions_claimed_again_too(world):
+    """Promise 9: their offsets may have been moved meanwhile."""
+    world.beat(1.0, view(1, resumed=3))
+    assert world.reader.suspended == 0
+    for now in (2.0, 3.0):
+        world.beat(now, view(1, resumed=4))
+    assert (world.reader.paused, world.reader.suspended) == ([], 1)
 
 
 def test_another_process_under_our_name_ends_the_run(world):
