@@ -226,8 +226,8 @@ class OwnershipLost(_Facts, StoreError):
 
 class GivenUp(_Facts, StoreError):
     partition: object
-    why: str
-    text = "{partition} is given up: {why}"
+    reason: str
+    text = "{partition} is given up{why}"
 
 
 class OffsetWouldMoveBack(_Facts, StoreError):
