@@ -24,7 +24,7 @@ def flights_into(table: Sink[Any]) -> Topology:
     enriched = flights.then(keep_flown).then(Enrich)
 
     # One flight becomes one or two rows. Its offset is committed once all of them are in the table.
-    enriched.then(events).into(table, batch_seconds=5)
+    enriched.then(events).into(table, batch_seconds=1)
 
     topology.dead_letters.into(KafkaDeadLetters("flights.dead"))
     return topology

@@ -237,10 +237,11 @@ def embedded(
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper", usual_port=usual_ports)
     kafka = EmbeddedKafka(state_dir / "kafka", usual_port=usual_ports, progress=progress)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP), ExitStack() as closing:
-        closing.callback(zookeeper.close)
-        closing.callback(kafka.close)
+        stopping = closing.enter_context(ThreadPoolExecutor(3))
+        for server in (kafka, zookeeper):
+            closing.callback(stopping.submit, server.close)
         if spark is not None:
-            closing.callback(spark.close)
+            closing.callback(stopping.submit, spark.close)
             spark.open_beside()
         with ThreadPoolExecutor(1) as beside:
             opening = beside.submit(zookeeper.open)

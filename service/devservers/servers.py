@@ -1,7 +1,10 @@
 """Kafka in KRaft mode, and the ZooKeeper that PySpark's jars contain, as child processes."""
 
 import base64
+import contextlib
 import logging
+import os
+import shutil
 import socket
 import time
 import uuid
@@ -22,6 +25,7 @@ _ANSWER_SECONDS = 2.0
 _TOPIC_SECONDS = 60.0
 _ATTEMPT_SECONDS = 10.0
 _FORMAT_SECONDS = 60.0
+_QUICK = "-XX:TieredStopAtLevel=1"  # starts faster; one server's traffic is small
 
 _ZOOKEEPER_JARS = (
     "zookeeper",
@@ -151,15 +155,34 @@ class EmbeddedKafka(EmbeddedServer):
         config.write_text(_lines(settings), encoding="utf-8")
         self._jars = resolve("kafka-broker", progress=self._progress)
         if not (data / "meta.properties").exists():
-            command = java_command(
-                find_java(),
-                "kafka.tools.StorageTool",
-                self._jars,
-                heap_mb=128,
-                flags=(*self.jvm_flags(), "-XX:TieredStopAtLevel=1"),
-                arguments=["format", "-c", str(config), f"--cluster-id={self._cluster}"],
-            )
-            self._run_once(command, "could not format its storage", _FORMAT_SECONDS)
+            self._format(settings["node.id"])
+
+    def _format(self, node: str) -> None:
+        """Format the storage, by a JVM only the first time that this release of Kafka is used.
+
+        What that writes, but for the ids, is kept beside the broker's jar: the cluster's features.
+        """
+        data, config = self._data_dir, self._file("properties")
+        broker = next(jar for jar in self._jars if jar.name.startswith("kafka_"))
+        kept, features = broker.with_suffix(".checkpoint"), data / "bootstrap.checkpoint"
+        if kept.exists():
+            data.mkdir(exist_ok=True)
+            shutil.copyfile(kept, features)
+            ids = {"cluster.id": self._cluster, "directory.id": new_cluster_id(), "node.id": node}
+            (data / "meta.properties").write_text(_lines({"version": "1", **ids}), encoding="utf-8")
+            return
+        command = java_command(
+            find_java(),
+            "kafka.tools.StorageTool",
+            self._jars,
+            heap_mb=128,
+            flags=(*self.jvm_flags(), _QUICK),
+            arguments=["format", "-c", str(config), f"--cluster-id={self._cluster}"],
+        )
+        self._run_once(command, "could not format its storage", _FORMAT_SECONDS)
+        with contextlib.suppress(OSError):  # the jars may be others' property
+            shutil.copyfile(features, draft := kept.with_suffix(f".{os.getpid()}"))
+            draft.replace(kept)
 
     def _command(self) -> list[str]:
         return java_command(
@@ -167,7 +190,7 @@ class EmbeddedKafka(EmbeddedServer):
             "kafka.Kafka",
             self._jars,
             heap_mb=self._heap_mb,
-            flags=self.jvm_flags(),
+            flags=(*self.jvm_flags(), _QUICK),
             arguments=[str(self._file("properties"))],
         )
 
@@ -245,7 +268,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
             heap_mb=self._heap_mb,
             flags=(
                 *self.jvm_flags(),
-                "-XX:TieredStopAtLevel=1",  # starts faster; one server's traffic is small
+                _QUICK,
                 "-Dzookeeper.preAllocSize=1024",  # KiB per log file, not the usual 64 MiB
                 *self._flags,
             ),

@@ -77,7 +77,7 @@ class Backpressure:
         held, silent = set[str](), set[str]()
         for step, labels in self._leading.items():
             # What is busy finishes. What is kept may wait for a retry, which must come.
-            if self._is_busy(step, now):
+            if self._is_busy(step):
                 self._full.add(step.name)
                 silent |= labels
             elif overloading := self._overloading_sources(step, labels):
@@ -99,9 +99,9 @@ class Backpressure:
             everything=silent == self._every,
         )
 
-    def _is_busy(self, step: Step, now: float) -> bool:
+    def _is_busy(self, step: Step) -> bool:
         if isinstance(step, SinkStep):
-            return self._committer.is_full(step.name, now)
+            return self._committer.is_full(step.name)
         if step.kind is Kind.ADVANCED:
             return False
         most = _BACKLOG_PER_WORKER * step.workers * len(step.bolts)

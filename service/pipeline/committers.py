@@ -109,7 +109,7 @@ class SinkCommitter(ABC):
     def partition_lost(self, index: int) -> None:  # noqa: B027 - its rows may be durable as well
         """Drop the rows of a partition: its next owner replays them."""
 
-    def is_full(self, sink: str, now: float) -> bool:  # noqa: ARG002 - see BatchCommitter
+    def is_full(self, sink: str) -> bool:  # noqa: ARG002 - see BatchCommitter
         """Whether a sink should get nothing more for now."""
         return False
 
@@ -161,8 +161,8 @@ class BatchCommitter(SinkCommitter):
             observer.records_resolved(record_ids)
         self._consumer.ack(record_ids)
 
-    def is_full(self, sink: str, now: float) -> bool:
-        return self.buffers[sink].is_full(now)
+    def is_full(self, sink: str) -> bool:
+        return self.buffers[sink].is_full
 
     def waiting_trees(self) -> Iterator[Trees]:
         for buffer in self.buffers.values():

@@ -187,7 +187,7 @@ class Router:
         due = [step for step, at in self._tick_due.items() if at <= now]
         for step in due:  # once, however long it is ago
             self._tick_due[step] = now + self._tick_seconds[step]
-            if any(self._committer.is_full(sink, now) for sink in self._sinks_below[step]):
+            if any(self._committer.is_full(sink) for sink in self._sinks_below[step]):
                 self._tick_due[step] = now + min(self._tick_seconds[step], _FULL_SECONDS)
                 continue  # what ticks emit has no tree that could hold it back
             if step.kind is Kind.ADVANCED:

@@ -195,9 +195,13 @@ class BatchBuffer(SinkBuffer):
             self._ready = None
         return len(self._writing) >= _MOST_BATCHES
 
-    def is_full(self, now: float) -> bool:
-        """Whether the next batch is due while the writer is busy: backpressure."""
-        return self._is_busy and self.is_due(now)
+    @property
+    def is_full(self) -> bool:
+        """Whether a whole batch waits for the writer: backpressure.
+
+        One that is only due grows on, as a slow sink takes many rows as fast as few.
+        """
+        return self._is_busy and self.is_filled
 
     def ended(self, done: Done) -> tuple[PendingBatch, Mapping[int, str]]:
         """Return the batch that was committed, and its rejected rows. Raises permanent errors."""

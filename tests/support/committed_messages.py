@@ -16,7 +16,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.support.patience import Limit, seconds
 from topology.sink import SinkContext
 
-_PASSING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.LEADER_NOT_AVAILABLE)
+_PASSING = (
+    KafkaError._NOENT,  # no partition has a leader
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+)
 
 
 def committed_values(
@@ -69,7 +73,7 @@ def committed_messages(
 
 
 def _ends(admin: AdminClient, parts: list[TopicPartition], level: IsolationLevel) -> dict[int, int]:
-    """Where each partition ends; a broker that was just started may need another look."""
+    """Where each partition ends; a broker that was just started, or thawed, may need time."""
     asked = dict.fromkeys(parts, OffsetSpec.latest())
     limit = Limit(30)
     while True:

@@ -93,7 +93,7 @@ def test_records_behind_joins_resolve_once_and_hold_no_key(steps, seed):
         spoil_all(kit, seed=seed, busy=0.1, fail_after=0.1, reject=0.02)
         for n in range(20):
             kit.send(b"%d" % n, partition=n % 2)
-        kit.advance(300)
+        kit.advance(1000)
         assert kit.unresolved == 0
         assert not kit._pipeline.runners.held
         for n in range(20):

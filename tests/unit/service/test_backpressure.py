@@ -49,7 +49,7 @@ class Filled:
         self.kept["Kept"].by_partition = dict(kept)
         self.pending, self.in_flight = letters, trees
 
-    def is_full(self, name, now):
+    def is_full(self, name):
         return name in self.full
 
     def backlog(self, step):
@@ -212,7 +212,7 @@ def test_pending_dead_letters_stop_emission(monkeypatch):
     ],
     ids=["rows", "bytes"],
 )
-def test_batch_is_due_at_its_limit(policy, rows):
+def test_batch_is_due_in_time_and_full_at_its_limit(policy, rows):
     sink = MemorySink()
     buffer = BatchBuffer(SinkStep("rows", sink, policy), SinkWriter(sink, print), None)
 
@@ -227,7 +227,9 @@ def test_batch_is_due_at_its_limit(policy, rows):
     assert not is_due_with(0, now=1e9), "an empty batch is never due"
     assert not is_due_with(99, now=1006.9)
     assert buffer.is_due(1007.0)
+    assert not buffer.is_full, "it grows on while the writer is busy"
     assert is_due_with(34)
+    assert buffer.is_full
 
 
 def test_group_is_not_committed_before_the_one_before_has_ended():

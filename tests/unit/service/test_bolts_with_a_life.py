@@ -172,7 +172,7 @@ def test_tick_waits_while_a_sink_behind_it_is_full(monkeypatch) -> None:
     with Works(Ticking()) as works:
         committer = works.pipeline.committer
         full = [True]
-        monkeypatch.setattr(committer, "is_full", lambda _sink, _now: full[0])
+        monkeypatch.setattr(committer, "is_full", lambda _sink: full[0])
         for _ in range(20):
             works.now += 0.1
             works.turn(1)
