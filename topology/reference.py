@@ -2,23 +2,16 @@
 
 import re
 import threading
-from collections.abc import (
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from numbers import Number
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from topology.errors import (
     BoltError,
@@ -207,16 +200,6 @@ class LoadedTable:
         return self._rows
 
 
-def _key(reference: str, name: str, column: Column) -> Column:
-    found = key_column(column)
-    if found is None:
-        raise ReferenceLoadFailed(
-            reference,
-            f"key '{name}': found {column.type}, expected {KEY_TYPES}",
-        )
-    return found
-
-
 def _check_keys(reference: str, key: Sequence[str], keys: list[Column]) -> None:
     nulls = sum(column.null_count for column in keys)
     if nulls:
@@ -256,7 +239,10 @@ _TABLE_NAME = re.compile(r"(?:[^/\\:\s`]|`[^`]+`)+")
 _FORMAT = re.compile(r"[A-Za-z][\w.]*")
 
 
-class Reference(Mapping[Any, Any]):
+K = TypeVar("K", default=Any)
+
+
+class Reference(Mapping[K, Any], Generic[K]):
     """A look-up table: a mapping, and an Arrow join. The constructor reads nothing.
 
     The mapping is from the key (a tuple, if it has several columns) to a read-only mapping of the
@@ -271,8 +257,10 @@ class Reference(Mapping[Any, Any]):
     `.csv`, `.json`, or with `format`. Relative paths are below the warehouse. `format="iceberg"`
     takes the name of a table, as `IcebergSink` does. `key` names the column or columns that
     identify a row, `columns` the other columns to load (default: all); with `value` there is one,
-    and look-ups return its value. `properties` are those of Spark's reader. More than `max_rows`
-    rows fail the load. `name` is for metrics, logs and errors. Raises InvalidReference.
+    and look-ups return its value. With `key_type` a type checker checks look-ups (`tuple[str, int]`
+    for two columns), and a load with other keys fails. `properties` are those of Spark's reader.
+    More than `max_rows` rows fail the load. `name` is for metrics, logs and errors. Raises
+    InvalidReference.
     """
 
     def __init__(
@@ -281,6 +269,7 @@ class Reference(Mapping[Any, Any]):
         *,
         key: str | Iterable[str],
         value: str | None = None,
+        key_type: type[K] | None = None,
         columns: Iterable[str] | None = None,
         refresh_seconds: float | None = None,
         max_rows: int = MAX_ROWS,
@@ -297,9 +286,12 @@ class Reference(Mapping[Any, Any]):
         self.refresh_seconds = refresh_seconds
         self.max_rows = max_rows
         self.properties = dict(properties or {})
+        is_tuple = get_origin(key_type) is tuple
+        kinds = get_args(key_type) if is_tuple else (key_type,)
+        self._key_types = kinds if key_type else (None,) * len(self.key)
         self._check()
-        self._lock = threading.Lock()  # for replacing `_loaded` and `_rows`
-        self._loaded: LoadedTable | None = None
+        self._lock = threading.Lock()  # for replacing `loaded` and `_rows`
+        self.loaded: LoadedTable | None = None
         self._fitting: set[Any] = set()  # types that keys of this load may have, once looked up
         # _Unmade makes the dictionary, or raises: a look-up costs no more than the dictionary's.
         self._rows: Mapping[Any, Any] = _Unmade(self, None)
@@ -317,14 +309,10 @@ class Reference(Mapping[Any, Any]):
         return [*wanted]
 
     @property
-    def loaded(self) -> LoadedTable | None:
-        return self._loaded
-
-    @property
     def is_loaded(self) -> bool:
-        return self._loaded is not None
+        return self.loaded is not None
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K) -> Any:
         try:
             return self._rows[key]
         except KeyError:
@@ -332,7 +320,7 @@ class Reference(Mapping[Any, Any]):
                 self._check_type(key)
             raise
 
-    def get(self, key: Any, /, default: Any = None) -> Any:
+    def get(self, key: K, /, default: Any = None) -> Any:
         found = self._rows.get(key, default)
         if found is default and type(key) not in self._fitting:
             self._check_type(key)
@@ -345,20 +333,11 @@ class Reference(Mapping[Any, Any]):
             self._check_type(key)
         return False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._rows)
 
     def __len__(self) -> int:
         return self._current().num_rows
-
-    def keys(self) -> KeysView[Any]:
-        return self._rows.keys()
-
-    def values(self) -> ValuesView[Any]:
-        return self._rows.values()
-
-    def items(self) -> ItemsView[Any, Any]:
-        return self._rows.items()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -433,7 +412,7 @@ class Reference(Mapping[Any, Any]):
 
     def unload(self) -> None:
         with self._lock:
-            self._loaded, self._rows = None, _Unmade(self, None)
+            self.loaded, self._rows = None, _Unmade(self, None)
 
     def read(self, table: pa.Table) -> LoadedTable:
         """Make a load of a table, on any thread, for `use`.
@@ -451,20 +430,31 @@ class Reference(Mapping[Any, Any]):
                 among = ", ".join(table.column_names)
                 reason = f"found {count} columns '{name}', expected one among {among}"
                 raise ReferenceLoadFailed(self.name, reason)
-        keys = [_key(self.name, name, _whole(table.column(name))) for name in self.key]
+        keys = [*map(self._key, self.key, map(table.column, self.key), self._key_types)]
         _check_keys(self.name, self.key, keys)
         arrays = [_whole(table.column(name)) for name in others]
         values = pa.RecordBatch.from_arrays(arrays, names=list(others))
         loaded = LoadedTable(keys, values, single=self.value is not None)
-        current = self._loaded
+        current = self.loaded
         if current is not None and current.has_rows:
             loaded.rows()
         return loaded
 
+    def _key(self, name: str, column: "pa.ChunkedArray[Any]", kind: type | None) -> Column:
+        found, expected = key_column(_whole(column)), KEY_TYPES
+        if found is not None and kind is not None:
+            expected = f"{kind.__name__}, its key_type"
+            if _family_of(kind) is not _family_of_column(found.type):
+                found = None
+        if found is None:
+            reason = f"key '{name}': found {column.type}, expected {expected}"
+            raise ReferenceLoadFailed(self.name, reason)
+        return found
+
     def use(self, loaded: LoadedTable) -> None:
         """Replace the current load; the owner thread calls it between chunks."""
         with self._lock:
-            self._loaded, self._fitting = loaded, set()
+            self.loaded, self._fitting = loaded, set()
             self._rows = loaded.rows() if loaded.has_rows else _Unmade(self, loaded)
 
     def made(self, loaded: LoadedTable | None) -> dict[Any, Any]:
@@ -473,7 +463,7 @@ class Reference(Mapping[Any, Any]):
             raise ReferenceNotLoaded(self.name)
         with self._lock:
             rows = loaded.rows()
-            if self._loaded is loaded:
+            if self.loaded is loaded:
                 self._rows = rows
             return rows
 
@@ -483,9 +473,9 @@ class Reference(Mapping[Any, Any]):
             raise ReferenceLoadFailed(self.name, reason)
 
     def _current(self) -> LoadedTable:
-        if self._loaded is None:
+        if self.loaded is None:
             raise ReferenceNotLoaded(self.name)
-        return self._loaded
+        return self.loaded
 
     def _check_type(self, key: Any) -> None:
         """Raise BoltError for a key that is missing because no row's can be of its type."""
@@ -539,6 +529,14 @@ class Reference(Mapping[Any, Any]):
         check(are_known, ", properties", [*self.properties], "'catalog'")
         is_key = self.key and all(self.key) and len(set(self.key)) == len(self.key)
         check(is_key, ", key", self.key, "one or more columns")
+        kinds = [each for each in self._key_types if each]
+        types = ", ".join(each.__name__ for each in kinds)
+        are_types = len(kinds) in (0, len(self.key)) and all(map(_family_of, kinds))
+        expected = f"one type for each of {', '.join(self.key)}: {KEY_TYPES}"
+        check(are_types, ", key_type", types, expected)
+        guesses = any(name.lower() == "inferschema" for name in self.properties)
+        is_text = self.format != "csv" or guesses or {*kinds} <= {str}
+        check(is_text, ", key_type", types, "str: a CSV file's columns are text")
         is_one = self.value is None or self.columns is None
         check(is_one, ", columns", self.columns, f"either columns= or value={self.value!r}")
         others = self.columns or ()

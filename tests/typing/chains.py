@@ -27,6 +27,7 @@ from headrace import (
     bolt,
     custom,
     fields,
+    reference,
 )
 from headrace.sinks import DeltaSink, DiscardSink, KafkaDeadLetters, MemorySink, SparkSink
 from headrace.testing import topology_test
@@ -255,6 +256,10 @@ def event_kind(event: Event) -> str:
 
 
 def wrong() -> None:
+    seats = reference("seats.parquet", key=["plane", "year"], value="n", key_type=tuple[str, int])
+    assert_type(seats["N14228", 1999], Any)
+    seats["N14228", "1999"]  # type: ignore[index]  # a year is a number
+    seats.get("N14228")  # type: ignore[arg-type]
     topology = Topology("wrong")
     records = topology.source("flights")
     flights = records.then(parse)

@@ -168,10 +168,11 @@ def test_a_reference_that_is_not_loaded_says_so_at_every_use():
         ([{"faa": 1.5}], "key 'faa': found double, expected text, bytes"),
         ([{"faa": str(n)} for n in range(11)], "more than max_rows=10 rows"),
         (pa.table([["A"], ["B"]], names=["faa", "faa"]), "found 2 columns 'faa'"),
+        ([{"faa": 1}], "key 'faa': found int64, expected str, its key_type"),
     ],
 )
 def test_a_table_that_cannot_be_looked_up_in_is_refused_and_the_old_one_stays(rows, message):
-    made = reference("airports.csv", key="faa", max_rows=10)
+    made = reference("airports.csv", key="faa", key_type=str, max_rows=10)
     made.load(AIRPORTS)
     with pytest.raises(ReferenceLoadFailed, match=message):
         made.load(rows)
@@ -244,6 +245,9 @@ def test_the_place_says_the_format_and_the_name(place, options, name, kind):
         ("a.csv", {"key": ()}, "expected one or more columns"),
         ("a.csv", {"key": ("a", "a")}, "expected one or more columns"),
         ("a.csv", {"value": "b", "columns": ["c"]}, "expected either columns= or value='b'"),
+        ("a.csv", {"key_type": int}, "key_type: found 'int', expected str: a CSV file's columns"),
+        ("a", {"key_type": list}, "found 'list', expected one type for each of faa: text, bytes"),
+        ("a", {"key": ("a", "b"), "key_type": str}, "'str', expected one type for each of a, b"),
         ("a.csv", {"columns": ["faa"]}, "each column once, and none of the key"),
         ("a.csv", {"columns": ["b", "b"]}, "each column once, and none of the key"),
         ("a.csv", {"max_rows": 0}, "max_rows: found 0"),
