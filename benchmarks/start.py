@@ -188,13 +188,13 @@ def _until(process: "subprocess.Popen[str]", is_true: Callable[[], bool]) -> Non
 
 
 def _make_runs() -> tuple[list[float], list[float]]:
-    """`make run` in a new clone twice: with an empty environment, and once more."""
+    """`make run` in a new clone: with an empty environment, and then three times more."""
     git = shutil.which("git") or "git"
     with TemporaryDirectory(prefix="headrace-bench-") as folder:
         clone = f"{folder}/clone"
         subprocess.run([git, "clone", "--quiet", _ROOT, clone], check=True)
         took = []
-        for _ in range(2):
+        for _ in range(4):
             began = time.monotonic()
             subprocess.run(["make", "--quiet", "run"], check=True, capture_output=True, cwd=clone)
             took.append(time.monotonic() - began)

@@ -20,13 +20,14 @@ from sinks.spark.driver import SparkDriver
 CONFIG = Path(__file__).with_name("service.toml")
 TOPIC = "flights"
 # Java's second compiler and its default collector take a third of the processor's time, which a
-# run of half a minute never gets back; nor does one query the statistics of the table's columns.
+# run of half a minute never gets back, nor does one query the statistics and check sums of a table.
 # Without that compiler Java keeps little memory for code.
 SHORT_RUN = {
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
     ),
     "spark.databricks.delta.stats.collect": "false",
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
 }
 TOPOLOGIES = {"spark": topology, "delta": native}
 

@@ -44,8 +44,7 @@ def by_spark(spark: SparkDriver, table: Path) -> list[Airport]:
     """The worst airports, by Spark SQL over the table."""
 
     def job(session: Any) -> list[Airport]:
-        rows = session.sql(_QUERY.format(table=table)).toArrow().to_pylist()
-        return [Airport(*row.values()) for row in rows]
+        return [Airport(*row) for row in session.sql(_QUERY.format(table=table)).collect()]
 
     return spark.run(job, group="query")
 
