@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from partition.assigned_partition import AssignedPartition, PartitionChange
@@ -486,10 +486,10 @@ class Consumer(PartitionOwner):
                 records += manager.ledger.waiting
         return chunks <= _FEW_CHUNKS and records < 2 * self._policy.fetch_records
 
-    def _in_turn(self) -> Sequence[AssignedPartition]:
-        partitions = list(self.assignment)
-        first = self._turn % max(1, len(partitions))
-        return partitions[first:] + partitions[:first]
+    def _in_turn(self) -> Iterator[AssignedPartition]:
+        first = self._turn % max(1, len(self.assignment))
+        yield from islice(self.assignment, first, None)
+        yield from islice(self.assignment, first)
 
     @property
     def _is_trusted(self) -> bool:

@@ -50,7 +50,11 @@ class Watched:
             "paced",
             "--until-caught-up",
             config={
-                "pipeline": {"max_pending_bytes": WINDOW_BYTES, "commit_interval_seconds": 0.1},
+                "pipeline": {
+                    "max_pending_bytes": WINDOW_BYTES,
+                    "chunk_records": 250,  # three batches fit into the window
+                    "commit_interval_seconds": 0.1,
+                },
                 "http": {"port": self.port},
             },
             environment={"TRIAL_PACE": str(rows_a_second)},
