@@ -1,8 +1,6 @@
 """Flights for the acceptance tests: each has a pipeline, a topic and a table of its own."""
 
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +9,9 @@ from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.trial import Flights
 
-Breakable = tuple[EmbeddedKafka, EmbeddedZooKeeper]
-MakeFlights = Callable[..., Flights]
-
 
 @pytest.fixture
-def make_flights(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeFlights]:
+def make_flights(request, tmp_path):
     """`make_flights(breakable=False, ...)`: on the shared servers, or on some to be broken."""
     made: list[Flights] = []
 
@@ -33,7 +28,7 @@ def make_flights(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mak
 
 
 @pytest.fixture(scope="session")
-def _own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breakable]:
+def _own_servers(tmp_path_factory):
     with (
         closing(EmbeddedKafka(tmp_path_factory.mktemp("breakable-kafka"))) as kafka,
         closing(EmbeddedZooKeeper(tmp_path_factory.mktemp("breakable-zookeeper"))) as zookeeper,
@@ -42,7 +37,7 @@ def _own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breakable
 
 
 @pytest.fixture
-def breakable_servers(_own_servers: Breakable) -> Iterator[Breakable]:
+def breakable_servers(_own_servers):
     """A broker and a ZooKeeper that a test may stop, kill and freeze; nobody else uses them."""
     for server in _own_servers:
         server.open()

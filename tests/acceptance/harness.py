@@ -102,8 +102,7 @@ class Run:
             pytest.fail(f"still runs after {seconds:g} s; its log ends:\n{self.tail(200)}")
 
     def account(self) -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads(self.output.splitlines()[-1])
-        return facts
+        return json.loads(self.output.splitlines()[-1])
 
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = [line for line in self.errors.splitlines() if line.startswith("{")]

@@ -297,9 +297,7 @@ class Counts(Store):
         key = {"slot": str, "copy": int}
         # Laid out for both kinds of transactions.
         counts = State(self.table, key=key, into=self.place(), layout="opaque")
-        sink = counts.sink({"n": count()})
-        assert isinstance(sink, Sink)
-        return sink
+        return counts.sink({"n": count()})
 
     @abstractmethod
     def place(self) -> StateStore: ...
@@ -368,7 +366,6 @@ def _in_database(store: Store) -> str:
 
 
 def _rows_in_database(store: Store, columns: str) -> list[dict[str, Any]]:
-    assert store.site.server is not None
     query = f'SELECT {columns} FROM "{_in_database(store)}"'  # noqa: S608 - the test's own names
     try:
         return rows_of(store.site.server, query)

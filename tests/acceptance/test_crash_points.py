@@ -6,11 +6,9 @@ FAULTS_SEED draws the same again.
 import os
 import random
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.faults.crash import ACTIONS, crash_cases, play
 from tests.faults.servers import Servers
 
@@ -30,7 +28,7 @@ def sample(seed: str) -> list[str]:
 
 
 @pytest.fixture
-def servers(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Servers:
+def servers(kafka, zookeeper, tmp_path):
     return Servers(kafka, zookeeper, tmp_path)
 
 

@@ -6,14 +6,11 @@ Each process goes on where the one before it was killed. Sinks, kinds and crashe
 
 import os
 import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.stores import STORES
 from tests.faults import sink_crashes
 from tests.faults.judge import GOOD
@@ -32,13 +29,7 @@ CONTROLS = [name for name in NAMES if STORES[name].has_control]
 
 
 @pytest.fixture
-def servers(
-    request: pytest.FixtureRequest,
-    kafka: EmbeddedKafka,
-    zookeeper: EmbeddedZooKeeper,
-    rng: random.Random,
-    tmp_path: Path,
-) -> Iterator[Servers]:
+def servers(request, kafka, zookeeper, rng, tmp_path):
     """The shared servers; three of a hundred requests to the object store fail."""
     with ExitStack() as stack:
 
@@ -58,7 +49,7 @@ def servers(
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> random.Random:
+def rng(request):
     """Each test's own draws, by a seed that is printed when it fails."""
     seed = os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(10**6)
     print(f"CRASH_SEED={seed}")  # noqa: T201

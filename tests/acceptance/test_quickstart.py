@@ -9,7 +9,6 @@ import signal
 import subprocess
 import tomllib
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -29,13 +28,13 @@ PAGE = ROOT / "docs/quickstart.md"
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory):
     """The folder of `headrace` and `python` where the wheel is installed."""
     return environment_with_wheel(tmp_path_factory.mktemp("installed")).parent
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path, programs: Path) -> Follower:
+def newcomer(tmp_path, programs):
     def launch(words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         options["env"] = {**options["env"], "PATH": path}

@@ -6,13 +6,10 @@ through, and all rows are counted: replicas.py says what may be there twice.
 
 import signal
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, TOPOLOGIES, Replicas
@@ -23,7 +20,6 @@ from tests.support.patience import slack
 pytestmark = pytest.mark.acceptance
 nightly = pytest.mark.nightly
 
-MakeReplicas = Callable[..., Replicas]
 SLACK_SECONDS = 6.0  # of which 2 are promised; the rest is for a machine with much else to do
 LONG_SESSION_SECONDS = 60.0
 AT_ONCE_SECONDS = 25.0  # whoever waits for a session to end is later; 1 to 2 for the most part
@@ -31,9 +27,7 @@ PARTITIONS = sum(TOPICS.values())
 
 
 @pytest.fixture
-def make_replicas(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
-) -> Iterator[MakeReplicas]:
+def make_replicas(kafka, zookeeper, tmp_path):
     """`make_replicas(...)`: a pipeline of the test's own on the shared servers."""
     trial = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
     yield partial(Replicas, trial)

@@ -32,7 +32,7 @@ ENDS_WITHIN_SECONDS = 15.0
 
 
 @pytest.fixture
-def rng() -> random.Random:
+def rng():
     """Draws other numbers each time, and shows the seed when the test fails."""
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")  # noqa: T201

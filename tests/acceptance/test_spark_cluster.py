@@ -2,9 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ class OnLocalhost(SparkWorker):
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[SparkMaster]:
+def master(tmp_path):
     server = SparkMaster(tmp_path / "master")
     try:
         server.open()
@@ -43,7 +42,7 @@ def master(tmp_path: Path) -> Iterator[SparkMaster]:
 
 
 @pytest.fixture
-def workers(master: SparkMaster, tmp_path: Path) -> Iterator[list[SparkWorker]]:
+def workers(master, tmp_path):
     """Two, with a core each, so that each has an executor of one task at a time."""
     servers = [
         SparkWorker(tmp_path / "worker-1", master, cores=1),

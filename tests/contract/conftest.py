@@ -1,6 +1,5 @@
 """The worlds in which fetchers and catalogues are tested."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
 
 
 @pytest.fixture(params=BOTH)
-def world(request: pytest.FixtureRequest) -> Iterator[Any]:
+def world(request):
     """Kafka in memory, and the broker that all tests share."""
     if request.param == "memory":
         made: Any = MemoryLogWorld()
@@ -23,7 +22,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture
-def real(kafka: EmbeddedKafka) -> Iterator[KafkaWorld]:
+def real(kafka):
     """The broker that all tests share."""
     made = KafkaWorld(kafka)
     yield made
@@ -31,7 +30,7 @@ def real(kafka: EmbeddedKafka) -> Iterator[KafkaWorld]:
 
 
 @pytest.fixture(scope="session")
-def quiet_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+def quiet_zookeeper(tmp_path_factory):
     """A server of the worker's own, for tests that count what is written."""
     server = EmbeddedZooKeeper(tmp_path_factory.mktemp("quiet-zookeeper"))
     server.open()
@@ -42,7 +41,7 @@ def quiet_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
 
 
 @pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+def own_broker(tmp_path_factory):
     """A broker of the module's own, which its tests may stop."""
     server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
     try:
@@ -52,7 +51,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKaf
 
 
 @pytest.fixture
-def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
+def own(own_broker):
     """A broker that the test may stop, running."""
     own_broker.open()
     made = KafkaWorld(own_broker)
@@ -62,7 +61,7 @@ def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
 
 
 @pytest.fixture(params=BOTH)
-def fragile(request: pytest.FixtureRequest) -> Iterator[Any]:
+def fragile(request):
     """Kafka in memory, and a broker that the test may stop."""
     if request.param == "memory":
         yield MemoryLogWorld()

@@ -24,7 +24,7 @@ from tests.support.kafka import SECONDS, KafkaWorld, numbers
 from tests.support.patience import Limit, slack
 
 
-def test_a_topic_is_described_with_its_partitions_in_order(world: Any) -> None:
+def test_a_topic_is_described_with_its_partitions_in_order(world):
     """Storm 11: a partition is known by its number, whatever leader it has or lacks."""
     topic = world.topic(12)
     found = world.catalogue().topic(topic).result(SECONDS)
@@ -32,7 +32,7 @@ def test_a_topic_is_described_with_its_partitions_in_order(world: Any) -> None:
     assert found.topic_id
 
 
-def test_all_topics_are_listed_without_kafkas_own(world: Any) -> None:
+def test_all_topics_are_listed_without_kafkas_own(world):
     one, two = world.topic(1), world.topic(3)
     if isinstance(world, KafkaWorld):
         world.transaction(Partition(one, 0), numbers(1), commit=True)  # makes Kafka's own topic
@@ -43,7 +43,7 @@ def test_all_topics_are_listed_without_kafkas_own(world: Any) -> None:
     assert not [name for name in topics if name.startswith("__")]
 
 
-def test_a_topic_that_does_not_exist_is_named(world: Any) -> None:
+def test_a_topic_that_does_not_exist_is_named(world):
     catalogue = world.catalogue()
     started = time.monotonic()
     answers = [catalogue.topic("no-such-topic"), catalogue.log(Partition("no-such-topic", 0))]
@@ -53,7 +53,7 @@ def test_a_topic_that_does_not_exist_is_named(world: Any) -> None:
     assert time.monotonic() - started < slack(8), "waited for, in case it was just created"
 
 
-def test_other_questions_do_not_wait_for_a_topic_that_is_missing(world: Any) -> None:
+def test_other_questions_do_not_wait_for_a_topic_that_is_missing(world):
     topic = world.topic()
     catalogue = world.catalogue()
     missing = catalogue.topic("no-such-topic")
@@ -63,7 +63,7 @@ def test_other_questions_do_not_wait_for_a_topic_that_is_missing(world: Any) -> 
         assert not missing.done()
 
 
-def test_the_logs_range_gives_the_offsets_to_start_from(world: Any) -> None:
+def test_the_logs_range_gives_the_offsets_to_start_from(world):
     """Storm 54: an empty log begins and ends at 0, which is an answer."""
     a = Partition(world.topic(), 0)
     catalogue = world.catalogue()
@@ -74,7 +74,7 @@ def test_the_logs_range_gives_the_offsets_to_start_from(world: Any) -> None:
     assert catalogue.log(a).result(SECONDS) == Log(2, 5, topic_id, leader_epoch=0)
 
 
-def test_a_time_stamp_gives_the_first_offset_that_is_as_young(world: Any) -> None:
+def test_a_time_stamp_gives_the_first_offset_that_is_as_young(world):
     a = Partition(world.topic(), 0)
     for ms in (1000, 2000, 3000):
         world.append_one(a, b"v", None, [], 1_700_000_000_000 + ms)
@@ -87,7 +87,7 @@ def test_a_time_stamp_gives_the_first_offset_that_is_as_young(world: Any) -> Non
     assert catalogue.log(empty, 1).result(SECONDS).at_timestamp == 0
 
 
-def test_many_questions_at_once_are_all_answered(world: Any) -> None:
+def test_many_questions_at_once_are_all_answered(world):
     topic = world.topic(20)
     for number in range(20):
         world.append(Partition(topic, number), numbers(number % 3))
@@ -99,7 +99,7 @@ def test_many_questions_at_once_are_all_answered(world: Any) -> None:
     assert [each.result().end for each in logs] == [number % 3 for number in range(20)]
 
 
-def test_the_ends_of_many_logs_are_one_answer_without_those_that_are_not_known(world: Any) -> None:
+def test_the_ends_of_many_logs_are_one_answer_without_those_that_are_not_known(world):
     topic, other = world.topic(3), world.topic()
     for number in range(3):
         world.append(Partition(topic, number), numbers(number))
@@ -124,7 +124,7 @@ def test_the_ends_of_many_logs_are_one_answer_without_those_that_are_not_known(w
 
 
 @pytest.mark.integration
-def test_a_log_ends_for_readers_where_a_transaction_is_open(real: KafkaWorld) -> None:
+def test_a_log_ends_for_readers_where_a_transaction_is_open(real):
     a = Partition(real.topic(), 0)
     real.append(a, numbers(3))
     producer = real.begin(a, numbers(2))
@@ -139,7 +139,7 @@ def test_a_log_ends_for_readers_where_a_transaction_is_open(real: KafkaWorld) ->
         assert not end.passed
 
 
-def test_partitions_added_to_a_topic_are_seen(world: Any) -> None:
+def test_partitions_added_to_a_topic_are_seen(world):
     """Faults K07: new partitions show at the next look, under the same topic id."""
     topic = world.topic(1)
     catalogue = world.catalogue()
@@ -153,7 +153,7 @@ def test_partitions_added_to_a_topic_are_seen(world: Any) -> None:
     assert catalogue.log(Partition(topic, 2)).result(SECONDS).start == 0
 
 
-def test_a_topic_created_anew_has_another_id(world: Any) -> None:
+def test_a_topic_created_anew_has_another_id(world):
     """Faults K06: the id is what tells a larger log from the one that was there before."""
     a = Partition(world.topic(), 0)
     catalogue = world.catalogue()
@@ -164,7 +164,7 @@ def test_a_topic_created_anew_has_another_id(world: Any) -> None:
     assert after.topic_id not in (None, before.topic_id)
 
 
-def test_a_deleted_topic_is_missing(world: Any) -> None:
+def test_a_deleted_topic_is_missing(world):
     """Faults K05: told as missing, not as an outage."""
     topic = world.topic()
     world.delete_topic(topic)
@@ -172,7 +172,7 @@ def test_a_deleted_topic_is_missing(world: Any) -> None:
         world.catalogue().topic(topic).result(SECONDS)
 
 
-def test_a_closed_catalogue_answers_nothing_more(world: Any) -> None:
+def test_a_closed_catalogue_answers_nothing_more(world):
     catalogue = world.catalogue()
     catalogue.close()
     catalogue.close()
@@ -182,7 +182,7 @@ def test_a_closed_catalogue_answers_nothing_more(world: Any) -> None:
     assert world.topic() in catalogue.topics().result(SECONDS)
 
 
-def test_a_catalogue_that_is_away_says_what_was_asked(world: Any) -> None:
+def test_a_catalogue_that_is_away_says_what_was_asked(world):
     if isinstance(world, KafkaWorld):
         world.properties["bootstrap.servers"] = "127.0.0.1:1"
         catalogue: Any = world.catalogue(ask_seconds=1)
@@ -204,7 +204,7 @@ def test_a_catalogue_that_is_away_says_what_was_asked(world: Any) -> None:
 
 
 @pytest.mark.integration
-def test_a_broker_that_comes_back_in_time_answers(own: KafkaWorld) -> None:
+def test_a_broker_that_comes_back_in_time_answers(own):
     topic = own.topic(2)
     catalogue = own.catalogue(ask_seconds=SECONDS)
     own.kafka.close()
@@ -214,7 +214,7 @@ def test_a_broker_that_comes_back_in_time_answers(own: KafkaWorld) -> None:
 
 
 @pytest.mark.integration
-def test_a_frozen_broker_is_given_up_in_time(own: KafkaWorld) -> None:
+def test_a_frozen_broker_is_given_up_in_time(own):
     """Faults K02: an answer in bounded time, also from a broker that only holds on."""
     topic = own.topic()
     catalogue = own.catalogue(ask_seconds=1.5)
@@ -234,7 +234,7 @@ def test_a_frozen_broker_is_given_up_in_time(own: KafkaWorld) -> None:
     assert catalogue.topic(topic).result(SECONDS).name == topic
 
 
-def test_closing_ends_open_questions_in_time() -> None:
+def test_closing_ends_open_questions_in_time():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -251,7 +251,7 @@ def test_closing_ends_open_questions_in_time() -> None:
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
-def test_refused_credentials_are_told_at_once(asked_before: bool) -> None:
+def test_refused_credentials_are_told_at_once(asked_before):
     """Faults K15: no waiting for what cannot change; librdkafka tells it once in a while."""
     catalogue = KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1"})
     catalogue.open()
@@ -269,12 +269,12 @@ def test_refused_credentials_are_told_at_once(asked_before: bool) -> None:
     catalogue.close()
 
 
-def test_a_wrong_property_is_named() -> None:
+def test_a_wrong_property_is_named():
     with pytest.raises(KafkaFailed, match=r"no\.such\.property"):
         KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1", "no.such.property": 1}).open()
 
 
-def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world: Any) -> None:
+def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world):
     """A paused partition learns nothing by fetching, and its lag matters most."""
     topic = world.topic(1)
     place = Partition(topic, 0)

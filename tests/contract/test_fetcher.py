@@ -5,16 +5,15 @@ librdkafka's alone in `test_fetcher_client.py` and `test_fetcher_events.py`.
 """
 
 import time
-from typing import Any
 
 import pytest
 
 from partition.interfaces import Fetched
 from partition.records import Chunk, Partition, Position
-from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
+from tests.support.kafka import SECONDS, Reading, numbers
 
 
-def test_records_come_in_order_and_the_end_is_told(world: Any) -> None:
+def test_records_come_in_order_and_the_end_is_told(world):
     a = world.filled(2500)
     reading = world.reading({a: 0})
     reading.until(lambda: a in reading.ends)
@@ -26,7 +25,7 @@ def test_records_come_in_order_and_the_end_is_told(world: Any) -> None:
     reading.until(lambda: reading.ends[a] == 2501)
 
 
-def test_a_call_returns_as_soon_as_there_is_something(world: Any) -> None:
+def test_a_call_returns_as_soon_as_there_is_something(world):
     a = world.filled(3)
     reading = world.reading({a: 0})
     started = time.monotonic()
@@ -35,7 +34,7 @@ def test_a_call_returns_as_soon_as_there_is_something(world: Any) -> None:
     assert time.monotonic() - started < SECONDS / 2
 
 
-def test_an_idle_call_waits_its_time_and_gives_nothing(world: Any) -> None:
+def test_an_idle_call_waits_its_time_and_gives_nothing(world):
     a = Partition(world.topic(), 0)
     reading = world.reading({a: 0})
     reading.until(lambda: a in reading.ends)
@@ -44,7 +43,7 @@ def test_an_idle_call_waits_its_time_and_gives_nothing(world: Any) -> None:
     assert time.monotonic() - started >= 0.25
 
 
-def test_no_call_gives_more_than_it_was_asked_for(world: Any) -> None:
+def test_no_call_gives_more_than_it_was_asked_for(world):
     a, b = (Partition(world.topic(), 0), Partition(world.topic(), 0))
     world.append(a, numbers(50))
     world.append(b, numbers(50))
@@ -57,7 +56,7 @@ def test_no_call_gives_more_than_it_was_asked_for(world: Any) -> None:
     assert reading.offsets(a) == reading.offsets(b) == list(range(50))
 
 
-def test_partitions_of_several_topics_are_kept_apart(world: Any) -> None:
+def test_partitions_of_several_topics_are_kept_apart(world):
     """Storm 25: a partition is its topic and its number, never one of them alone."""
     one, two = world.topic(2), world.topic(2)
     places = [Partition(one, 0), Partition(one, 1), Partition(two, 0), Partition(two, 1)]
@@ -71,7 +70,7 @@ def test_partitions_of_several_topics_are_kept_apart(world: Any) -> None:
         assert reading.ends[place] == 300
 
 
-def test_a_gap_at_the_logs_end_is_passed_by_the_end(world: Any) -> None:
+def test_a_gap_at_the_logs_end_is_passed_by_the_end(world):
     """Promise 11: gaps never block the last completed offset, also when no record follows them.
 
     Storm 20: what was used up without a record never stops the offset.
@@ -86,7 +85,7 @@ def test_a_gap_at_the_logs_end_is_passed_by_the_end(world: Any) -> None:
     assert reading.offsets(a)[-1] == end
 
 
-def test_a_record_keeps_everything(world: Any) -> None:
+def test_a_record_keeps_everything(world):
     """Faults K12: no key, no value and empty bytes arrive distinct, with headers and times."""
     a = Partition(world.topic(), 0)
     world.append_one(a, None, None, [], 1_700_000_000_123)
@@ -102,7 +101,7 @@ def test_a_record_keeps_everything(world: Any) -> None:
     assert first.error() is None
 
 
-def test_pausing_loses_and_repeats_nothing(world: Any) -> None:
+def test_pausing_loses_and_repeats_nothing(world):
     topic = world.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
     world.append(a, numbers(4000))
@@ -123,7 +122,7 @@ def test_pausing_loses_and_repeats_nothing(world: Any) -> None:
     assert reading.offsets(b) == list(range(4000))
 
 
-def test_what_was_fetched_for_a_removed_partition_is_never_delivered(world: Any) -> None:
+def test_what_was_fetched_for_a_removed_partition_is_never_delivered(world):
     """Storm 32: an offset that was passed, or is not to be read any more, never comes again.
 
     Faults K14: a removed partition's records are dropped, also when it is added again.
@@ -148,7 +147,7 @@ def test_what_was_fetched_for_a_removed_partition_is_never_delivered(world: Any)
     assert fresh.offsets(a) == list(range(3000))
 
 
-def test_a_partition_that_is_added_again_is_not_paused(world: Any) -> None:
+def test_a_partition_that_is_added_again_is_not_paused(world):
     a = world.filled(3)
     reading = world.reading({a: 0})
     reading.fetcher.pause(a)
@@ -157,7 +156,7 @@ def test_a_partition_that_is_added_again_is_not_paused(world: Any) -> None:
     assert reading.offsets(a) == [0, 1, 2]
 
 
-def test_without_partitions_nothing_comes(world: Any) -> None:
+def test_without_partitions_nothing_comes(world):
     a = world.filled(3)
     fetcher = world.fetcher()
     fetcher.add({a: Position(0)})
@@ -167,7 +166,7 @@ def test_without_partitions_nothing_comes(world: Any) -> None:
     fetcher.close()
 
 
-def test_the_logs_range_is_known_from_fetching(world: Any) -> None:
+def test_the_logs_range_is_known_from_fetching(world):
     """Storm 54: offset 0 is a place like any other, and an empty log is 0 to 0."""
     topic = world.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
@@ -187,7 +186,7 @@ def test_the_logs_range_is_known_from_fetching(world: Any) -> None:
 
 
 @pytest.mark.integration
-def test_markers_of_committed_and_aborted_transactions_are_passed(real: KafkaWorld) -> None:
+def test_markers_of_committed_and_aborted_transactions_are_passed(real):
     """Promise 11: the end lies past the markers, so the lag can reach zero.
 
     Faults K08: after 5 committed and 5 aborted records the last message is 4, the end is 12.
@@ -206,7 +205,7 @@ def test_markers_of_committed_and_aborted_transactions_are_passed(real: KafkaWor
 
 
 @pytest.mark.integration
-def test_an_open_transaction_is_the_end_until_it_is_over(real: KafkaWorld) -> None:
+def test_an_open_transaction_is_the_end_until_it_is_over(real):
     """Faults K13: readers stop before it; the cached end lies behind it, so it shows as lag."""
     a = real.filled(3)
     producer = real.begin(a, numbers(2))
@@ -221,7 +220,7 @@ def test_an_open_transaction_is_the_end_until_it_is_over(real: KafkaWorld) -> No
     assert reading.offsets(a) == [0, 1, 2, 3, 4, 5]
 
 
-def test_chunks_know_how_much_keys_and_headers_hold(world: Any) -> None:
+def test_chunks_know_how_much_keys_and_headers_hold(world):
     a = Partition(world.topic(), 0)
     for key in (None, b"", b"four", b"larger" * 100):
         world.append_one(a, b"v", key, [("name", b"123456"), ("none", None)], 1_700_000_000_000)

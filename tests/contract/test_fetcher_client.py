@@ -9,11 +9,11 @@ from partition.errors import KafkaFailed
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.kafka.librdkafka import DEFAULTS, FORCED, consumer_properties
 from partition.records import Partition, Position
-from tests.support.kafka import SECONDS, KafkaWorld, Reading, numbers
+from tests.support.kafka import SECONDS, Reading, numbers
 
 
 @pytest.mark.integration
-def test_a_record_larger_than_every_limit_of_the_client_still_comes(real: KafkaWorld) -> None:
+def test_a_record_larger_than_every_limit_of_the_client_still_comes(real):
     """Storm 24: a record larger than what is fetched at once is no silent stall.
 
     Faults K11: it arrives whole; what to do with it is decided later.
@@ -45,7 +45,7 @@ class Counted(KafkaFetcher):
 
 
 @pytest.mark.integration
-def test_an_idle_log_is_asked_seldom(real: KafkaWorld) -> None:
+def test_an_idle_log_is_asked_seldom(real):
     """Storm 28: brokers hold a request until there is something, so idling is no flood."""
     a = Partition(real.topic(), 0)
     fetcher = real.keep(Counted({**real.properties, "statistics.interval.ms": 200}))
@@ -58,7 +58,7 @@ def test_an_idle_log_is_asked_seldom(real: KafkaWorld) -> None:
 
 
 @pytest.mark.integration
-def test_mirrored_offsets_are_seen_by_other_clients(real: KafkaWorld) -> None:
+def test_mirrored_offsets_are_seen_by_other_clients(real):
     topic = real.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
     real.append(a, numbers(10))
@@ -83,10 +83,10 @@ def test_mirrored_offsets_are_seen_by_other_clients(real: KafkaWorld) -> None:
     other.close()
 
 
-def test_properties_that_the_promises_rest_on_cannot_be_set() -> None:
+def test_properties_that_the_promises_rest_on_cannot_be_set():
     assert consumer_properties(dict.fromkeys(FORCED, "true")) == {**DEFAULTS, **FORCED}
 
 
-def test_an_unknown_property_is_named() -> None:
+def test_an_unknown_property_is_named():
     with pytest.raises(KafkaFailed, match=r"no\.such\.property"):
         KafkaFetcher({"bootstrap.servers": "127.0.0.1:1", "no.such.property": 1}).open()

@@ -30,12 +30,12 @@ class Scripted(FakeClient):
 
 
 @pytest.fixture
-def client() -> Scripted:
+def client():
     return Scripted(random.Random(1))
 
 
 @pytest.fixture
-def fetcher(client: Scripted) -> KafkaFetcher:
+def fetcher(client):
     return fetcher_on(client)
 
 
@@ -59,9 +59,7 @@ def chunks(found: list[Chunk]) -> dict[Partition, list[int]]:
     return {chunk.partition: chunk.offsets.tolist() for chunk in found}
 
 
-def test_runs_of_one_partition_become_one_chunk_and_stale_records_are_dropped(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
+def test_runs_of_one_partition_become_one_chunk_and_stale_records_are_dropped(fetcher, client):
     """Storm 32: what was delivered, or lies before the place to read on, is dropped."""
     add(fetcher, {A: 5, B: 0})
     order = [(A, 3), (A, 5), (B, 0), (GONE, 9), (B, 4), (A, 6), (A, 6), (A, 5), (A, 9), (B, 5)]
@@ -71,9 +69,7 @@ def test_runs_of_one_partition_become_one_chunk_and_stale_records_are_dropped(
     assert chunks(fetcher.fetch(100, 0).chunks) == {A: [10]}
 
 
-def test_what_stops_a_partition_is_told_behind_its_good_records(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
+def test_what_stops_a_partition_is_told_behind_its_good_records(fetcher, client):
     """Faults K10: librdkafka reads on behind a corrupt batch, so it is taken off at once."""
     add(fetcher, {A: 0, B: 7})
     client.hand(
@@ -107,16 +103,14 @@ def test_what_stops_a_partition_is_told_behind_its_good_records(
         KafkaError.MSG_SIZE_TOO_LARGE,
     ],
 )
-def test_whatever_librdkafka_would_skip_stops_the_partition(
-    fetcher: KafkaFetcher, client: Scripted, code: int
-) -> None:
+def test_whatever_librdkafka_would_skip_stops_the_partition(fetcher, client, code):
     """Storm 24: a record that cannot be read, for its size or its form, is never passed over."""
     add(fetcher, {A: 3})
     client.hand(message(A, 3, code))
     assert isinstance(fetcher.fetch(100, 0).failures[A], CorruptRecord)
 
 
-def test_an_error_of_another_place_is_not_believed(fetcher: KafkaFetcher, client: Scripted) -> None:
+def test_an_error_of_another_place_is_not_believed(fetcher, client):
     """Faults K14: out of range comes without a version, so it may be of a former assignment."""
     add(fetcher, {A: 50})
     fetcher.remove([A])
@@ -133,7 +127,7 @@ def test_an_error_of_another_place_is_not_believed(fetcher: KafkaFetcher, client
     assert (told.offset, told.diverged_at) == (11, None)
 
 
-def test_a_truncation_is_read_from_its_text(fetcher: KafkaFetcher, client: Scripted) -> None:
+def test_a_truncation_is_read_from_its_text(fetcher, client):
     """Faults K04: the event has no offset; the text has ours and the one where logs differ."""
     add(fetcher, {A: 100, B: 100})
     client.hand(
@@ -147,9 +141,7 @@ def test_a_truncation_is_read_from_its_text(fetcher: KafkaFetcher, client: Scrip
     assert (told.offset, told.diverged_at) == (100, 60)
 
 
-def test_an_error_that_keeps_coming_is_believed_in_the_end(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
+def test_an_error_that_keeps_coming_is_believed_in_the_end(fetcher, client):
     """Storm 18: no endless loop of one request after the other."""
     add(fetcher, {A: 100})
     for _ in range(10):
@@ -160,9 +152,7 @@ def test_an_error_that_keeps_coming_is_believed_in_the_end(
     assert failures.keys() == {A}
 
 
-def test_partitions_told_to_be_missing_are_stopped_and_no_others(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
+def test_partitions_told_to_be_missing_are_stopped_and_no_others(fetcher, client):
     other = Partition("u", 0)
     add(fetcher, {A: 0, B: 0, other: 0})
     for text in ("t [1]: topic does not exist", "u: unknown", "t [7]: topic does not exist"):
@@ -173,9 +163,7 @@ def test_partitions_told_to_be_missing_are_stopped_and_no_others(
     assert {each: type(error) for each, error in fetched.failures.items()} == {B: TopicMissing}
 
 
-def test_a_refusal_is_raised_after_what_was_received(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
+def test_a_refusal_is_raised_after_what_was_received(fetcher, client):
     add(fetcher, {A: 0, B: 0})
     client.hand(message(A, 0), message(B, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert chunks(fetcher.fetch(100, 0).chunks) == {A: [0]}
@@ -183,7 +171,7 @@ def test_a_refusal_is_raised_after_what_was_received(
         fetcher.fetch(100, 0)
 
 
-def test_rights_on_the_group_are_not_needed(fetcher: KafkaFetcher, client: Scripted) -> None:
+def test_rights_on_the_group_are_not_needed(fetcher, client):
     """Faults K15: librdkafka asks who coordinates it, also where nothing is committed to it."""
     add(fetcher, {A: 0})
     fetcher._on_error(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "FindCoordinator"))
@@ -192,9 +180,7 @@ def test_rights_on_the_group_are_not_needed(fetcher: KafkaFetcher, client: Scrip
     assert fetcher.fetch(100, 0) == Fetched()
 
 
-def test_end_is_not_believed_before_the_epoch_is_checked(
-    fetcher: KafkaFetcher, client: Scripted
-) -> None:
+def test_end_is_not_believed_before_the_epoch_is_checked(fetcher, client):
     """Faults K04."""
     client.refused_seeks, eof = 2, KafkaError._PARTITION_EOF
     fetcher.add({A: Position(5, 0), B: Position(0)})

@@ -1,7 +1,5 @@
 """Logs that are not what they were: every loss is told, once, and stops its partition only."""
 
-from typing import Any
-
 import pytest
 
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
@@ -10,9 +8,7 @@ from tests.support.kafka import Reading, numbers
 
 
 @pytest.mark.parametrize("position", [1, 900])
-def test_a_position_that_the_log_does_not_hold_stops_its_partition(
-    world: Any, position: int
-) -> None:
+def test_a_position_that_the_log_does_not_hold_stops_its_partition(world, position):
     """Promise 12: out of range is told, never resolved by skipping.
 
     Faults K09: retention or a lost end; the partition is told once and works when it is
@@ -39,7 +35,7 @@ def test_a_position_that_the_log_does_not_hold_stops_its_partition(
     assert reading.offsets(a) == list(range(4, 11))
 
 
-def test_the_good_records_before_a_corrupt_one_come_first(world: Any) -> None:
+def test_the_good_records_before_a_corrupt_one_come_first(world):
     """Faults K10: a flipped bit on disk stops its partition only, and is told once.
 
     It is passed by adding the partition again behind it.
@@ -66,7 +62,7 @@ def test_the_good_records_before_a_corrupt_one_come_first(world: Any) -> None:
     assert reading.offsets(a) == [6, 7, 8, 9]
 
 
-def test_a_topic_deleted_while_it_is_read_is_named(world: Any) -> None:
+def test_a_topic_deleted_while_it_is_read_is_named(world):
     """Faults K05: its partitions stop, and go on once it is there again."""
     topic = world.topic(2)
     a, b, other = Partition(topic, 0), Partition(topic, 1), Partition(world.topic(), 0)
@@ -83,7 +79,7 @@ def test_a_topic_deleted_while_it_is_read_is_named(world: Any) -> None:
     reading.until(lambda: reading.ends[other] == 4)
 
 
-def test_a_topic_that_is_there_again_is_read_again(world: Any) -> None:
+def test_a_topic_that_is_there_again_is_read_again(world):
     """Faults K06: a live reader of a topic that was created anew is out of range, or told."""
     a = world.filled(100)
     reading = world.reading({a: 0})
@@ -97,7 +93,7 @@ def test_a_topic_that_is_there_again_is_read_again(world: Any) -> None:
     assert reading.values(a) == numbers(5)
 
 
-def test_a_topic_created_anew_while_nobody_read_is_known_by_its_id_alone(world: Any) -> None:
+def test_a_topic_created_anew_while_nobody_read_is_known_by_its_id_alone(world):
     """Faults K06: fewer records are out of range; with more, only the topic id tells.
 
     Neither the offset nor the leader epoch shows that a larger one is another log.
@@ -116,7 +112,7 @@ def test_a_topic_created_anew_while_nobody_read_is_known_by_its_id_alone(world: 
     assert world.log(a).topic_id not in (None, stopped.topic_id)
 
 
-def test_a_log_that_was_cut_off_is_told_by_the_leader_epoch(fragile: Any) -> None:
+def test_a_log_that_was_cut_off_is_told_by_the_leader_epoch(fragile):
     """Faults K04: an unclean truncation is told, with the offset at which the logs differ.
 
     Without an epoch the cut records' successors are skipped silently; so the epoch is

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import textwrap
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -54,7 +53,7 @@ def grown(world: KafkaWorld, topic: str, kbytes: str) -> int:
     return int(done.stdout)
 
 
-def test_what_is_fetched_ahead_is_bounded_by_its_property(real: Any) -> None:
+def test_what_is_fetched_ahead_is_bounded_by_its_property(real):
     """Promise 10; Faults section 5: memory of the prefetch follows queued.max.messages.kbytes."""
     topic = real.topic(PARTITIONS)
     producer = Producer({"bootstrap.servers": real.kafka.address, "linger.ms": 50})

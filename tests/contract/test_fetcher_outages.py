@@ -4,12 +4,12 @@ import pytest
 
 from partition.records import Position
 from tests.acceptance import processes
-from tests.support.kafka import KafkaWorld, numbers
+from tests.support.kafka import numbers
 
 pytestmark = pytest.mark.integration
 
 
-def test_a_frozen_broker_is_noticed_though_the_client_says_nothing(own: KafkaWorld) -> None:
+def test_a_frozen_broker_is_noticed_though_the_client_says_nothing(own):
     """Faults K02: a broker that holds its connections and answers nothing is an outage.
 
     librdkafka tells no error of it; it shows in the statistics as an answer that is owed.
@@ -29,7 +29,7 @@ def test_a_frozen_broker_is_noticed_though_the_client_says_nothing(own: KafkaWor
     assert reading.offsets(a) == [0, 1, 2, 3]
 
 
-def test_a_mirror_that_nobody_answers_is_counted_and_stops_nothing(own: KafkaWorld) -> None:
+def test_a_mirror_that_nobody_answers_is_counted_and_stops_nothing(own):
     a = own.filled(3)
     reading = own.reading({a: 0}, **{"group.id": f"g-{a.topic}", "socket.timeout.ms": 1000})
     fetcher = reading.fetcher

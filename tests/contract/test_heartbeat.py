@@ -3,7 +3,7 @@
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,7 +31,6 @@ from tests.support.zookeeper import (
     A,
     B,
     MemoryNodesWorld,
-    NodesWorld,
     begin,
     claim,
     opened,
@@ -43,12 +42,12 @@ NOTHING: frozenset[Partition] = frozenset()
 
 
 @pytest.fixture(params=BOTH)
-def world(request: pytest.FixtureRequest) -> Iterator[Any]:
+def world(request):
     yield from opened(request.param, request)
 
 
 @pytest.fixture(params=BOTH)
-def fragile(request: pytest.FixtureRequest) -> Iterator[Any]:
+def fragile(request):
     yield from opened_apart(request.param, request)
 
 
@@ -69,15 +68,14 @@ class Replica:
         return self.begin(Report(frozenset(holds), seen, partitions)).result(SECONDS)
 
     def begin(self, report: Report) -> "Future[GroupView]":
-        future: Future[GroupView] = self.store.submit(self.heartbeats.beat(report))
-        return future
+        return self.store.submit(self.heartbeats.beat(report))
 
 
 def names(view: GroupView) -> list[str]:
     return [member.name for member in view.members]
 
 
-def test_one_replica_registers_and_plans_all_for_itself(world: NodesWorld) -> None:
+def test_one_replica_registers_and_plans_all_for_itself(world):
     a = Replica(world, "a")
     view = a.beat()
     assert view.leads
@@ -91,7 +89,7 @@ def test_one_replica_registers_and_plans_all_for_itself(world: NodesWorld) -> No
     assert again.members[0].joined == member.joined
 
 
-def test_the_first_to_join_leads_whatever_its_name(world: NodesWorld) -> None:
+def test_the_first_to_join_leads_whatever_its_name(world):
     z, a = Replica(world, "z"), Replica(world, "a")
     assert z.beat().leads
     view = a.beat()
@@ -100,7 +98,7 @@ def test_the_first_to_join_leads_whatever_its_name(world: NodesWorld) -> None:
     assert names(z.beat()) == ["z", "a"]  # in the order of joining
 
 
-def test_a_partition_goes_over_when_the_one_that_held_it_says_so(world: NodesWorld) -> None:
+def test_a_partition_goes_over_when_the_one_that_held_it_says_so(world):
     a, b = Replica(world, "a"), Replica(world, "b")
     assert a.beat().plan.of("a") == ALL
     a.beat(A, B, seen=1)
@@ -118,7 +116,7 @@ def test_a_partition_goes_over_when_the_one_that_held_it_says_so(world: NodesWor
     assert (seen_by_leader.holds, seen_by_leader.seen) == (frozenset({moving}), granted.number)
 
 
-def test_when_the_leader_dies_the_next_leads_and_takes_over(world: NodesWorld) -> None:
+def test_when_the_leader_dies_the_next_leads_and_takes_over(world):
     a, b = Replica(world, "a"), Replica(world, "b")
     a.beat()
     assert not b.beat().leads
@@ -128,7 +126,7 @@ def test_when_the_leader_dies_the_next_leads_and_takes_over(world: NodesWorld) -
     assert names(b.beat()) == ["b"]
 
 
-def test_the_same_name_started_anew_takes_over_at_once(world: NodesWorld) -> None:
+def test_the_same_name_started_anew_takes_over_at_once(world):
     """The session of its predecessor need not end first; its partitions stay its own."""
     b, former = Replica(world, "b"), Replica(world, "a")
     b.beat()
@@ -144,7 +142,7 @@ def test_the_same_name_started_anew_takes_over_at_once(world: NodesWorld) -> Non
     assert names(latter.beat()) == ["a", "b"]
 
 
-def test_one_that_lost_its_session_does_not_drive_its_successor_out(world: NodesWorld) -> None:
+def test_one_that_lost_its_session_does_not_drive_its_successor_out(world):
     """Frozen past its session, thawed: the other process of its name is the newer one."""
     former = Replica(world, "a")
     former.beat()
@@ -156,7 +154,7 @@ def test_one_that_lost_its_session_does_not_drive_its_successor_out(world: Nodes
     assert latter.beat().leads
 
 
-def test_after_its_session_ended_a_replica_registers_anew(world: NodesWorld) -> None:
+def test_after_its_session_ended_a_replica_registers_anew(world):
     a, b = Replica(world, "a"), Replica(world, "b")
     joined = a.beat().members[0].joined
     b.beat()
@@ -168,7 +166,7 @@ def test_after_its_session_ended_a_replica_registers_anew(world: NodesWorld) -> 
     assert found["a"] > max(joined, found["b"])
 
 
-def test_what_operators_ask_for_reaches_every_replica(world: NodesWorld) -> None:
+def test_what_operators_ask_for_reaches_every_replica(world):
     a, b = Replica(world, "a"), Replica(world, "b")
     assert a.beat().control == Control()
     note = Note("ops@desk", "upgrade", 7)
@@ -180,7 +178,7 @@ def test_what_operators_ask_for_reaches_every_replica(world: NodesWorld) -> None
 
 
 @pytest.mark.parametrize("data", [b"{}", b"\xff", b"[1]", b'{"version":2}', b"[" * 300_000])
-def test_what_cannot_be_read_is_named_and_left_as_it_is(world: NodesWorld, data: bytes) -> None:
+def test_what_cannot_be_read_is_named_and_left_as_it_is(world, data):
     a, b = Replica(world, "a"), Replica(world, "b")
     plan, control = plan_path(world.root, "shop"), control_path(world.root, "shop")
     a.beat()
@@ -203,7 +201,7 @@ def test_what_cannot_be_read_is_named_and_left_as_it_is(world: NodesWorld, data:
     assert a.beat().leads
 
 
-def test_a_plan_that_another_wrote_meanwhile_stays(world: NodesWorld) -> None:
+def test_a_plan_that_another_wrote_meanwhile_stays(world):
     """Two that both think they lead: one write is refused, and nothing of it is left."""
     a = Replica(world, "a")
     path = plan_path(world.root, "shop")
@@ -218,7 +216,7 @@ def test_a_plan_that_another_wrote_meanwhile_stays(world: NodesWorld) -> None:
     assert a.beat().plan == Plan(2, "a", dict.fromkeys(ALL, "a"), {})
 
 
-def test_no_plan_is_written_over_the_head_of_one_that_registers(world: NodesWorld) -> None:
+def test_no_plan_is_written_over_the_head_of_one_that_registers(world):
     """A process under a name that was thought gone opens what the plan gives the name."""
     a, b = Replica(world, "a"), Replica(world, "b")
     parent = replica_path(world.root, "shop", "b").rpartition("/")[0]
@@ -255,14 +253,14 @@ def before_the_plan(steps: Steps[GroupView], other: Callable[[], Write]) -> Step
             return stop.value
 
 
-def test_unknown_partitions_are_those_of_the_plan(world: NodesWorld) -> None:
+def test_unknown_partitions_are_those_of_the_plan(world):
     a = Replica(world, "a")
     assert a.beat(partitions=None).plan is None
     plan = a.beat().plan
     assert a.beat(partitions=None).plan == plan
 
 
-def test_claims_and_membership_end_together(world: NodesWorld) -> None:
+def test_claims_and_membership_end_together(world):
     a = Replica(world, "a")
     begin(a.store, A, 5)
     a.beat(A)
@@ -271,7 +269,7 @@ def test_claims_and_membership_end_together(world: NodesWorld) -> None:
     assert claim(a.store, A).uninterrupted
 
 
-def test_a_beat_goes_before_the_claims_that_wait(world: NodesWorld) -> None:
+def test_a_beat_goes_before_the_claims_that_wait(world):
     a = Replica(world, "a")
     a.beat()
     ended: list[str] = []
@@ -289,7 +287,7 @@ def test_a_beat_goes_before_the_claims_that_wait(world: NodesWorld) -> None:
     assert "beat" in list(itertools.islice(ended, 4))
 
 
-def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
+def test_the_last_contact_grows_with_answers_alone(fragile):
     a = Replica(fragile, "a")
     a.beat()
     first = a.store.last_contact
@@ -312,7 +310,7 @@ def test_the_last_contact_grows_with_answers_alone(fragile: Any) -> None:
     assert a.store.last_contact > second
 
 
-def test_a_leader_started_anew_joins_as_the_last(world: NodesWorld) -> None:
+def test_a_leader_started_anew_joins_as_the_last(world):
     former, b = Replica(world, "a"), Replica(world, "b")
     former.beat()
     assert not b.beat().leads

@@ -1,7 +1,6 @@
 """Who may write a partition's offset, for every OffsetStore: claims, fences, sessions."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.support.zookeeper import (
     SECONDS,
     A,
     B,
-    NodesWorld,
     begin,
     claim,
     commit,
@@ -28,7 +26,7 @@ from tests.support.zookeeper import (
 
 
 @pytest.fixture(params=BOTH)
-def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+def world(request):
     yield from opened(request.param, request)
 
 
@@ -36,12 +34,12 @@ def stored(offset: int, epoch: int) -> StoredOffset:
     return StoredOffset(Position(offset), "shop-1", "shop-1", epoch)
 
 
-def test_a_partition_must_be_claimed_before_it_is_committed(world: NodesWorld) -> None:
+def test_a_partition_must_be_claimed_before_it_is_committed(world):
     begin(world.store(), A, 5)
     assert isinstance(commit(world.store(), {A: 50})[A], OwnershipLost)
 
 
-def test_the_former_owner_is_fenced_by_a_claim_alone(world: NodesWorld) -> None:
+def test_the_former_owner_is_fenced_by_a_claim_alone(world):
     """Promise 9: a zombie's write does not land, before its successor's first or after.
 
     Storm 36: no write is unconditional. Faults Z10: a conflict is not tried again.
@@ -64,7 +62,7 @@ def test_the_former_owner_is_fenced_by_a_claim_alone(world: NodesWorld) -> None:
 
 
 @pytest.mark.parametrize("writes", range(4))
-def test_a_node_deleted_and_made_anew_is_not_the_zombies(world: NodesWorld, writes: int) -> None:
+def test_a_node_deleted_and_made_anew_is_not_the_zombies(world, writes):
     """Promise 9: also where it reaches the version that the zombie knows.
 
     Faults F2: an equal version is not the same node.
@@ -84,9 +82,7 @@ def test_a_node_deleted_and_made_anew_is_not_the_zombies(world: NodesWorld, writ
 
 
 @pytest.mark.parametrize("writes", range(3))
-def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(
-    world: NodesWorld, writes: int
-) -> None:
+def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(world, writes):
     """Promise 9: the same bytes at the same path and version are another node.
 
     Faults Z13: what was put back is of nobody.
@@ -107,7 +103,7 @@ def test_a_node_put_back_by_hand_is_nobodys_until_it_is_claimed(
     assert commit(successor, {A: 61}) == {}
 
 
-def test_a_claim_again_of_what_is_gone_with_its_topic_is_no_first_start(world: NodesWorld) -> None:
+def test_a_claim_again_of_what_is_gone_with_its_topic_is_no_first_start(world):
     """Promise 8, Faults Z13: who had it knows that there was an offset."""
     store = world.store()
     begin(store, A, 50)
@@ -118,7 +114,7 @@ def test_a_claim_again_of_what_is_gone_with_its_topic_is_no_first_start(world: N
     assert isinstance(commit(store, {A: 60})[A], StoreMissing)
 
 
-def test_a_session_that_ends_takes_every_ownership_with_it(world: NodesWorld) -> None:
+def test_a_session_that_ends_takes_every_ownership_with_it(world):
     """Promise 9: then claimed again, nobody was there in between, and commits go on.
 
     Faults Z05: nothing is stored under what the session held.
@@ -138,7 +134,7 @@ def test_a_session_that_ends_takes_every_ownership_with_it(world: NodesWorld) ->
     assert isinstance(commit(store, {B: 7})[B], OwnershipLost)
 
 
-def test_a_partition_that_another_held_in_between_was_interrupted(world: NodesWorld) -> None:
+def test_a_partition_that_another_held_in_between_was_interrupted(world):
     store, other = world.store(), world.store()
     begin(store, A, 5)
     world.end_session(store)
@@ -151,7 +147,7 @@ def test_a_partition_that_another_held_in_between_was_interrupted(world: NodesWo
     assert not claim(store, A).uninterrupted
 
 
-def test_an_owner_whose_node_becomes_unreadable_stops(world: NodesWorld) -> None:
+def test_an_owner_whose_node_becomes_unreadable_stops(world):
     store = world.store()
     begin(store, A, 5)
     begin(store, B, 5)
@@ -161,7 +157,7 @@ def test_an_owner_whose_node_becomes_unreadable_stops(world: NodesWorld) -> None
     assert (list(refused), node(world, B)["offset"], world.raw(A)) == ([A], 6, b"{")
 
 
-def test_a_claim_again_leaves_a_partition_that_another_has_taken_alone(world: NodesWorld) -> None:
+def test_a_claim_again_leaves_a_partition_that_another_has_taken_alone(world):
     """Promise 15: else a zombie would fence its successor, and nobody would read on."""
     zombie, successor = world.store(), world.store()
     begin(zombie, A, 5)

@@ -5,7 +5,6 @@ What is of ZooKeeper and kazoo alone is in `test_zookeeper_store`.
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -45,18 +44,18 @@ from tests.support.zookeeper import (
 
 
 @pytest.fixture(params=BOTH)
-def world(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+def world(request):
     yield from opened(request.param, request)
 
 
 @pytest.fixture(params=BOTH)
-def alone(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+def alone(request):
     """A world whose writes no other test adds to."""
     yield from opened(request.param, request, "quiet_zookeeper")
 
 
 @pytest.fixture(params=BOTH)
-def fragile(request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+def fragile(request):
     yield from opened_apart(request.param, request)
 
 
@@ -64,7 +63,7 @@ def stored(offset: int, epoch: int) -> StoredOffset:
     return StoredOffset(Position(offset), "shop-1", "shop-1", epoch)
 
 
-def test_an_offset_that_was_never_stored_is_none(alone: NodesWorld) -> None:
+def test_an_offset_that_was_never_stored_is_none(alone):
     store = alone.store()
     before = alone.writes()
     assert store.load(A) is None
@@ -72,7 +71,7 @@ def test_an_offset_that_was_never_stored_is_none(alone: NodesWorld) -> None:
     assert alone.writes() - before == (0 if isinstance(alone, MemoryNodesWorld) else 2)
 
 
-def test_a_first_offset_is_stored_once(world: NodesWorld) -> None:
+def test_a_first_offset_is_stored_once(world):
     """Promise 7: the first position is stored, and nobody stores another over it.
 
     Storm 4: it is there before the first commit. Storm 5: 0 is an offset.
@@ -85,14 +84,14 @@ def test_a_first_offset_is_stored_once(world: NodesWorld) -> None:
     assert world.store().load(A) == stored(0, 1)
 
 
-def test_a_new_partition_of_a_topic_is_told_from_a_new_topic(world: NodesWorld) -> None:
+def test_a_new_partition_of_a_topic_is_told_from_a_new_topic(world):
     store = world.store()
     begin(store, A, 5)
     assert claim(world.store(), B) == Claimed(None, topic_begun=True)
     assert claim(world.store(), Partition("returns", 0)) == Claimed(None)
 
 
-def test_a_position_is_stored_whole(world: NodesWorld) -> None:
+def test_a_position_is_stored_whole(world):
     store = world.store()
     begin(store, A, 5)
     whole = Position(9, leader_epoch=0, topic_id="kf3UUGa7QW2JdZjQPBpGJw")
@@ -103,7 +102,7 @@ def test_a_position_is_stored_whole(world: NodesWorld) -> None:
     assert claim(world.store(), A).stored.position == Position(9, 4, whole.topic_id)
 
 
-def test_an_offset_of_another_topology_is_refused_unless_it_is_adopted(world: NodesWorld) -> None:
+def test_an_offset_of_another_topology_is_refused_unless_it_is_adopted(world):
     """Storm 37: two topologies under one name do not share an offset unawares.
 
     Faults Z11: refused unless it is adopted.
@@ -124,7 +123,7 @@ LATER = STORM[:-1] + b',"headrace":{"version":2,"writer":["w"],"lease":17}}'
 
 
 @pytest.mark.parametrize("data", [b"", STORM[:-1], b"\xff", LATER, b"[" * 300_000])
-def test_corrupt_is_not_absent(world: NodesWorld, data: bytes) -> None:
+def test_corrupt_is_not_absent(world, data):
     """Promise 8: what cannot be read never looks like "no offset".
 
     O06: in a rolling upgrade nothing is guessed of what a later version wrote.
@@ -142,7 +141,7 @@ def test_corrupt_is_not_absent(world: NodesWorld, data: bytes) -> None:
     assert commit(store, {A: 8}) == {}
 
 
-def test_what_an_earlier_version_wrote_is_taken_up_where_it_stopped(world: NodesWorld) -> None:
+def test_what_an_earlier_version_wrote_is_taken_up_where_it_stopped(world):
     """O06: it knew neither epochs nor transactions."""
     earlier = STORM[:-1].replace(b"wc-3", b"shop-1") + b',"headrace":{"writer":"w","sequence":3}}'
     world.put(A, earlier)
@@ -153,7 +152,7 @@ def test_what_an_earlier_version_wrote_is_taken_up_where_it_stopped(world: Nodes
     assert node(world, A)["offset"] == 50
 
 
-def test_an_adopted_node_is_missed_too(world: NodesWorld) -> None:
+def test_an_adopted_node_is_missed_too(world):
     """Promise 8."""
     world.put(A, STORM)
     claim(world.store(), A, adopt=True)
@@ -162,7 +161,7 @@ def test_an_adopted_node_is_missed_too(world: NodesWorld) -> None:
         claim(world.store(), A)
 
 
-def test_a_node_is_missing_where_one_was(world: NodesWorld) -> None:
+def test_a_node_is_missing_where_one_was(world):
     """Promise 8: an offset that was stored and is gone is no new partition.
 
     Faults Z06: that partition stops, the others go on.
@@ -184,7 +183,7 @@ def test_a_node_is_missing_where_one_was(world: NodesWorld) -> None:
     assert claim(world.store(), A).stored.offset == 6
 
 
-def test_a_topic_that_an_operator_deleted_begins_anew(world: NodesWorld) -> None:
+def test_a_topic_that_an_operator_deleted_begins_anew(world):
     store = world.store()
     begin(store, A, 5)
     world.delete(world.path(A).rpartition("/")[0])
@@ -193,7 +192,7 @@ def test_a_topic_that_an_operator_deleted_begins_anew(world: NodesWorld) -> None
     assert world.store().load(A) == stored(0, 1)
 
 
-def test_an_offset_never_moves_back(world: NodesWorld) -> None:
+def test_an_offset_never_moves_back(world):
     """Promise 2: the stored offset never moves back; other partitions are stored."""
     store = world.store()
     begin(store, A, 5)
@@ -206,7 +205,7 @@ def test_an_offset_never_moves_back(world: NodesWorld) -> None:
     assert (node(world, A)["offset"], node(world, B)["offset"]) == (10, 8)
 
 
-def test_only_a_move_lowers_an_offset(world: NodesWorld) -> None:
+def test_only_a_move_lowers_an_offset(world):
     """Promise 2: an explicit command may, under the owner's epoch, and it is logged."""
     store, other = world.store(), world.store()
     begin(store, A, 50)
@@ -231,7 +230,7 @@ def test_only_a_move_lowers_an_offset(world: NodesWorld) -> None:
     assert world.store().load(A) == stored(21, 2)
 
 
-def test_more_partitions_than_one_write_may_hold_are_committed(world: NodesWorld) -> None:
+def test_more_partitions_than_one_write_may_hold_are_committed(world):
     store = world.store()
     partitions = [Partition("orders", number) for number in range(501)]
     for future in [store.begin(partition, Position(0)) for partition in partitions]:
@@ -251,7 +250,7 @@ def found(world: NodesWorld, partition: Partition) -> Progress | Position:
     return Progress(loaded.position, loaded.transactions)
 
 
-def test_a_plan_is_stored_with_its_offset_and_read_back_whole(world: NodesWorld) -> None:
+def test_a_plan_is_stored_with_its_offset_and_read_back_whole(world):
     """Promise 14: every change of what is open is one write; an equal plan is not written again.
 
     Storm 42: the record of a transaction is one write, with the offset it goes on from.
@@ -281,7 +280,7 @@ def test_a_plan_is_stored_with_its_offset_and_read_back_whole(world: NodesWorld)
     assert node(world, A)["offset"] == 21
 
 
-def test_a_plain_position_leaves_no_transactions(world: NodesWorld) -> None:
+def test_a_plain_position_leaves_no_transactions(world):
     """Also where the offset stays: an at-least-once run goes on from there, and says so."""
     store = world.store()
     for partition, offset in ((A, 5), (B, 7)):
@@ -302,7 +301,7 @@ def test_a_plain_position_leaves_no_transactions(world: NodesWorld) -> None:
         assert found(world, partition) == Position(offset + 1)
 
 
-def test_a_plan_with_a_hole_stores_nothing(world: NodesWorld) -> None:
+def test_a_plan_with_a_hole_stores_nothing(world):
     """Promise 14: and is told at once, not by whoever claims the partition next."""
     store = world.store()
     begin(store, A, 5)
@@ -314,7 +313,7 @@ def test_a_plan_with_a_hole_stores_nothing(world: NodesWorld) -> None:
     assert commit_plans(store, {A: plan(5, 9)}) == {}
 
 
-def test_a_first_position_may_be_stored_with_transactions(world: NodesWorld) -> None:
+def test_a_first_position_may_be_stored_with_transactions(world):
     first = plan(5, 9, committed=3)
     store = world.store()
     store.begin(A, first.position, 2, first.transactions).result(SECONDS)
@@ -323,7 +322,7 @@ def test_a_first_position_may_be_stored_with_transactions(world: NodesWorld) -> 
     assert found(world, B) == Position(5)
 
 
-def test_a_move_leaves_only_the_transactions_it_is_given(world: NodesWorld) -> None:
+def test_a_move_leaves_only_the_transactions_it_is_given(world):
     """Promise 2: by policy or operator; those that it drops are logged by their txids."""
     store = world.store()
     begin(store, A, 5)
@@ -342,7 +341,7 @@ def test_a_move_leaves_only_the_transactions_it_is_given(world: NodesWorld) -> N
     ]
 
 
-def test_a_claim_keeps_what_is_open(world: NodesWorld) -> None:
+def test_a_claim_keeps_what_is_open(world):
     """Promise 9: nothing changes but the epoch, which only grows, and the writer.
 
     Promise 14: the new owner replays what was open, and the former one can store no plan.
@@ -361,7 +360,7 @@ def test_a_claim_keeps_what_is_open(world: NodesWorld) -> None:
     assert commit_plans(store, {A: plan(9, 12, committed=4)}) == {}
 
 
-def test_plans_of_400_partitions_are_stored_in_one_write(alone: NodesWorld) -> None:
+def test_plans_of_400_partitions_are_stored_in_one_write(alone):
     store = alone.store()
     partitions = [Partition("orders", number) for number in range(400)]
     for future in [store.begin(partition, Position(5)) for partition in partitions]:
@@ -375,7 +374,7 @@ def test_plans_of_400_partitions_are_stored_in_one_write(alone: NodesWorld) -> N
     assert all(loader.load(each).transactions == plans[each].transactions for each in partitions)
 
 
-def test_open_transactions_that_do_not_fit_their_offset_are_corrupt(world: NodesWorld) -> None:
+def test_open_transactions_that_do_not_fit_their_offset_are_corrupt(world):
     """Promise 8: an offset moved by hand does not pass for one with nothing open.
 
     Faults Z07: the bytes stay as they are. Storm 13: what is read back is checked.
@@ -393,7 +392,7 @@ def test_open_transactions_that_do_not_fit_their_offset_are_corrupt(world: Nodes
     assert world.raw(A) == edited
 
 
-def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile: NodesWorld) -> None:
+def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile):
     """Promise 8: a store that is away never looks like "no offset".
 
     Storm 8: it is an error, in bounded time.
@@ -407,7 +406,7 @@ def test_without_a_server_an_offset_is_unknown_and_not_absent(fragile: NodesWorl
     until("not store.available", lambda: not store.available, SECONDS)
 
 
-def test_everything_waits_for_the_server_to_come_back(fragile: NodesWorld) -> None:
+def test_everything_waits_for_the_server_to_come_back(fragile):
     """Promise 15: with ZooKeeper away nothing fails; it is done when it is back.
 
     Storm 50: losing ZooKeeper ends nothing. Faults Z02: nor does it need a restart.
@@ -431,7 +430,7 @@ def test_everything_waits_for_the_server_to_come_back(fragile: NodesWorld) -> No
     assert found(fragile, B) == plan(0, 9)
 
 
-def test_close_fails_what_waits(fragile: NodesWorld) -> None:
+def test_close_fails_what_waits(fragile):
     store = fragile.store()
     begin(store, A, 5)
     fragile.lose()
@@ -451,7 +450,7 @@ def test_close_fails_what_waits(fragile: NodesWorld) -> None:
     fragile.find()
 
 
-def test_a_closed_store_answers_nothing(world: NodesWorld) -> None:
+def test_a_closed_store_answers_nothing(world):
     store = world.store()
     begin(store, A, 5)
     store.close()
@@ -473,7 +472,7 @@ MANY = [Partition("orders", number) for number in range(70)]
 
 
 @pytest.fixture
-def begun(alone: NodesWorld) -> NodesWorld:
+def begun(alone):
     """All partitions are begun, by somebody else."""
     former = alone.store()
     for partition in MANY:
@@ -481,7 +480,7 @@ def begun(alone: NodesWorld) -> NodesWorld:
     return alone
 
 
-def test_each_is_claimed_with_its_own_offset_by_one_write(begun: NodesWorld) -> None:
+def test_each_is_claimed_with_its_own_offset_by_one_write(begun):
     store = begun.store()
     before = begun.writes()
     asked = [store.claim(partition) for partition in MANY]
@@ -494,7 +493,7 @@ def test_each_is_claimed_with_its_own_offset_by_one_write(begun: NodesWorld) -> 
     assert [node(begun, each)["offset"] for each in MANY] == [each.number + 1 for each in MANY]
 
 
-def test_one_that_cannot_be_claimed_is_refused_alone(begun: NodesWorld) -> None:
+def test_one_that_cannot_be_claimed_is_refused_alone(begun):
     corrupt, foreign, missing = MANY[3], MANY[5], MANY[7]
     begun.put(corrupt, b"{")
     begun.put(foreign, begun.raw(foreign).replace(b"shop-1", b"shop-2"))
@@ -511,7 +510,7 @@ def test_one_that_cannot_be_claimed_is_refused_alone(begun: NodesWorld) -> None:
     assert {future.result(SECONDS).stored.epoch for future in asked.values()} == {2}
 
 
-def test_what_is_asked_for_between_two_claims_is_done_between_them(begun: NodesWorld) -> None:
+def test_what_is_asked_for_between_two_claims_is_done_between_them(begun):
     """A claim never overtakes a commit: that would store the old owner's state as the new one's."""
     store = begun.store()
     store.claim(MANY[0]).result(SECONDS)

@@ -9,7 +9,7 @@ import pytest
 from partition.records import Partition, Position
 from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Task, TaskRange
-from tests.support.kafka import SECONDS, KafkaWorld, numbers
+from tests.support.kafka import SECONDS, numbers
 from tests.support.patience import until
 from tests.support.spark_tasks import SETTINGS
 from transactions.transaction import RangeDigest
@@ -52,7 +52,7 @@ class Ranges:
         return digest.count, digest.hex()
 
 
-def test_ranges_come_one_after_the_other_whole_and_to_their_ends(world: Any) -> None:
+def test_ranges_come_one_after_the_other_whole_and_to_their_ends(world):
     topic = world.topic(2)
     a, b = Partition(topic, 0), Partition(topic, 1)
     for place in (a, b):
@@ -66,7 +66,7 @@ def test_ranges_come_one_after_the_other_whole_and_to_their_ends(world: Any) -> 
             assert read.leader_epoch == 0
 
 
-def test_ranges_may_begin_anywhere_and_partitions_come_and_go(world: Any) -> None:
+def test_ranges_may_begin_anywhere_and_partitions_come_and_go(world):
     topic = world.topic(3)
     places = [Partition(topic, number) for number in range(3)]
     for place in places:
@@ -86,7 +86,7 @@ def test_ranges_may_begin_anywhere_and_partitions_come_and_go(world: Any) -> Non
 
 
 @pytest.mark.integration
-def test_ranges_may_end_at_the_markers_of_transactions(real: KafkaWorld) -> None:
+def test_ranges_may_end_at_the_markers_of_transactions(real):
     """Promise 11: a range of nothing but markers and aborted records is read, too."""
     a = Partition(real.topic(), 0)
     real.transaction(a, numbers(3), commit=True)  # 0 to 2, and a marker at 3

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, make_dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from partition.records import Partition
 from tests.support.messages import message
 from tests.support.patience import seconds
-from tests.support.registry import HttpWorld, MockWorld, RegistryWorld
+from tests.support.registry import HttpWorld, MockWorld
 from topology.bolt import Kind, kind_of
 from topology.errors import InvalidTopology
 from topology.payloads.documents import Limits
@@ -91,14 +91,14 @@ ORDER_MESSAGE = message_class()
 
 
 @pytest.fixture(params=[MockWorld, HttpWorld], ids=["mock", "http"])
-def world(request: pytest.FixtureRequest) -> Iterator[RegistryWorld]:
+def world(request):
     made = request.param()
     yield made
     made.close()
 
 
 @pytest.fixture
-def http() -> Iterator[HttpWorld]:
+def http():
     made = HttpWorld()
     yield made
     made.close()

@@ -1,9 +1,7 @@
 """What every sink promises, asked of each of them."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypedDict
 
 import pyarrow as pa
@@ -42,7 +40,7 @@ of_tables = pytest.mark.parametrize("house", TABLES, indirect=True)  # what only
 
 
 @pytest.fixture(params=["memory", *TABLES, pytest.param("postgres", marks=INTEGRATION)])
-def house(request: pytest.FixtureRequest) -> House:
+def house(request):
     return build(request.param, Flight, request, exactly_once=False)
 
 
@@ -54,7 +52,7 @@ def batch(*pieces: Piece, sequence: int = 1) -> Batch:
 
 
 @pytest.fixture
-def opened(house: House) -> Iterator[Callable[..., Sink[Any]]]:
+def opened(house):
     sinks: list[Sink[Any]] = []
 
     def open_sink(**options: Any) -> Sink[Any]:
@@ -68,10 +66,7 @@ def opened(house: House) -> Iterator[Callable[..., Sink[Any]]]:
         sink.close()
 
 
-Opened = Callable[..., Sink[Any]]
-
-
-def test_rows_are_durable_when_write_returns(house: House, opened: Opened) -> None:
+def test_rows_are_durable_when_write_returns(house, opened):
     """Promise 3, Storm 17: a record is complete only when its rows are durable in the sink."""
     sink = opened()
     columns = pa.RecordBatch.from_pylist([flight(2), flight(3)], schema=SCHEMA)
@@ -87,9 +82,7 @@ def test_rows_are_durable_when_write_returns(house: House, opened: Opened) -> No
     assert [*dict.fromkeys(house.numbers())] == [1, 2, 3, 4, 5]
 
 
-def test_rejected_rows_are_named_exactly_and_the_rest_is_durable(
-    house: House, opened: Opened
-) -> None:
+def test_rejected_rows_are_named_exactly_and_the_rest_is_durable(house, opened):
     columns = pa.record_batch(
         {"number": [4, 5], "carrier": pa.array(["AA", None]), "stops": [["a"], ["b"]]}
     )
@@ -126,9 +119,7 @@ POISON: list[tuple[str, Any]] = [
 ]
 
 
-def test_values_that_would_be_kept_as_others_are_named_and_the_rest_is_durable(
-    house: House, opened: Opened
-) -> None:
+def test_values_that_would_be_kept_as_others_are_named_and_the_rest_is_durable(house, opened):
     """Promise 13: whatever a value is, it stops nobody and does not become another one."""
     good = {"number": 1, "day": MOMENT.date(), "at": MOMENT, "near": 0.5, "within": {"x": 1}}
     rows: Rows = [good, *({"number": 2, name: value} for name, value in POISON), {"number": 3}]
@@ -144,9 +135,7 @@ def test_values_that_would_be_kept_as_others_are_named_and_the_rest_is_durable(
     assert house.numbers() == [1, 3, 6]
 
 
-def test_times_that_are_no_partition_are_named_and_the_rest_is_durable(
-    house: House, opened: Opened
-) -> None:
+def test_times_that_are_no_partition_are_named_and_the_rest_is_durable(house, opened):
     schema = pa.schema([("number", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
     sink = opened(schema=schema, **in_partitions(house, "day", "at"))
     days = pa.array([0, 20260101], pa.int32()).view(pa.date32())
@@ -165,7 +154,7 @@ def in_partitions(house: House, *names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("house", TABLES[:5], indirect=True)  # that have it as null
-def test_an_empty_text_does_not_become_a_null_that_may_not_be(house: House, opened: Opened) -> None:
+def test_an_empty_text_does_not_become_a_null_that_may_not_be(house, opened):
     rows = [flight(1), flight(2) | {"carrier": ""}, flight(3)]
     with pytest.raises(RowsRejected) as caught:
         opened(partition_by=["carrier"]).write(batch(rows))
@@ -175,9 +164,7 @@ def test_an_empty_text_does_not_become_a_null_that_may_not_be(house: House, open
 
 
 @of_tables
-def test_partitions_are_folders_and_nothing_is_left_in_the_spool(
-    house: House, opened: Opened
-) -> None:
+def test_partitions_are_folders_and_nothing_is_left_in_the_spool(house, opened):
     sink = opened(partition_by=["carrier"])
     sink.write(batch([flight(1), flight(2) | {"carrier": "9"}]))
     assert {path.name for path in house.warehouse.rglob("carrier=*")} == {"carrier=AA", "carrier=9"}
@@ -188,7 +175,7 @@ def test_partitions_are_folders_and_nothing_is_left_in_the_spool(
 
 
 @of_tables
-def test_a_table_with_other_columns_is_refused_when_opened(house: House, opened: Opened) -> None:
+def test_a_table_with_other_columns_is_refused_when_opened(house, opened):
     opened().write(batch([flight(1)]))
     other = pa.schema([("number", pa.string()), *[SCHEMA.field(i) for i in (1, 2, 3)]])
     with pytest.raises(SinkFailed, match=r"'orders'.*'number': found string.*(bigint|long|int64)"):
@@ -196,22 +183,20 @@ def test_a_table_with_other_columns_is_refused_when_opened(house: House, opened:
 
 
 @of_tables
-def test_what_spark_refuses_while_writing_ends_the_sink(house: House, opened: Opened) -> None:
+def test_what_spark_refuses_while_writing_ends_the_sink(house, opened):
     twice = pa.schema([("a", pa.int64()), ("A", pa.int64())])
     with pytest.raises(SinkFailed, match=r"'orders': (Spark refuses|.* differ in case)"):
         opened(schema=twice).write(batch([{"a": 1, "A": 2}]))
 
 
 @of_tables
-def test_a_type_that_spark_has_not_is_refused_when_opened(house: House, opened: Opened) -> None:
+def test_a_type_that_spark_has_not_is_refused_when_opened(house, opened):
     with pytest.raises(SinkFailed, match="column 'u': found uint64"):
         opened(schema=pa.schema([("u", pa.uint64())]))
 
 
 @of_tables
-def test_a_warehouse_that_cannot_be_written_is_refused_when_opened(
-    house: House, tmp_path: Path
-) -> None:
+def test_a_warehouse_that_cannot_be_written_is_refused_when_opened(house, tmp_path):
     (tmp_path / "file").write_text("in the way")
     context = replace(house.context, storage=Storage(str(tmp_path / "file")))
     with pytest.raises(SinkFailed, match="a folder that can be written is needed"):
@@ -219,6 +204,6 @@ def test_a_warehouse_that_cannot_be_written_is_refused_when_opened(
 
 
 @of_tables
-def test_a_batch_large_enough_for_two_tasks_is_whole(house: House, opened: Opened) -> None:
+def test_a_batch_large_enough_for_two_tasks_is_whole(house, opened):
     opened().write(batch([flight(number) for number in range(100_001)]))
     assert house.numbers() == list(range(100_001))

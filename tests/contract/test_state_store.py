@@ -1,8 +1,7 @@
 """What every place for state promises, asked of each of them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +39,7 @@ class House:
 
 
 @pytest.fixture(params=["memory", "delta", pytest.param("postgres", marks=pytest.mark.integration)])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
+def house(request, tmp_path):
     context = SinkContext("pipeline", "words", {}, Storage(str(tmp_path)), None, exactly_once=True)
     if request.param == "memory":
         memory = MemoryState()
@@ -52,7 +51,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., StateStore]]:
+def opened():
     stores: list[StateStore] = []
 
     def open_store(house: House, shape: Shape = SHAPE, pipeline: str = "pipeline") -> StateStore:
@@ -67,7 +66,7 @@ def opened() -> Iterator[Callable[..., StateStore]]:
 
 
 @pytest.fixture
-def store(house: House, opened: Callable[..., StateStore]) -> StateStore:
+def store(house, opened):
     """A store in which the owner of both lines has epoch 1."""
     store = opened(house)
     store.fence([Fence(FIRST, 1), Fence(SECOND, 1)])
@@ -129,9 +128,7 @@ def never(stored: pa.Table) -> pa.Table:
     raise AssertionError(stored)
 
 
-def test_a_change_gets_what_stands_there_and_puts_what_is_to_stand_there(
-    house: House, store: StateStore
-) -> None:
+def test_a_change_gets_what_stands_there_and_puts_what_is_to_stand_there(house, store):
     seen: list[Any] = []
     put(store, {(FIRST, "a"): 1, (FIRST, "b"): 2}, share(), seen=seen)
     put(store, {(FIRST, "c"): 5, (FIRST, "b"): 3}, share(txid=2), seen=seen)
@@ -147,9 +144,7 @@ def test_a_change_gets_what_stands_there_and_puts_what_is_to_stand_there(
     }  # fmt: skip
 
 
-def test_the_same_transaction_twice_is_done_once(
-    house: House, opened: Callable[..., StateStore], store: StateStore
-) -> None:
+def test_the_same_transaction_twice_is_done_once(house, opened, store):
     """Storm 45: idempotent by txid, also where another process comes again."""
     put(store, {(FIRST, "a"): 1}, share())
     store.update((share(),), keys_of((FIRST, "a")), never)
@@ -158,9 +153,7 @@ def test_the_same_transaction_twice_is_done_once(
     assert state(store, FIRST) == [(1, 1)]
 
 
-def test_a_lower_epoch_is_refused_and_changes_nothing(
-    house: House, opened: Callable[..., StateStore], store: StateStore
-) -> None:
+def test_a_lower_epoch_is_refused_and_changes_nothing(house, opened, store):
     """Promise 9: a zombie cannot finish a transaction once its successor has started."""
     successor = opened(house)
     assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 0)]
@@ -176,7 +169,7 @@ def test_a_lower_epoch_is_refused_and_changes_nothing(
     assert counted(house) == {(FIRST, "a"): 1}
 
 
-def test_a_change_that_fails_leaves_all_as_it_was(house: House, store: StateStore) -> None:
+def test_a_change_that_fails_leaves_all_as_it_was(house, store):
     put(store, {(FIRST, "a"): 1}, share())
 
     def failing(stored: pa.Table) -> pa.Table:
@@ -191,30 +184,28 @@ def test_a_change_that_fails_leaves_all_as_it_was(house: House, store: StateStor
     assert counted(house) == {(FIRST, "a"): 2}
 
 
-def test_without_keys_the_txids_are_raised(house: House, store: StateStore) -> None:
+def test_without_keys_the_txids_are_raised(house, store):
     """Promise 14: every txid is committed, also where all its records were filtered."""
     put(store, {}, share(), share(line=SECOND))
     assert state(store, FIRST, SECOND) == [(1, 1), (1, 1)]
     assert counted(house) == {}
 
 
-def test_without_shares_rows_are_changed_and_no_line(house: House, store: StateStore) -> None:
+def test_without_shares_rows_are_changed_and_no_line(house, store):
     put(store, {("", "a"): 1})
     put(store, {("", "a"): 2})
     assert counted(house) == {("", "a"): 3}
     assert state(store, FIRST) == [(1, 0)]
 
 
-def test_only_some_shares_are_there(house: House, store: StateStore) -> None:
+def test_only_some_shares_are_there(house, store):
     put(store, {(FIRST, "a"): 1}, share())
     with pytest.raises(SinkFailed):
         put(store, {(SECOND, "a"): 1}, share(), share(line=SECOND))
     assert counted(house) == {(FIRST, "a"): 1}
 
 
-def test_rows_are_read_as_they_are_whoever_changed_them(
-    house: House, opened: Callable[..., StateStore], store: StateStore
-) -> None:
+def test_rows_are_read_as_they_are_whoever_changed_them(house, opened, store):
     """A line whose partition moved is gone on with by another process, beside the first."""
     other = opened(house)
     put(store, {(FIRST, "a"): 1, (SECOND, "a"): 1}, share(), share(line=SECOND))
@@ -228,9 +219,7 @@ def test_rows_are_read_as_they_are_whoever_changed_them(
     assert state(other, FIRST, SECOND) == [(1, 3), (3, 4)]
 
 
-def test_lines_of_another_pipeline_are_others(
-    house: House, opened: Callable[..., StateStore], store: StateStore
-) -> None:
+def test_lines_of_another_pipeline_are_others(house, opened, store):
     put(store, {(FIRST, "a"): 1}, share())
     other = opened(house, pipeline="another")
     assert other.fence([Fence(FIRST, 5)]) == [Committed(FIRST, 5, 0)]
@@ -239,9 +228,7 @@ def test_lines_of_another_pipeline_are_others(
     assert counted(house) == {(FIRST, "a"): 1, (SECOND, "a"): 1}
 
 
-def test_a_load_for_another_pipeline_changes_nothing_for_who_keeps_it(
-    house: House, store: StateStore
-) -> None:
+def test_a_load_for_another_pipeline_changes_nothing_for_who_keeps_it(house, store):
     put(store, {(FIRST, "a"): 1}, share())
     other = replace(house.context, pipeline="other", sink="other", exactly_once=False)
     assert store.load(other, SHAPE).num_rows == 1
@@ -250,7 +237,7 @@ def test_a_load_for_another_pipeline_changes_nothing_for_who_keeps_it(
     assert counted(house) == {(FIRST, "a"): 2}
 
 
-def test_a_store_that_is_opened_again_goes_on(house: House, store: StateStore) -> None:
+def test_a_store_that_is_opened_again_goes_on(house, store):
     put(store, {(FIRST, "a"): 1}, share())
     store.close()
     store.open(house.context, SHAPE)
@@ -259,7 +246,7 @@ def test_a_store_that_is_opened_again_goes_on(house: House, store: StateStore) -
     assert counted(house) == {(FIRST, "a"): 2}
 
 
-def test_any_text_is_a_key_among_thousands(house: House, store: StateStore) -> None:
+def test_any_text_is_a_key_among_thousands(house, store):
     words = ["", " ", "NULL", r"\N", "a'b", 'a"b', "a\tb\nc\\d", "ä€😀", "A", "a", "null", "a,b"]
     words += [f"word {number}" for number in range(3_000)]
     counts = {(FIRST, word): place for place, word in enumerate(words, start=1)}
@@ -271,9 +258,7 @@ def test_any_text_is_a_key_among_thousands(house: House, store: StateStore) -> N
     assert counted(house) == {key: n * (2 if key in some else 1) for key, n in counts.items()}
 
 
-def test_keys_without_a_line_are_the_rows_of_every_line(
-    house: House, opened: Callable[..., StateStore]
-) -> None:
+def test_keys_without_a_line_are_the_rows_of_every_line(house, opened):
     store = opened(house, WHOLE)
     store.fence([Fence(FIRST, 1)])
     rows = [
@@ -294,7 +279,7 @@ def test_keys_without_a_line_are_the_rows_of_every_line(
     assert house.store().load(house.context, WHOLE).num_rows == 3
 
 
-def test_another_shape_is_refused(house: House, store: StateStore) -> None:
+def test_another_shape_is_refused(house, store):
     put(store, {(FIRST, "a"): 1}, share())
     other = shape_of("opaque", n=count(), high=least("y"))
     with pytest.raises(SinkFailed, match=r"high|low"):
@@ -305,20 +290,20 @@ def test_another_shape_is_refused(house: House, store: StateStore) -> None:
     opening.close()
 
 
-def test_nothing_is_loaded_where_nothing_is(house: House) -> None:
+def test_nothing_is_loaded_where_nothing_is(house):
     found = house.store().load(house.context, SHAPE)
     assert found.schema.equals(SHAPE.schema)
     assert not found.num_rows
 
 
-def test_a_store_that_is_not_open_says_so(house: House) -> None:
+def test_a_store_that_is_not_open_says_so(house):
     with pytest.raises(SinkFailed, match="not open"):
         put(house.store(), {(FIRST, "a"): 1}, share())
     house.store().close()
 
 
 @pytest.mark.parametrize("house", ["delta"], indirect=True)
-def test_small_files_are_joined_and_nothing_else_changes(house: House) -> None:
+def test_small_files_are_joined_and_nothing_else_changes(house):
     sink = State("words", key=SHAPE.key, into=house.store(), layout="opaque").sink(SHAPE.aggregates)
     sink.open(house.context)
     assert isinstance(sink, Sink)

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -56,12 +56,12 @@ stage_apart = pytest.mark.parametrize(
 
 
 @pytest.fixture(params=KINDS)
-def house(request: pytest.FixtureRequest) -> House:
+def house(request):
     return build(request.param, SCHEMA, request, exactly_once=True)
 
 
 @pytest.fixture
-def opened(house: House) -> Iterator[Callable[[], Sink[Any]]]:
+def opened(house):
     sinks: list[Sink[Any]] = []
 
     def open_sink() -> Sink[Any]:
@@ -76,7 +76,7 @@ def opened(house: House) -> Iterator[Callable[[], Sink[Any]]]:
 
 
 @pytest.fixture
-def sink(opened: Callable[[], Sink[Any]]) -> Sink[Any]:
+def sink(opened):
     """A sink in which the owner of all three lines has epoch 1."""
     sink = opened()
     sink.fence([Fence(line, 1) for line in (FIRST, SECOND, THIRD)])
@@ -103,7 +103,7 @@ def state(sink: Sink[Any], *lines: str) -> list[tuple[int, int]]:
     return [(each.epoch, each.txid) for each in found]
 
 
-def test_rows_and_columns_are_durable_with_their_txid(house: House, sink: Sink[Any]) -> None:
+def test_rows_and_columns_are_durable_with_their_txid(house, sink):
     """Promise 3. Storm 45: idempotent by txid, so it may be repeated when its reply was lost."""
     columns = pa.RecordBatch.from_pylist([order(2), order(3)], schema=SCHEMA)
     pieces: list[Piece] = [[order(1)], columns, [], [order(4)]]
@@ -119,9 +119,7 @@ def test_rows_and_columns_are_durable_with_their_txid(house: House, sink: Sink[A
 
 
 @pytest.mark.parametrize("rows", [[], [{}, {}]], ids=["none", "rejected"])
-def test_group_without_rows_that_fit_raises_the_txids(
-    house: House, sink: Sink[Any], rows: list[Any]
-) -> None:
+def test_group_without_rows_that_fit_raises_the_txids(house, sink, rows):
     """Promise 14: every txid is committed, also where all its records were filtered."""
     assert set(put(sink, (share(), rows), (share(line=SECOND), [])).rejected) == set(
         range(len(rows))
@@ -133,9 +131,7 @@ def test_group_without_rows_that_fit_raises_the_txids(
     assert state(sink, FIRST, SECOND) == [(1, 2), (1, 2)]
 
 
-def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
-    house: House, sink: Sink[Any]
-) -> None:
+def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(house, sink):
     staged = sink.stage(group((share(), [order(1)])))
     assert (house.rows(), state(sink, FIRST)) == ([], [(1, 0)]), "it is only staged"
     sink.discard(staged)
@@ -144,9 +140,7 @@ def test_what_is_discarded_leaves_nothing_and_may_be_staged_again(
     assert house.numbers() == [1]
 
 
-def test_the_same_transaction_staged_again_is_done_once(
-    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
-) -> None:
+def test_the_same_transaction_staged_again_is_done_once(house, opened, sink):
     """Storm 45: it crashed between the sink's commit and writing down that it was done."""
     put(sink, (share(), [order(1)]), (share(line=SECOND), [order(2)]))
     again = opened()
@@ -154,7 +148,7 @@ def test_the_same_transaction_staged_again_is_done_once(
     assert house.numbers() == [1, 2]
 
 
-def test_a_fence_tells_what_is_committed_in_its_order(sink: Sink[Any]) -> None:
+def test_a_fence_tells_what_is_committed_in_its_order(sink):
     put(sink, (share(), [order(1)]))
     put(sink, (share(txid=2), [order(2)]), (share(line=SECOND), []))
     for _ in range(2):  # repeating it is harmless
@@ -170,9 +164,7 @@ def test_a_fence_tells_what_is_committed_in_its_order(sink: Sink[Any]) -> None:
     assert state(sink, FIRST) == [(3, 3)]
 
 
-def test_rows_that_do_not_fit_are_named_and_the_rest_is_one_transaction(
-    house: House, sink: Sink[Any]
-) -> None:
+def test_rows_that_do_not_fit_are_named_and_the_rest_is_one_transaction(house, sink):
     """Promise 13: what would lose something is a dead letter, not a row that is nearly right."""
     bad: list[Any] = [2.5, True, "2", None]
     rows = [order(1), *(order(2) | {"number": number} for number in bad), order(3)]
@@ -182,9 +174,7 @@ def test_rows_that_do_not_fit_are_named_and_the_rest_is_one_transaction(
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 1)]
 
 
-def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
-    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
-) -> None:
+def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(house, opened, sink):
     """Promise 9: a zombie cannot finish a transaction once its successor has started."""
     zombies = sink.stage(group((share(line=SECOND), [order(2)]), (share(), [order(1)])))
     successor = opened()
@@ -203,9 +193,7 @@ def test_a_lower_epoch_is_refused_after_a_fence_and_changes_nothing(
     assert successor.fence([Fence(FIRST, 2)]) == [Committed(FIRST, 2, 1)]
 
 
-def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
-    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
-) -> None:
+def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(house, opened, sink):
     """Promise 9: what the fence told is all there is of the zombie, whenever it commits."""
     ended: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
 
@@ -230,7 +218,7 @@ def test_nothing_of_a_zombie_lands_once_its_successor_has_fenced_it(
     assert house.numbers() == list(range(1, told.txid + 2))
 
 
-def test_only_some_shares_of_a_group_are_there(house: House, sink: Sink[Any]) -> None:
+def test_only_some_shares_of_a_group_are_there(house, sink):
     put(sink, (share(), [order(1)]))
     with pytest.raises(SinkFailed):
         put(sink, (share(), [order(1)]), (share(line=SECOND), [order(2)]))
@@ -238,7 +226,7 @@ def test_only_some_shares_of_a_group_are_there(house: House, sink: Sink[Any]) ->
     assert state(sink, FIRST, SECOND) == [(1, 1), (1, 0)]
 
 
-def test_one_is_staged_while_another_waits_for_its_commit(house: House, sink: Sink[Any]) -> None:
+def test_one_is_staged_while_another_waits_for_its_commit(house, sink):
     staged = [
         sink.stage(group((share(txid=txid), [order(txid)]), number=txid)) for txid in (1, 2, 3)
     ]
@@ -248,9 +236,7 @@ def test_one_is_staged_while_another_waits_for_its_commit(house: House, sink: Si
     assert state(sink, FIRST) == [(1, 3)]
 
 
-def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
-    house: House, opened: Callable[[], Sink[Any]], sink: Sink[Any]
-) -> None:
+def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(house, opened, sink):
     """Storm 45: state and txid outlive the process together."""
     put(sink, (share(), [order(1)]), (share(line=SECOND), []))
     sink.fence([Fence(FIRST, 5)])
@@ -266,9 +252,7 @@ def test_what_is_committed_is_known_to_a_new_sink_on_the_same_place(
     assert house.numbers() == [1, 2]
 
 
-def test_rows_that_belong_to_no_transaction_may_be_written_beside(
-    house: House, sink: Sink[Any]
-) -> None:
+def test_rows_that_belong_to_no_transaction_may_be_written_beside(house, sink):
     put(sink, (share(), [order(1)]))
     sink.write(Batch(1, [[order(2)]], 1))
     put(sink, (share(txid=2), [order(3)]))
@@ -276,9 +260,7 @@ def test_rows_that_belong_to_no_transaction_may_be_written_beside(
     assert state(sink, FIRST) == [(1, 2)]
 
 
-def test_lines_whose_names_differ_little_are_apart(
-    house: House, opened: Callable[[], Sink[Any]]
-) -> None:
+def test_lines_whose_names_differ_little_are_apart(house, opened):
     sink = opened()
     lines = [f"{topic}[{number}]" for topic, number in product(("a", "A", "a.b", "a_b"), (1, 11))]
     sink.fence([Fence(line, place) for place, line in enumerate(lines, start=1)])
@@ -288,9 +270,7 @@ def test_lines_whose_names_differ_little_are_apart(
 
 
 @stage_apart
-def test_what_other_processes_staged_is_committed_as_one_group(
-    house: House, sink: Sink[Any]
-) -> None:
+def test_what_other_processes_staged_is_committed_as_one_group(house, sink):
     """Promise 14: a group has one commit, however many processes made its files."""
     shares = (share(num_rows=3), share(line=SECOND, num_rows=3))
     rows: list[Piece] = [
@@ -310,9 +290,7 @@ def test_what_other_processes_staged_is_committed_as_one_group(
 
 
 @stage_apart
-def test_what_other_processes_staged_elsewhere_is_not_committed(
-    house: House, sink: Sink[Any]
-) -> None:
+def test_what_other_processes_staged_elsewhere_is_not_committed(house, sink):
     """Promise 14: the table would name files that this process cannot see."""
     whole = group((share(), [order(1), order(2)]))
     before = files(house)
@@ -324,9 +302,7 @@ def test_what_other_processes_staged_elsewhere_is_not_committed(
 
 
 @stage_apart
-def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(
-    house: House, sink: Sink[Any]
-) -> None:
+def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(house, sink):
     whole = group((share(), [order(1), order(2)]))
     put(sink, (share(), [order(1), order(2)]))
     before = files(house)
@@ -336,7 +312,6 @@ def test_what_other_processes_staged_leaves_nothing_when_it_is_discarded(
     assert files(house) == before
 
     stager = sink.stager()
-    assert stager is not None
     for each in staged_apart(stager, *halves(whole)):
         stager.discard(each)
     assert files(house) == before

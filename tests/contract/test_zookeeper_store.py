@@ -5,8 +5,6 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -42,20 +40,20 @@ NAMES = NodeNames("/headrace", "shop", "shop-1")
 
 
 @pytest.fixture
-def world(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperWorld]:
+def world(zookeeper):
     made = ZooKeeperWorld(zookeeper)
     yield made
     made.close()
 
 
 @pytest.fixture
-def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Relay]:
+def proxy(zookeeper):
     made = Relay(zookeeper.port)
     yield made
     made.close()
 
 
-def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Relay) -> None:
+def test_a_reply_lost_on_the_way_counts_as_done(world, proxy):
     """Promise 9: ConnectionLoss after the server has written is neither failure nor fence.
 
     Faults F5: the reply is lost. Faults Z12: reading back finds our own write.
@@ -75,7 +73,7 @@ def test_a_reply_lost_on_the_way_counts_as_done(world: ZooKeeperWorld, proxy: Re
     assert world.store().load(A) == StoredOffset(Position(3), "shop-1", "shop-1", 2)
 
 
-def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: Relay) -> None:
+def test_a_write_is_not_replayed_in_a_new_session(world, proxy):
     """Promise 9: a commit under way when the session ends is refused.
 
     Faults F4: no retry of kazoo's repeats it. Faults Z05: and no ownership outlives it.
@@ -105,7 +103,7 @@ def test_a_write_is_not_replayed_in_a_new_session(world: ZooKeeperWorld, proxy: 
     assert commit(store, {A: 9}) == {}
 
 
-def test_repeated_claim_goes_on_in_the_next_session(world: ZooKeeperWorld, proxy: Relay) -> None:
+def test_repeated_claim_goes_on_in_the_next_session(world, proxy):
     store = world.store(hosts=proxy.address)
     begin(store, A, 5)
     proxy.hears.clear()
@@ -120,7 +118,7 @@ def test_repeated_claim_goes_on_in_the_next_session(world: ZooKeeperWorld, proxy
     assert node(world, A)["headrace"]["epoch"] == claimed.stored.epoch
 
 
-def test_a_session_that_ends_while_nothing_is_asked_is_noticed(world: ZooKeeperWorld) -> None:
+def test_a_session_that_ends_while_nothing_is_asked_is_noticed(world):
     """Faults Z05: every ownership is dropped, also when no request was under way."""
     store = world.store()
     begin(store, A, 5)
@@ -129,7 +127,7 @@ def test_a_session_that_ends_while_nothing_is_asked_is_noticed(world: ZooKeeperW
     assert node(world, A)["offset"] == 5
 
 
-def test_a_frozen_server_delays_a_commit_and_fences_nobody(tmp_path: Path) -> None:
+def test_a_frozen_server_delays_a_commit_and_fences_nobody(tmp_path):
     """Promise 15: a write of unknown outcome is read back before it is repeated."""
     server = EmbeddedZooKeeper(tmp_path)
     server.open()
@@ -151,7 +149,7 @@ def test_a_frozen_server_delays_a_commit_and_fences_nobody(tmp_path: Path) -> No
         server.close()
 
 
-def test_a_store_opens_again_after_it_could_not(tmp_path: Path) -> None:
+def test_a_store_opens_again_after_it_could_not(tmp_path):
     """Faults Z01: a server that is down at the start is waited for, in bounded time."""
     server = EmbeddedZooKeeper(tmp_path)
     server.open()
@@ -179,7 +177,7 @@ def opens(store: ZooKeeperStore) -> bool:
     return True
 
 
-def test_a_server_that_is_not_there_is_named_within_the_deadline() -> None:
+def test_a_server_that_is_not_there_is_named_within_the_deadline():
     store = ZooKeeperStore("127.0.0.1:1", NAMES, timeout_seconds=0.5)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
@@ -187,7 +185,7 @@ def test_a_server_that_is_not_there_is_named_within_the_deadline() -> None:
     assert time.monotonic() - started < slack(5.0)
 
 
-def test_hosts_without_any_address_are_named_as_wrong() -> None:
+def test_hosts_without_any_address_are_named_as_wrong():
     store = ZooKeeperStore("no-host.invalid:2181", NAMES, timeout_seconds=0.2)
     with pytest.raises(StoreHostsUnknown, match=r"found 'no-host\.invalid:2181': 'no-host\.inv"):
         store.open()
@@ -203,9 +201,7 @@ def test_hosts_without_any_address_are_named_as_wrong() -> None:
         ({"a": None}, False),  # never answers
     ],
 )
-def test_hosts_are_wrong_only_if_the_look_up_says_so(
-    answers: dict[str, int | None], *, is_wrong: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_are_wrong_only_if_the_look_up_says_so(answers, *, is_wrong, monkeypatch):
     done = threading.Event()
 
     def look_up(host: str, *_: object) -> list[object]:
@@ -226,7 +222,7 @@ def test_hosts_are_wrong_only_if_the_look_up_says_so(
     assert time.monotonic() - started < slack(5.0)
 
 
-def test_a_chroot_is_made_if_it_is_missing(world: ZooKeeperWorld) -> None:
+def test_a_chroot_is_made_if_it_is_missing(world):
     chroot = f"/tenant-{uuid.uuid4().hex[:12]}"
     hosts = f"{world.server.address},{world.server.address}{chroot}"
     store = world.store(hosts=hosts)
@@ -238,7 +234,7 @@ def test_a_chroot_is_made_if_it_is_missing(world: ZooKeeperWorld) -> None:
     assert claim(world.store(hosts=hosts), A).stored.offset == 6
 
 
-def test_storm_kafka_finds_its_json_at_zk_root_and_id(world: ZooKeeperWorld) -> None:
+def test_storm_kafka_finds_its_json_at_zk_root_and_id(world):
     """The way back to Storm: zkRoot and id lead a core spout to the committed offset."""
     store = world.store()
     begin(store, A, 5)
@@ -258,7 +254,7 @@ def test_storm_kafka_finds_its_json_at_zk_root_and_id(world: ZooKeeperWorld) -> 
     assert found["offset"] == 8  # the first record that is missing in a sink
 
 
-def test_what_is_larger_than_a_request_may_be_is_not_sent(world: ZooKeeperWorld) -> None:
+def test_what_is_larger_than_a_request_may_be_is_not_sent(world):
     """Faults Z14: ZooKeeper would end the connection without a word, each time again."""
     store = world.store()
     begin(store, A, 0)

@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -64,7 +62,7 @@ class Page:
 
 
 @pytest.fixture
-def page(tmp_path: Path, topic, kafka, zookeeper) -> Iterator[Page]:
+def page(tmp_path, topic, kafka, zookeeper):
     name = topic(partitions=2)
     port = free_ports(1)[0]
     (tmp_path / "flow.py").write_text(textwrap.dedent(FLOW).replace("TOPIC", name))

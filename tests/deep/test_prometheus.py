@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from confluent_kafka import Producer
 
 from deploy.reference import ROOT
 from service.devservers.process import free_ports
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka
 from tests.support.orders_topology import TOPIC
 from tests.support.patience import seconds, until
 from tests.support.prometheus import DASHBOARDS, Prometheus, expressions, filled_in, read
@@ -48,9 +47,7 @@ port = {port}
 
 
 @pytest.fixture(scope="module")
-def watching(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Prometheus]:
+def watching(kafka, zookeeper, tmp_path_factory):
     """A Prometheus that scrapes a run which has processed what is in `watched_orders`."""
     folder = tmp_path_factory.mktemp("watched")
     port = free_ports(1)[0]

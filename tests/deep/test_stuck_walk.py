@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.reference import ROOT
 from service.devservers.process import free_ports
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.patience import seconds, until
 from tests.support.prometheus import Prometheus, expressions, filled_in, read
 from tests.unit.deploy.test_alerts import RULES
@@ -159,7 +157,7 @@ def shown(prometheus: Prometheus, title: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper) -> Iterator[Desk]:
+def desk(tmp_path, kafka, zookeeper):
     kafka.create_topic("orders", 3)
     kafka.create_topic("orders.dead", 1)
     kafka.create_topic("priced", 1)

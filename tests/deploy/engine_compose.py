@@ -8,7 +8,6 @@ import json
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ def malformed() -> set[tuple[int, int]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def up() -> Iterator[None]:
+def up():
     try:
         compose("up", "--no-build", "--pull=never", "--wait", "--wait-timeout=300", *SERVICES)
         yield
@@ -185,7 +184,6 @@ def test_compose_up_writes_a_year_of_flights_to_both_tables():
     until("all events are in the table", lambda: rows() >= len(events), _SECONDS, told)
     until("all is committed", lambda: all(at == end for at, end in stored().values()), 60, told)
     found = table()
-    assert found is not None
     assert found.num_rows == len(events)
     differing = [
         each for each in zip(sorted_rows(found), events, strict=True) if each[0] != each[1]
@@ -240,8 +238,7 @@ def up_again() -> None:
 
 def exit_code(service: str) -> int:
     shown = compose("ps", "--all", "--format=json", service)
-    code: int = json.loads(shown)["ExitCode"]
-    return code
+    return json.loads(shown)["ExitCode"]
 
 
 def test_second_compose_up_repeats_nothing():
@@ -275,8 +272,6 @@ def test_beside_it_a_cluster_of_spark_writes_the_same_rows():
             *SERVICES, "headrace-spark")  # fmt: skip
     until("Spark has written all events", lambda: rows("spark") >= rows(), _SECONDS, told)
     found, other = table("spark"), table()
-    assert found is not None
-    assert other is not None
     assert sorted_rows(found) == sorted_rows(other)
     state = json.loads(asked("http://spark:8080/json/"))
     assert [worker["state"] for worker in state["workers"]] == ["ALIVE"]

@@ -5,7 +5,6 @@ last one compares the account: no record lost, none twice, every stored offset a
 """
 
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,7 +32,7 @@ _SECONDS = 150.0
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory):
     with opened(tmp_path_factory.mktemp("node"), World) as made:
         restricted_namespace()
         liveness = {"periodSeconds": 2, "timeoutSeconds": 2}
@@ -53,7 +52,7 @@ def both_are_ready() -> None:
     until("both replicas are ready", lambda: ready() == len(PODS), _SECONDS, told)
 
 
-def test_a_replica_that_is_killed_comes_back_under_its_name(world: World):
+def test_a_replica_that_is_killed_comes_back_under_its_name(world):
     before = restarts(PODS[0])
     in_pod(PODS[0], "kill -9 -1")
     until("the container is started again", lambda: restarts(PODS[0]) > before, _SECONDS, told)
@@ -61,7 +60,7 @@ def test_a_replica_that_is_killed_comes_back_under_its_name(world: World):
     both_are_ready()
 
 
-def test_frozen_replica_is_relieved_and_restarted(world: World):
+def test_frozen_replica_is_relieved_and_restarted(world):
     before = restarts(PODS[1])
     in_pod(PODS[1], "kill -STOP -1")
     world.more_come()  # the other takes over when the session ends
@@ -71,7 +70,7 @@ def test_frozen_replica_is_relieved_and_restarted(world: World):
     both_are_ready()
 
 
-def test_a_replica_that_runs_out_of_memory_is_ended_and_goes_on(world: World):
+def test_a_replica_that_runs_out_of_memory_is_ended_and_goes_on(world):
     before = restarts(PODS[0])
     in_pod(PODS[0], "touch /tmp/hungry")
     until("it is started again", lambda: restarts(PODS[0]) > before, _SECONDS, told)
@@ -80,7 +79,7 @@ def test_a_replica_that_runs_out_of_memory_is_ended_and_goes_on(world: World):
     both_are_ready()
 
 
-def test_force_deleted_pod_leaves_its_partitions(world: World):
+def test_force_deleted_pod_leaves_its_partitions(world):
     before = identity(PODS[1])
     kubectl("delete", "pod", PODS[1], "--force", "--grace-period=0")
     world.more_come()
@@ -88,7 +87,7 @@ def test_force_deleted_pod_leaves_its_partitions(world: World):
     both_are_ready()
 
 
-def test_drained_node_gives_up_one_replica(world: World):
+def test_drained_node_gives_up_one_replica(world):
     before = {identity(pod) for pod in PODS}
     selector = "--pod-selector=app.kubernetes.io/component=replica"
     drain = ("drain", "node", "--delete-emptydir-data", selector, "--timeout=60s")
@@ -113,7 +112,7 @@ def test_drained_node_gives_up_one_replica(world: World):
     world.more_come()
 
 
-def test_a_rolling_restart_replaces_both_one_after_the_other(world: World):
+def test_a_rolling_restart_replaces_both_one_after_the_other(world):
     before = {identity(pod) for pod in PODS}
     kubectl("rollout", "restart", "statefulset/orders-headrace")
     fewest = len(PODS)
@@ -129,6 +128,6 @@ def test_a_rolling_restart_replaces_both_one_after_the_other(world: World):
     world.more_come()
 
 
-def test_after_all_of_it_the_account_closes(world: World):
+def test_after_all_of_it_the_account_closes(world):
     world.account_closes()
     assert kubectl("get", "pods", REPLICAS, "--output=name").split() == [f"pod/{p}" for p in PODS]

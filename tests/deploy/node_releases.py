@@ -1,7 +1,5 @@
 """The chart's life on a node: installed, upgraded, rolled back, removed; run by test_node.py."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from deploy.chart import CHART, ROOT
@@ -11,12 +9,12 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory):
     with opened(tmp_path_factory.mktemp("node"), World) as made:
         yield made
 
 
-def test_restricted_namespace_accepts_the_chart(world: World):
+def test_restricted_namespace_accepts_the_chart(world):
     restricted_namespace()
     world.install(world.values())
     world.more_come()
@@ -24,7 +22,7 @@ def test_restricted_namespace_accepts_the_chart(world: World):
     assert "partitions: 6 nobody's: []" in kubectl("logs", "orders-headrace-test")
 
 
-def test_upgrade_and_rollback_replace_every_pod(world: World):
+def test_upgrade_and_rollback_replace_every_pod(world):
     first = [identity(pod) for pod in PODS]
     values = world.values({"retries": {"limit": 7}})
     world.helm("upgrade", str(ROOT / CHART), "--values", values, "--wait", "--timeout=4m")
@@ -39,7 +37,7 @@ def test_upgrade_and_rollback_replace_every_pod(world: World):
     world.more_come()
 
 
-def test_an_upgrade_that_changes_nothing_of_a_pod_restarts_none(world: World):
+def test_an_upgrade_that_changes_nothing_of_a_pod_restarts_none(world):
     before = [identity(pod) for pod in PODS]
     values = world.values(podDisruptionBudget={"enabled": False})
     world.helm("upgrade", str(ROOT / CHART), "--values", values, "--wait", "--timeout=2m")
@@ -47,7 +45,7 @@ def test_an_upgrade_that_changes_nothing_of_a_pod_restarts_none(world: World):
     assert not kubectl("get", "poddisruptionbudgets", "--output=name")
 
 
-def test_reinstalled_release_continues_under_load(world: World):
+def test_reinstalled_release_continues_under_load(world):
     world.uninstall()
     begun = world.stored()
     assert all(begun.values())
@@ -55,7 +53,7 @@ def test_reinstalled_release_continues_under_load(world: World):
     world.more_come()
 
 
-def test_the_account_closes_and_nothing_is_left_of_the_release(world: World):
+def test_the_account_closes_and_nothing_is_left_of_the_release(world):
     world.account_closes()
     world.uninstall()
     world.account_closes()  # pods that ended have written and stored nothing more

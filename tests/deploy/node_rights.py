@@ -58,7 +58,7 @@ def installed(release: str, **over: object) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def releases() -> None:
+def releases():
     restricted_namespace()
     kubectl("create", "namespace", "elsewhere")
     installed("spark", sparkOnKubernetes={"enabled": True})
@@ -88,7 +88,7 @@ def test_the_chart_makes_these_accounts_and_no_more():
 
 
 @pytest.mark.parametrize("account", [PLAIN, EXECUTOR])
-def test_who_makes_no_executors_has_no_right_but_everybodys(account: str):
+def test_who_makes_no_executors_has_no_right_but_everybodys(account):
     """Everybody's: what an account has that nothing was ever granted to."""
     assert rights(account) == rights("made-up")
     assert rights(account, "elsewhere") == rights("made-up", "elsewhere")
@@ -101,7 +101,7 @@ def test_a_driver_has_what_spark_asks_for_and_nothing_else():
 
 
 @pytest.mark.parametrize("resource", DRIVERS)
-def test_a_driver_may_do_all_of_it_in_its_own_namespace_only(resource: str):
+def test_a_driver_may_do_all_of_it_in_its_own_namespace_only(resource):
     assert all(may(DRIVER, verb, resource) for verb in VERBS)
     for verb in ("get", "create"):
         assert not may(DRIVER, verb, resource, "elsewhere")
@@ -109,7 +109,7 @@ def test_a_driver_may_do_all_of_it_in_its_own_namespace_only(resource: str):
 
 
 @pytest.mark.parametrize("resource", NOBODYS)
-def test_a_driver_may_not_touch(resource: str):
+def test_a_driver_may_not_touch(resource):
     assert not any(may(DRIVER, verb, resource) for verb in ("get", "create"))
 
 

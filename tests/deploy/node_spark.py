@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,14 +83,14 @@ class Lake:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory):
     with opened(tmp_path_factory.mktemp("node"), World) as made:
         restricted_namespace()
         yield made
 
 
 @pytest.fixture(scope="module")
-def lake(world: World) -> Lake:
+def lake(world):
     return Lake(world.folder / "lake")
 
 
@@ -116,7 +115,7 @@ def more_come(world: World, lake: Lake) -> None:
     until("every partition goes on", all_of_them, _SECONDS, told)
 
 
-def test_a_driver_makes_executors_of_which_each_writes_rows(world: World, lake: Lake):
+def test_a_driver_makes_executors_of_which_each_writes_rows(world, lake):
     values = world.values(
         {
             "pipeline": {"engine": "spark", "drain_seconds": 15},
@@ -153,7 +152,7 @@ def test_a_driver_makes_executors_of_which_each_writes_rows(world: World, lake: 
     assert PODS[0] not in {pod for _, pod in lake.rows()}  # no bolt ran beside the driver
 
 
-def test_executors_are_restricted_and_have_no_token(world: World, lake: Lake):
+def test_executors_are_restricted_and_have_no_token(world, lake):
     pod = json.loads(kubectl("get", "pod", min(running()), "--output=json"))
     assert pod["spec"]["serviceAccountName"] == "orders-headrace-executor"
     assert pod["spec"]["automountServiceAccountToken"] is False
@@ -168,7 +167,7 @@ def test_executors_are_restricted_and_have_no_token(world: World, lake: Lake):
     assert pod["metadata"]["ownerReferences"][0]["name"] == PODS[0]  # goes when the driver goes
 
 
-def test_deleted_executor_is_replaced(world: World, lake: Lake):
+def test_deleted_executor_is_replaced(world, lake):
     before, driver = running(), (identity(PODS[0]), restarts(PODS[0]))
     gone = min(before)
     kubectl("delete", "pod", gone, "--force", "--grace-period=0")
@@ -177,7 +176,7 @@ def test_deleted_executor_is_replaced(world: World, lake: Lake):
     assert (identity(PODS[0]), restarts(PODS[0])) == driver
 
 
-def test_summary_reconciles_and_executors_end(world: World, lake: Lake):
+def test_summary_reconciles_and_executors_end(world, lake):
     world.feed.stop()
     ends = world.feed.ends()
     until("all is written", lambda: len(lake.rows()) >= sum(ends.values()), _SECONDS, told)

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +92,19 @@ class Secured(World):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def world(tmp_path_factory):
     with opened(tmp_path_factory.mktemp("node"), Secured) as made:
         yield made
 
 
-def test_secrets_are_made_as_the_page_says(world: Secured):
+def test_secrets_are_made_as_the_page_says(world):
     lines = commands("Values")
     assert len(lines) > 2
     for line in lines:
         world.follow(line)
 
 
-def test_what_is_installed_with_them_gets_ready_and_works(world: Secured):
+def test_what_is_installed_with_them_gets_ready_and_works(world):
     world.write_values()
     install, check, status, *_ = commands("Install, look, change")
     said = world.follow(install)
@@ -116,7 +115,7 @@ def test_what_is_installed_with_them_gets_ready_and_works(world: Secured):
     assert "replicas 3, partitions 6" in shown
 
 
-def test_the_notes_tell_how_to_ask_for_health(world: Secured):
+def test_the_notes_tell_how_to_ask_for_health(world):
     notes = world.follow(f"helm get notes orders --namespace {SPACE}")
     (line,) = re.findall(r"^  (kubectl port-forward .*)$", notes, re.MULTILINE)
     (port,) = free_ports(1)
@@ -133,14 +132,14 @@ def test_the_notes_tell_how_to_ask_for_health(world: Secured):
     assert answer["ok"] is True, answer
 
 
-def test_a_secret_is_written_into_no_manifest(world: Secured):
+def test_a_secret_is_written_into_no_manifest(world):
     shown = world.follow(f"helm get manifest orders --namespace {SPACE}")
     assert "orders-kafka" in shown
     kept = kubectl("get", "configmaps,statefulsets,pods", "--output=json")
     assert PASSWORD not in kept
 
 
-def test_it_is_changed_back_and_removed_as_the_page_says(world: Secured):
+def test_it_is_changed_back_and_removed_as_the_page_says(world):
     *_, upgrade, rollback, uninstall = commands("Install, look, change")
     assert "upgrade" in upgrade
     assert "rollback" in rollback

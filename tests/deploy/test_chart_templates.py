@@ -5,7 +5,6 @@ import os
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,7 +51,7 @@ def test_what_is_made_is_what_was_looked_at(case):
 
 
 @pytest.fixture
-def schemas() -> Any:
+def schemas():
     """The schemas of Kubernetes: imported here, as it takes seconds."""
     return importlib.import_module("kubernetes_validate")
 
@@ -126,8 +125,7 @@ def test_service_and_budget_select_replicas_only(case):
 
 
 def service_toml(made: list[Manifest] | tuple[Manifest, ...]) -> str:
-    text: str = only(made, "ConfigMap", suffix="-config")["data"]["service.toml"]
-    return text
+    return only(made, "ConfigMap", suffix="-config")["data"]["service.toml"]
 
 
 def test_the_service_reads_the_configuration_as_the_values_say_it(tmp_path, monkeypatch):
@@ -302,8 +300,7 @@ def test_image_and_memory_fit_a_jvm_only_if_one_runs(values, image, memory):
 def test_only_changed_configuration_or_code_restarts_pods():
     def annotations(values: dict) -> dict:
         set_ = only(rendered(values, base=SMALLEST), "StatefulSet")
-        found: dict = set_["spec"]["template"]["metadata"]["annotations"]
-        return found
+        return set_["spec"]["template"]["metadata"]["annotations"]
 
     before = annotations({})
     assert annotations({"replicaCount": 3, "podMonitor": {"enabled": True}}) == before

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,12 +22,11 @@ IMAGES = TOOLS / "compose.tar"
 
 
 @pytest.fixture(scope="module")
-def config() -> dict[str, Any]:
+def config():
     """The file as docker-compose reads it."""
     done = run(tool("docker-compose"), "--file", FILE, "--profile=*", "config", "--format=json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_all_that_it_mounts_is_there_and_read_only(config):
@@ -71,7 +69,6 @@ def test_grafana_gets_every_dashboard_and_prometheus(config):
 def test_stand_in_images_have_the_files_names_and_versions(config):
     script = (ROOT / "deploy/image.sh").read_text(encoding="utf-8")
     found = re.search(r"for each in (.*:.*); do", script)
-    assert found is not None
     made = {each.removeprefix("library/") for each in found[1].split()}
     named = {each["image"] for each in config["services"].values()}
     assert made == {each for each in named if not each.startswith(("headrace", "grafana"))}

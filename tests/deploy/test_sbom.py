@@ -11,14 +11,14 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from license_expression import get_spdx_licensing
 
-from deploy.dependencies import ALLOWED, REQUIREMENTS, ROOT, Dependency, dependencies
+from deploy.dependencies import ALLOWED, REQUIREMENTS, ROOT, dependencies
 from deploy.sbom import PAGE, bill, page
 from service.jars.lock import read_lock
 from tests.support.patience import seconds
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Dependency]:
+def found():
     return dependencies()
 
 

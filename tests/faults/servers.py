@@ -100,8 +100,7 @@ def started(keep: Path | None = None, seed: str = "") -> Iterator[Servers]:
                     proxy = stack.enter_context(StoreProxy(store.address).running())
                     proxy.fault = weather(seed, _BAD_SHARE)
                     found[Lake] = Lake(store, proxy)
-                made: Lake = found[Lake]
-                return made
+                return found[Lake]
 
         yield Servers(
             opened(EmbeddedKafka), opened(EmbeddedZooKeeper), folder, keep,

@@ -51,8 +51,7 @@ class Table:
         return deltalake.DeltaTable(self.path)
 
     def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = evidence.read_table(self.path).to_pylist()
-        return found
+        return evidence.read_table(self.path).to_pylist()
 
     def numbers(self) -> list[int]:
         return sorted(row["number"] for row in self.rows())
@@ -100,8 +99,7 @@ class SparkTable(Table):
     def read(self, where: str = "true") -> pa.Table:
         def job(session: Any) -> pa.Table:
             frame = session.read.format("delta").load(str(self.path)).where(where)
-            table: pa.Table = frame.toArrow()
-            return table
+            return frame.toArrow()
 
         return self.spark.run(job, group="read")
 

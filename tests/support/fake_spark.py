@@ -140,7 +140,6 @@ class Transaction:
         except CommitFailedError as error:
             raise RuntimeError("ConcurrentTransactionException") from error
         found = _table(self._path)
-        assert found is not None
         return str(found.metadata().id)
 
 

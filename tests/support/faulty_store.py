@@ -38,8 +38,7 @@ def carry_out(steps: Steps[T], answer: Callable[[Any], Any]) -> T:
         try:
             request = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
         except StopIteration as stop:
-            result: T = stop.value
-            return result
+            return stop.value
         try:
             reply = answer(request)
         except Exception as error:  # noqa: BLE001 - the generator is told, whatever it is

@@ -108,11 +108,9 @@ class ForkServer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()  # it ends all that live, and itself
         self._process.wait(_ANSWER_SECONDS)
         self._reader.join(_ANSWER_SECONDS)
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def launch(
@@ -132,7 +130,6 @@ class ForkServer:
             "environment": dict(env),
             "outputs": [stdout.name, stderr.name],
         }
-        assert self._process.stdin is not None
         with self._lock:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
@@ -142,7 +139,6 @@ class ForkServer:
         return forked
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             told = json.loads(line)
             if "code" in told:

@@ -75,8 +75,7 @@ class Table:
         return self.catalog.load_table(("default", self.name))
 
     def rows(self, where: str = "true") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.theirs().scan(where).to_arrow().to_pylist()
-        return found
+        return self.theirs().scan(where).to_arrow().to_pylist()
 
     def numbers(self, where: str = "true") -> list[int]:
         return sorted(row["number"] for row in self.rows(where))

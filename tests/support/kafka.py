@@ -139,12 +139,10 @@ class KafkaWorld(LogWorld):
         return name
 
     def fetcher(self, **properties: Any) -> KafkaFetcher:
-        made: KafkaFetcher = self.keep(KafkaFetcher({**self.properties, **BRISK, **properties}))
-        return made
+        return self.keep(KafkaFetcher({**self.properties, **BRISK, **properties}))
 
     def catalogue(self, **options: Any) -> KafkaCatalogue:
-        made: KafkaCatalogue = self.keep(KafkaCatalogue(self.properties, **options))
-        return made
+        return self.keep(KafkaCatalogue(self.properties, **options))
 
     def append(self, partition: Partition, values: Sequence[bytes], **properties: Any) -> None:
         producer = Producer({**self.properties, "linger.ms": 20, **properties})

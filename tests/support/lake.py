@@ -27,9 +27,7 @@ CATALOG = "lake"
 
 def _state() -> Sink[Any]:
     state = State(NAME, key={"number": int}, into=DeltaState(NAME), layout="opaque")
-    sink = state.sink({"n": count()})
-    assert isinstance(sink, Sink)
-    return sink
+    return state.sink({"n": count()})
 
 
 SINKS: Mapping[str, Callable[[], Sink[Any]]] = {

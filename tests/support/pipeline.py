@@ -94,7 +94,6 @@ class Door:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
-        assert self._loop is not None
         self._loop.call_soon_threadsafe(self._opened.set)
 
     def as_bolt(self) -> Any:

@@ -87,6 +87,4 @@ def rows_of(server: EmbeddedPostgres, query: str) -> list[dict[str, Any]]:
     with connected(server) as connection:
         asked = f"SELECT coalesce(json_agg(r), '[]') FROM ({query}) AS r"  # noqa: S608
         row = connection.execute(asked).fetchone()
-        assert row is not None
-        found: list[dict[str, Any]] = row[0]
-        return found
+        return row[0]

@@ -146,8 +146,7 @@ def named_series(text: str) -> set[str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:

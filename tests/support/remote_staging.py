@@ -13,7 +13,6 @@ def copied(value: Any) -> Any:
 
 def staged_apart(stager: Stager | None, *groups: Batch) -> list[Staged]:
     """Stage each group by a stager of its own, as in other processes."""
-    assert stager is not None
     return [copied(copied(stager).stage(copied(group))) for group in groups]
 
 

@@ -87,8 +87,6 @@ class _SparkDaemon(EmbeddedServer):
 
     def _command(self) -> list[str]:
         spec = importlib.util.find_spec("pyspark")
-        assert spec is not None
-        assert spec.origin is not None
         home = Path(spec.origin).parent
         return [
             "env",

@@ -51,7 +51,6 @@ class KeepingStager:
         self.groups.append(group)
         rows = list(rows_of(group.pieces))
         assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
-        assert group.offsets is not None
         assert len(group.offsets) == group.num_rows
         rejected = {i: "unfit" for i, row in enumerate(rows) if row in self.unfit}
         kept = [row for i, row in enumerate(rows) if i not in rejected]

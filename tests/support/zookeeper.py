@@ -134,8 +134,7 @@ class ZooKeeperWorld:
             self.client.create(path, data, makepath=True)
 
     def raw(self, place: Partition | str) -> bytes:
-        data: bytes = self.client.get(self.path(place))[0]
-        return data
+        return self.client.get(self.path(place))[0]
 
     def delete(self, path: str) -> None:
         self.client.delete(path, recursive=True)
@@ -192,7 +191,6 @@ def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWor
 
 def kazoo_of(store: ZooKeeperStore) -> KazooClient:
     worker = store._worker
-    assert worker is not None
     return worker.connection.client
 
 
@@ -212,8 +210,7 @@ def expire(client: KazooClient, server: EmbeddedZooKeeper) -> None:
 
 
 def node(world: NodesWorld, partition: Partition) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(world.raw(partition))
-    return found
+    return json.loads(world.raw(partition))
 
 
 def begin(store: OffsetStore, partition: Partition, offset: int) -> None:

@@ -50,7 +50,7 @@ rows.then(parse)  # wrong
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A folder with the chains, and an environment beside it that has the wheel."""
     folder = tmp_path_factory.mktemp("outside")
     environment_with_wheel(folder)
@@ -59,7 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bare(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bare")
     environment_with_wheel(folder, "pyarrow-stubs", "pyarrow_stubs")
     (folder / "bare.py").write_text(BARE)

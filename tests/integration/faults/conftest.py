@@ -1,25 +1,22 @@
 """The surroundings of the Kafka rows of the fault matrix."""
 
-from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedKafka
 from tests.support.kafka import KafkaWorld
 from tests.support.service import Serving
 
-MakeServing = Callable[..., Serving]
-
 
 @pytest.fixture
-def world(kafka: EmbeddedKafka) -> Iterator[KafkaWorld]:
+def world(kafka):
     with closing(KafkaWorld(kafka)) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+def own_broker(tmp_path_factory):
     """A broker of the module's own, which its tests may stop; its log cleaner never rests."""
     restless = {"log.cleaner.backoff.ms": "200"}
     with closing(EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=restless)) as server:
@@ -27,14 +24,14 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKaf
 
 
 @pytest.fixture
-def own(own_broker: EmbeddedKafka) -> Iterator[KafkaWorld]:
+def own(own_broker):
     own_broker.open()
     with closing(KafkaWorld(own_broker)) as made:
         yield made
 
 
 @pytest.fixture
-def serve(zookeeper: EmbeddedZooKeeper) -> MakeServing:
+def serve(zookeeper):
     """`serve(topic, world, **options)`: a pipeline over a topic of a world."""
 
     def make(topic: str | list[str], world: KafkaWorld, **options: object) -> Serving:

@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,6 @@ import pytest
 from sinks import KafkaTopicSink
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
-from sinks.tables.table import TableSink
 from tests.acceptance.table_files import metadata_of
 from tests.support.clock_shift import WallClock
 from tests.support.committed_messages import committed_values
@@ -47,7 +46,7 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+def host(tmp_path, monkeypatch):
     clock = WallClock(tmp_path)
     for name, value in clock.environment.items():
         monkeypatch.setenv(name, value)
@@ -74,10 +73,8 @@ def go_on(table: Lake, epoch: int) -> int:
 
 
 def vacuum(table: Lake) -> str:
-    sink = table.sink()
-    assert isinstance(sink, TableSink)
     try:
-        sink.vacuum(24)
+        table.sink().vacuum(24)
     except SinkFailed as error:
         return str(error)
     return ""
@@ -91,8 +88,7 @@ def read_by_spark(table: Lake, spark: SparkDriver) -> Counter[int]:
 
     def read(session: Any) -> list[int]:
         frame = session.read.format(format_).load(place)
-        found: list[int] = frame.toArrow()["number"].to_pylist()
-        return found
+        return frame.toArrow()["number"].to_pylist()
 
     return Counter(spark.run(read, group="read"))
 

@@ -12,13 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples.support.postgres_server import EmbeddedPostgres
-from sinks.spark.driver import SparkDriver
 from sinks.tables.delta_log import DeltaLog
 from sinks.tables.iceberg_log import IcebergLog
 from sinks.tables.log import Conflict
@@ -82,7 +79,7 @@ class Foreign:
 
 
 @pytest.fixture
-def conflicts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def conflicts(monkeypatch):
     """How often our commits were refused; each comes some time after the log was read."""
     found, rng = Counter[str](), random.Random(1)
     for log in (DeltaLog, IcebergLog):
@@ -150,9 +147,7 @@ def check(txids: int, foreign: Sequence[Foreign], conflicts: Counter[str], *foun
         assert Counter(table["number"].to_pylist()) == Counter([*range(1, txids + 1), *theirs])
 
 
-def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(
-    tmp_path: Path, spark: SparkDriver, conflicts: Counter[str]
-) -> None:
+def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(tmp_path, spark, conflicts):
     """Promise 14: conflicts are tried again."""
     table = delta_table.SparkTable(tmp_path, spark)
 
@@ -167,9 +162,7 @@ def test_spark_appends_optimizes_and_vacuums_beside_a_delta_sink(
     check(txids, foreign, conflicts, table.read(), evidence.read_table(table.path))
 
 
-def test_spark_writes_beside_an_iceberg_sink(
-    tmp_path: Path, spark: SparkDriver, postgres: EmbeddedPostgres, conflicts: Counter[str]
-) -> None:
+def test_spark_writes_beside_an_iceberg_sink(tmp_path, spark, postgres, conflicts):
     """Promise 14: conflicts are tried again."""
     table = iceberg_table.SparkTable(tmp_path, spark, postgres)
     foreign = [

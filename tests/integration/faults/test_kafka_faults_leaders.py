@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -21,13 +20,13 @@ NOBODY = -1
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def cluster(tmp_path_factory):
     with opened(KafkaCluster(tmp_path_factory.mktemp("cluster"))) as made:
         yield made
 
 
 @pytest.fixture
-def topic(cluster: KafkaCluster) -> str:
+def topic(cluster):
     """Its partition 0 lies on brokers 2 and 3, and is led by 2; its partition 1 is led by 1."""
     cluster.open()
     name = f"t-{uuid.uuid4().hex[:12]}"
@@ -36,7 +35,7 @@ def topic(cluster: KafkaCluster) -> str:
 
 
 @pytest.fixture
-def serving(cluster: KafkaCluster, zookeeper: EmbeddedZooKeeper, topic: str) -> Serving:
+def serving(cluster, zookeeper, topic):
     properties = {"bootstrap.servers": cluster.addresses}
     # The letters' topic has one replica: it is to lie where nothing is stopped.
     cluster.create_topic(f"{topic}.dead", [[1]])

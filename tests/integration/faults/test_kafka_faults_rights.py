@@ -1,7 +1,6 @@
 """Credentials and rights that are refused, at the start and amid a run: SCRAM and ACLs."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +90,13 @@ def right(topic: str, operation: str, kind: Any = kafka_admin.AclBinding) -> Any
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def broker(tmp_path_factory):
     with opened(Guarded(tmp_path_factory.mktemp("kafka"))) as server:
         yield server
 
 
 @pytest.fixture
-def topic(broker: Guarded) -> str:
+def topic(broker):
     """The user may read it, and write its dead letters."""
     broker.set_password(SECRET)
     name = f"t-{uuid.uuid4().hex[:12]}"
@@ -109,7 +108,7 @@ def topic(broker: Guarded) -> str:
 
 
 @pytest.fixture
-def world(broker: Guarded) -> Iterator[KafkaWorld]:
+def world(broker):
     made = KafkaWorld(broker)
     yield made
     made.close()

@@ -5,14 +5,11 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Self
 
 import pytest
 
 from service.devservers.process import free_ports
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance.trial import Trial, places, rows_of
 from tests.support.patience import seconds
 
@@ -27,9 +24,7 @@ SECONDS = 180.0
 
 
 @pytest.fixture
-def make_trial(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path
-) -> Iterator[Callable[[], Trial]]:
+def make_trial(kafka, zookeeper, tmp_path):
     trials: list[Trial] = []
 
     def make() -> Trial:

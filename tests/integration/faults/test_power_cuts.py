@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.sinks import SparkSink
-from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.acceptance import evidence
 from tests.support.batches import SCHEMA, rows
@@ -31,7 +30,7 @@ AFTER_THE_COMMIT = ("sinks.tables.delta_entries.sync", "sinks.tables.iceberg_log
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Disk:
+def disk(tmp_path):
     return Disk(tmp_path)
 
 
@@ -69,7 +68,7 @@ def stands_still(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_answered_transactions_outlive_a_power_cut(kind: str, disk: Disk) -> None:
+def test_answered_transactions_outlive_a_power_cut(kind, disk):
     """Promise 3: after each answer, the fence's too."""
     with disk.mounted():
         owner = Owner(lake(disk, kind))
@@ -86,9 +85,7 @@ def test_answered_transactions_outlive_a_power_cut(kind: str, disk: Disk) -> Non
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_transactions_found_on_replay_outlive_a_power_cut(
-    kind: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transactions_found_on_replay_outlive_a_power_cut(kind, disk, monkeypatch):
     """Promise 3: who committed them was killed before the sync that follows."""
     with disk.mounted():
         owner = Owner(lake(disk, kind))
@@ -110,7 +107,7 @@ def test_transactions_found_on_replay_outlive_a_power_cut(
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_power_cut_at_any_moment_tears_no_table(kind: str, disk: Disk) -> None:
+def test_power_cut_at_any_moment_tears_no_table(kind, disk):
     """Promise 3: what is torn is ours, nobody was answered, and it is repaired at the start."""
     rng = random.Random(kind)
     cuts: list[tuple[int, Path]] = []
@@ -142,9 +139,7 @@ def test_power_cut_at_any_moment_tears_no_table(kind: str, disk: Disk) -> None:
 # PySpark leaves the sockets by which it fetched rows to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_batches_that_spark_wrote_outlive_a_power_cut(
-    kind: str, disk: Disk, spark: SparkDriver
-) -> None:
+def test_batches_that_spark_wrote_outlive_a_power_cut(kind, disk, spark):
     """Promise 3."""
     warehouse = disk.path / "warehouse"
     images = []

@@ -1,8 +1,6 @@
 """P09: the servers' names do not resolve, at the start or amid a run."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,9 +21,7 @@ AWAY_SECONDS = 5.0  # that a server is there whose name is not known
 
 
 @pytest.fixture(scope="module")
-def servers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[EmbeddedKafka, EmbeddedZooKeeper]]:
+def servers(tmp_path_factory):
     """A broker and a ZooKeeper that a test may stop."""
     with (
         opened(EmbeddedKafka(tmp_path_factory.mktemp("kafka"))) as kafka,
@@ -35,7 +31,7 @@ def servers(
 
 
 @pytest.fixture
-def trial(servers: tuple[EmbeddedKafka, EmbeddedZooKeeper], tmp_path: Path) -> Iterator[Trial]:
+def trial(servers, tmp_path):
     made = Trial(*servers, tmp_path, topologies=TOPOLOGIES)
     yield made
     made.end()

@@ -6,13 +6,11 @@ this needs root.
 
 from collections import Counter
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from sinks.spark.driver import SparkDriver
 from tests.support.limits import SmallDisk, immutable
 from tests.support.pipeline import CASES, KEEP_TRANSACTIONS, Plant
 from topology.sink import Staged
@@ -52,8 +50,8 @@ def goes_on_after(
 @pytest.mark.parametrize("words", ["No space left on device", "Read-only file system"])
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)
 def test_full_or_read_only_disk_pauses_the_run_without_loss(
-    kind: str, guarantee: str, words: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+    kind, guarantee, words, tmp_path, spark
+):
     """S02 and S03, promise 15: read-only as a disk with errors is remounted."""
     with (
         SmallDisk(tmp_path / "disk") as disk,
@@ -65,18 +63,14 @@ def test_full_or_read_only_disk_pauses_the_run_without_loss(
 
 
 @pytest.mark.parametrize(("kind", "guarantee"), CASES)
-def test_unwritable_table_pauses_the_run_without_loss(
-    kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_unwritable_table_pauses_the_run_without_loss(kind, guarantee, tmp_path, spark):
     """S03, promise 15: to root, who ignores modes, it is refused by chattr's +i."""
     with Plant(kind, tmp_path / "warehouse", spark, guarantee) as plant, capture_logs() as logs:
         goes_on_after(plant, immutable(plant.files), REFUSED.get(kind, "not permitted"), logs)
 
 
 @pytest.mark.parametrize("kind", KEEP_TRANSACTIONS)
-def test_disk_full_between_staging_and_commit_commits_once(
-    kind: str, tmp_path: Path, spark: SparkDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_full_between_staging_and_commit_commits_once(kind, tmp_path, spark, monkeypatch):
     """S02: the rows are there, and no space for the log's entry."""
     with (
         SmallDisk(tmp_path / "disk") as disk,

@@ -1,12 +1,11 @@
 """S10: a write to PostgreSQL that is cut off in the middle of its rows leaves none of them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from examples.support.postgres_server import EmbeddedPostgres
 from tests.support.batches import LINE, group, rows
 from tests.support.patience import seconds, until
 from tests.support.postgres_table import PostgresTable
@@ -22,7 +21,7 @@ COUNT = "SELECT count(*) || ' ' || count(DISTINCT number) FROM %T"
 
 
 @pytest.fixture
-def table(postgres: EmbeddedPostgres) -> Iterator[PostgresTable]:
+def table(postgres):
     made = PostgresTable(postgres)
     yield made
     made.close()
@@ -51,9 +50,7 @@ def cut_off(table: PostgresTable, work: Callable[[], object]) -> list[BaseExcept
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_write_cut_off_in_its_rows_is_written_once(
-    table: PostgresTable, exactly_once: bool
-) -> None:
+def test_write_cut_off_in_its_rows_is_written_once(table, exactly_once):
     sink = table.sink(exactly_once=exactly_once)
     sink.fence([Fence(LINE, 1)] if exactly_once else [])
     staged = [

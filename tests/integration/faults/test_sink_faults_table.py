@@ -1,11 +1,9 @@
 """S09: the table is dropped under a running pipeline."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from sinks.spark.driver import SparkDriver
 from tests.support.pipeline import KEEP_TRANSACTIONS, Plant
 from topology.errors import SinkFailed
 
@@ -26,9 +24,7 @@ def dropped(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
-def test_at_least_once_dropped_table_is_recreated(
-    kind: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_at_least_once_dropped_table_is_recreated(kind, tmp_path, spark):
     """Rows that were durable are whoever's dropped them; a batch may be there twice."""
     with Plant(kind, tmp_path / "warehouse", spark, "at-least-once") as plant:
         dropped(plant)
@@ -41,9 +37,7 @@ def test_at_least_once_dropped_table_is_recreated(
 @pytest.mark.parametrize(
     ("kind", "guarantee"), [(kind, "exactly-once") for kind in KEEP_TRANSACTIONS]
 )
-def test_table_without_its_log_ends_the_run(
-    kind: str, guarantee: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_table_without_its_log_ends_the_run(kind, guarantee, tmp_path, spark):
     """What was committed in it cannot be told any more: that is no table of an earlier run's."""
     with Plant(kind, tmp_path / "warehouse", spark, guarantee) as plant:
         dropped(plant)

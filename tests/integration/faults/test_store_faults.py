@@ -11,18 +11,17 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from pyarrow.fs import copy_files
 
-from sinks.spark.driver import SparkDriver
 from tests.support.lake import NAME, SINKS, Owner, behind_proxies, rows_to
 from tests.support.near_a_store import Answer, Ask, Asked, Fault, pass_on
 from tests.support.patience import Limit, seconds, until
@@ -33,8 +32,6 @@ from topology.errors import SinkFailed, SinkFenced
 _NUMBERS = re.compile(r"[0-9a-f-]{6,}|[0-9]")
 RIVAL, RIVAL_BASE = "orders[1]", 1_000_000
 KINDS = [*SINKS, "iceberg-rest"]
-
-MakeScene: TypeAlias = "Callable[[str], Scene]"
 
 
 class Scene:
@@ -117,7 +114,7 @@ LASTING: Mapping[str, Fault] = {
 
 
 @pytest.fixture
-def make(seaweed: EmbeddedSeaweed, tmp_path: Path) -> Iterator[MakeScene]:
+def make(seaweed, tmp_path):
     with ExitStack() as stack:
         yield lambda kind: Scene(kind, seaweed, tmp_path, stack)
 
@@ -168,7 +165,7 @@ def at_every_request(play: Callable[[int], bool]) -> int:
 
 
 @pytest.mark.integration
-def test_drawn_requests_meet_drawn_faults(make: MakeScene) -> None:
+def test_drawn_requests_meet_drawn_faults(make):
     """Promises 3 and 14; others every day. What they were is printed."""
     rng = random.Random(f"{datetime.now(UTC):%Y-%m-%d}")
     for kind in ("delta", "iceberg"):
@@ -182,7 +179,7 @@ def test_drawn_requests_meet_drawn_faults(make: MakeScene) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_request_may_meet_a_fault(kind: str, name: str, make: MakeScene) -> None:
+def test_each_request_may_meet_a_fault(kind, name, make):
     """Promises 3 and 14."""
     scene = make(kind)
     assert at_every_request(functools.partial(play, scene, name)) > 3
@@ -191,7 +188,7 @@ def test_each_request_may_meet_a_fault(kind: str, name: str, make: MakeScene) ->
 @pytest.mark.faults
 @pytest.mark.parametrize("name", ONCE)
 @pytest.mark.parametrize("kind", ["delta", "iceberg-rest"])
-def test_each_request_of_a_start_may_meet_a_fault(kind: str, name: str, make: MakeScene) -> None:
+def test_each_request_of_a_start_may_meet_a_fault(kind, name, make):
     """A reply that is lost once ends no service."""
     scene = make(kind)
 
@@ -207,7 +204,7 @@ def test_each_request_of_a_start_may_meet_a_fault(kind: str, name: str, make: Ma
 @pytest.mark.faults
 @pytest.mark.parametrize("name", LASTING)
 @pytest.mark.parametrize("kind", KINDS)
-def test_store_may_refuse_from_each_request_on(kind: str, name: str, make: MakeScene) -> None:
+def test_store_may_refuse_from_each_request_on(kind, name, make):
     """Promise 15: until the sink has failed once."""
     scene = make(kind)
     assert at_every_request(functools.partial(play_lasting, scene, LASTING[name])) >= 3
@@ -215,7 +212,7 @@ def test_store_may_refuse_from_each_request_on(kind: str, name: str, make: MakeS
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", SINKS)
-def test_expired_key_is_renewed_from_its_file_at_each_request(kind: str, make: MakeScene) -> None:
+def test_expired_key_is_renewed_from_its_file_at_each_request(kind, make):
     """Promise 15: the file changes amid the transaction, and the store refuses the old key."""
     scene = make(kind)
     keys = itertools.cycle([(NEW_KEY_ID, NEW_SECRET), (KEY_ID, SECRET)])
@@ -239,7 +236,7 @@ def test_expired_key_is_renewed_from_its_file_at_each_request(kind: str, make: M
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", KINDS)
-def test_zombie_held_at_each_request_is_fenced(kind: str, make: MakeScene) -> None:
+def test_zombie_held_at_each_request_is_fenced(kind, make):
     """Promise 9: its request comes to the store when its successor has committed."""
     scene = make(kind)
     epochs = itertools.count(2)
@@ -275,7 +272,7 @@ def test_zombie_held_at_each_request_is_fenced(kind: str, make: MakeScene) -> No
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", KINDS)
-def test_slow_store_loses_nothing(kind: str, make: MakeScene) -> None:
+def test_slow_store_loses_nothing(kind, make):
     """200 ms for each request, as from another continent."""
     scene = make(kind)
 
@@ -294,9 +291,7 @@ def test_slow_store_loses_nothing(kind: str, make: MakeScene) -> None:
 # PySpark leaves the sockets by which it fetched rows to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["delta", "upserts"])
-def test_spark_reads_the_same_after_bad_weather(
-    kind: str, make: MakeScene, spark: SparkDriver, tmp_path: Path
-) -> None:
+def test_spark_reads_the_same_after_bad_weather(kind, make, spark, tmp_path):
     """Spark has no jars for S3 here, so it reads a copy of the table's folder."""
     scene = make(kind)
     for proxy in scene.proxies:
@@ -310,7 +305,6 @@ def test_spark_reads_the_same_after_bad_weather(
 
     def read(session: Any) -> list[int]:
         frame = session.read.format("delta").load(str(tmp_path / "copy"))
-        found: list[int] = frame.toArrow()["number"].to_pylist()
-        return found
+        return frame.toArrow()["number"].to_pylist()
 
     assert Counter(spark.run(read, group="read")) == rows_to(scene.owner.txid)

@@ -1,7 +1,6 @@
 """Z09: of three ZooKeeper servers one is left, which answers what is read and takes no writes."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -18,13 +17,13 @@ TAKEN = "headrace_service_written_records_total"
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+def started(tmp_path_factory):
     with closing(ZooKeeperEnsemble(tmp_path_factory.mktemp("ensemble"))) as made:
         yield made
 
 
 @pytest.fixture
-def ensemble(started: ZooKeeperEnsemble) -> ZooKeeperEnsemble:
+def ensemble(started):
     started.open()
     return started
 

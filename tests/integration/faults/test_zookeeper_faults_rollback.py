@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ class Losing(EmbeddedZooKeeper):
 
 
 @pytest.fixture
-def losing(tmp_path: Path) -> Iterator[Losing]:
+def losing(tmp_path):
     with opened(Losing(tmp_path / "zookeeper")) as server:
         yield server
 
@@ -84,11 +83,8 @@ class Place:
 
 
 @pytest.fixture
-def make(world: KafkaWorld, losing: Losing) -> Callable[[Reliability], Place]:
+def make(world, losing):
     return lambda reliability: Place(world, losing, reliability)
-
-
-Make = Callable[[Reliability], Place]
 
 
 @EACH

@@ -2,12 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from partition.records import Partition
-from service.devservers.servers import EmbeddedZooKeeper
 from tests.support.kafka import KafkaWorld, numbers
 from tests.support.network import Relay
 from tests.support.service import Running, Serving
@@ -24,7 +22,7 @@ COMMIT = "headrace_service_commit_seconds"
 
 
 @pytest.fixture
-def relay(zookeeper: EmbeddedZooKeeper) -> Iterator[Relay]:
+def relay(zookeeper):
     made = Relay(zookeeper.port)
     yield made
     made.close()

@@ -4,7 +4,7 @@ import gc
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def _run(tool: str, *arguments: object) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory):
     """An authority that has signed `server`, `elsewhere` (another host's) and `client`."""
     authority = Authority(tmp_path_factory.mktemp("authority"), "ours")
     authority.sign("server", "ip:127.0.0.1,dns:localhost")
@@ -118,7 +118,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="session")
-def another(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def another(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("another"), "another")
 
 
@@ -138,13 +138,13 @@ class Secured:
 
 
 @pytest.fixture(scope="session")
-def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(authority, tmp_path_factory):
     """Its certificate is made out to 127.0.0.1 and localhost."""
     yield from _secured(authority, "server", tmp_path_factory.mktemp("secured"))
 
 
 @pytest.fixture(scope="session")
-def impostor(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def impostor(authority, tmp_path_factory):
     """Its certificate is signed by our authority, and made out to another host."""
     yield from _secured(authority, "elsewhere", tmp_path_factory.mktemp("impostor"))
 
@@ -176,12 +176,12 @@ def _secured(authority: Authority, name: str, folder: Path) -> Iterator[Secured]
 
 
 @pytest.fixture
-def root() -> str:
+def root():
     return f"/t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def connect(root: str) -> Iterator[Callable[..., ZooKeeperStore]]:
+def connect(root):
     """`connect(address, **keys)` opens a store by the keys of `[zookeeper]`."""
     stores = []
 

@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from partition.kafka.kafka_catalogue import KafkaCatalogue
 from service.app import run_pipeline
 from service.cli.main import app
 from service.config.settings import load
-from service.devservers.servers import EmbeddedZooKeeper
 from sinks.storage import Storage
-from tests.integration.partition.conftest import STORE_PASSWORD, Authority
+from tests.integration.partition.conftest import STORE_PASSWORD
 from tests.support.kafka_security import (
     CLIENT,
     PASSWORD,
@@ -44,7 +43,7 @@ LIFETIME_SECONDS = 10.0  # renewed after 8; less would end before a connection m
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenServer]:
+def tokens(tmp_path_factory):
     server = TokenServer(tmp_path_factory.mktemp("tokens"), LIFETIME_SECONDS)
     server.open()
     yield server
@@ -52,9 +51,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenServer]:
 
 
 @pytest.fixture(scope="module")
-def guarded(
-    authority: Authority, tokens: TokenServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GuardedKafka]:
+def guarded(authority, tokens, tmp_path_factory):
     server = GuardedKafka(
         tmp_path_factory.mktemp("guarded"),
         tokens,
@@ -81,11 +78,8 @@ def rules(topic: str) -> list[Rule]:
     ]
 
 
-MakeProperties = Callable[..., dict[str, Any]]
-
-
 @pytest.fixture
-def properties(guarded: GuardedKafka, authority: Authority, tokens: TokenServer) -> MakeProperties:
+def properties(guarded, authority, tokens):
     """What `[kafka]` must say to come in by a way; `more` over it."""
 
     def properties(way: str, **more: Any) -> dict[str, Any]:
@@ -124,7 +118,7 @@ def properties(guarded: GuardedKafka, authority: Authority, tokens: TokenServer)
 
 
 @pytest.fixture
-def topic(guarded: GuardedKafka, request: pytest.FixtureRequest) -> str:
+def topic(guarded, request):
     """A topic of this test's own with four records, the last of them bad; and one for letters."""
     name = f"t{abs(hash(request.node.nodeid)):x}"
     for each in (name, f"{name}.dead", f"{name}.out"):
@@ -179,14 +173,7 @@ class Command:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_clients_of_a_run_sign_in(
-    way: str,
-    properties: MakeProperties,
-    topic: str,
-    guarded: GuardedKafka,
-    zookeeper: EmbeddedZooKeeper,
-    tmp_path: Path,
-) -> None:
+def test_all_clients_of_a_run_sign_in(way, properties, topic, guarded, zookeeper, tmp_path):
     topology = Topology(topic, reliability="exactly-once")
     topology.source(topic).then(parse).into(KafkaTopicSink(f"{topic}.out", value=bytes))
     topology.dead_letters.into(KafkaDeadLetters(f"{topic}.dead"))
@@ -215,9 +202,7 @@ def test_all_clients_of_a_run_sign_in(
     )
 
 
-def test_a_token_is_renewed_while_the_pipeline_runs(
-    properties: MakeProperties, topic: str, zookeeper, tokens: TokenServer, guarded: GuardedKafka
-) -> None:
+def test_a_token_is_renewed_while_the_pipeline_runs(properties, topic, zookeeper, tokens, guarded):
     serving = Serving(topic, properties("oauth"), zookeeper.address)
     producer = Producer({"bootstrap.servers": guarded.address})
     with serving.runs() as running:
@@ -247,7 +232,7 @@ REFUSED = {
 
 
 @pytest.fixture
-def refused(properties: MakeProperties, another: Authority) -> Callable[[str], dict[str, Any]]:
+def refused(properties, another):
     """The properties of a case of `REFUSED`."""
 
     def refused(case: str) -> dict[str, Any]:
@@ -261,7 +246,7 @@ def refused(properties: MakeProperties, another: Authority) -> Callable[[str], d
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_who_is_refused_is_told_why(case: str, refused: Callable[[str], dict[str, Any]]) -> None:
+def test_who_is_refused_is_told_why(case, refused):
     catalogue = KafkaCatalogue(refused(case), ask_seconds=2.0)
     catalogue.open()
     with capture_logs() as logs, pytest.raises(PartitionError) as caught:
@@ -271,9 +256,7 @@ def test_who_is_refused_is_told_why(case: str, refused: Callable[[str], dict[str
     assert "canary" not in f"{caught.value} {logs}"
 
 
-def test_sinks_report_rejected_credentials_at_once(
-    refused: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sinks_report_rejected_credentials_at_once(refused, monkeypatch):
     monkeypatch.setattr("sinks.kafka.client._ASK_SECONDS", (seconds(1.0),) * 10_000)
     context = SinkContext("p", "s", refused("a wrong password"), Storage(""), None)
     for sink in (KafkaTopicSink[Any]("orders"), KafkaDeadLetters("orders.dead")):
@@ -283,8 +266,8 @@ def test_sinks_report_rejected_credentials_at_once(
 
 
 def test_a_topic_that_may_not_be_read_ends_the_run_by_its_name(
-    properties: MakeProperties, topic: str, guarded: GuardedKafka, zookeeper
-) -> None:
+    properties, topic, guarded, zookeeper
+):
     guarded.allow(*[rule for rule in rules(topic) if rule[1] != topic])
     serving = Serving(topic, properties("scram"), zookeeper.address)
     with pytest.raises(PartitionError, match=f"(?i){topic}.*authoriz|authoriz.*{topic}"):

@@ -25,7 +25,7 @@ RUN = ("run", "flow:topology", "--until-caught-up", "--json")
 
 
 @pytest.fixture
-def place(tmp_path, topic, kafka, zookeeper) -> Folder:
+def place(tmp_path, topic, kafka, zookeeper):
     return Folder(tmp_path, topic(), kafka.address, zookeeper.address)
 
 

@@ -48,7 +48,7 @@ class Place(Folder):
 
 
 @pytest.fixture
-def place(tmp_path, topic, kafka, zookeeper) -> Place:
+def place(tmp_path, topic, kafka, zookeeper):
     made = Place(tmp_path, topic(PARTITIONS), kafka.address, zookeeper.address, FLOW)
     made.configure(f"""
         [storage]

@@ -65,7 +65,7 @@ STATUS = "headrace status orders:topology --config service.toml --json"
 
 
 @pytest.fixture(scope="module")
-def follower(kafka, zookeeper, tmp_path_factory) -> Follower:
+def follower(kafka, zookeeper, tmp_path_factory):
     folder = tmp_path_factory.mktemp("follower")
     kafka.create_topic("orders", PARTITIONS)
     producer = Producer({
@@ -85,7 +85,7 @@ def follower(kafka, zookeeper, tmp_path_factory) -> Follower:
 
 
 @pytest.fixture(scope="module")
-def replicas(follower: Follower) -> Iterator[None]:
+def replicas(follower):
     with ExitStack() as ended:
         running = []
         for name in REPLICAS:
@@ -99,7 +99,7 @@ def replicas(follower: Follower) -> Iterator[None]:
 
 
 @pytest.fixture
-def client(zookeeper) -> Iterator[KazooClient]:
+def client(zookeeper):
     client = KazooClient(zookeeper.address)
     client.start(timeout=seconds(30))
     yield client
@@ -176,8 +176,7 @@ def _asked(path: str, follower: Follower) -> bytes:
 
 
 def _facts(follower: Follower) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(follower.give(STATUS).splitlines()[-1])
-    return facts
+    return json.loads(follower.give(STATUS).splitlines()[-1])
 
 
 def _owners(follower: Follower) -> set[str]:

@@ -1,7 +1,7 @@
 """Reference tables in the whole service: loaded, looked into by bolts, and changed. No JVM."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from signal import SIGTERM
@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial
@@ -25,7 +24,7 @@ SOME_ROWS = 30
 
 
 @pytest.fixture
-def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Trial]:
+def trial(kafka, zookeeper, tmp_path):
     """A pipeline of the test's own on the shared servers."""
     made = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.runtime")
     made.publish(RECORDS)
@@ -33,9 +32,7 @@ def trial(kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, tmp_path: Path) ->
     made.end()
 
 
-def test_reference_keeps_old_rows_if_a_refresh_fails(
-    trial: Trial,
-) -> None:
+def test_reference_keeps_old_rows_if_a_refresh_fails(trial):
     _write(trial.folder, "Oslo", "Rome")
     (trial.folder / "countries.csv").write_text("code,name\n0,Norway\n1,Italy\n")
     codes = pa.array([0, 1], pa.int32())
@@ -73,7 +70,7 @@ def test_reference_keeps_old_rows_if_a_refresh_fails(
     }
 
 
-def test_missing_reference_table_ends_the_start_with_one_line(trial: Trial) -> None:
+def test_missing_reference_table_ends_the_start_with_one_line(trial):
     run = trial.start("enriched", config=_config(trial))
     assert run.wait() == 1
     [line] = [line for line in run.errors.splitlines() if not line.startswith("{")]

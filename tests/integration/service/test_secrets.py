@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.conftest import MakeTopic
 from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
 from tests.support.places import ended, started
@@ -125,7 +123,6 @@ class Run:
         self.printed = ""
 
     def until(self, event: str) -> dict[str, Any]:
-        assert self._process.stderr is not None
         for line in self._process.stderr:
             self.printed += line
             if line.startswith("{") and (found := json.loads(line))["event"] == event:
@@ -137,9 +134,7 @@ class Run:
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: MakeTopic
-) -> Place:
+def place(tmp_path, kafka, zookeeper, topic):
     name = topic()
     kafka.create_topic(f"{name}.dead", 1)
     producer = Producer({"bootstrap.servers": kafka.address})
@@ -165,7 +160,7 @@ def page(address: str, path: str) -> str:
     return found
 
 
-def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka) -> None:
+def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place, kafka):
     with place.started("run", "flow:topology") as process:
         run = Run(process)
         address = f"127.0.0.1:{run.until('http_listening')['port']}"
@@ -187,7 +182,7 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place: Place, kafka)
     check(place.said("status", "flow:topology"), masked=False)
 
 
-def test_record_errors_can_be_hidden_from_the_http_port(place: Place) -> None:
+def test_record_errors_can_be_hidden_from_the_http_port(place):
     with place.started("run", "flow:topology", HEADRACE_HTTP__SHOW_ERRORS="false") as process:
         run = Run(process)
         address = f"127.0.0.1:{run.until('http_listening')['port']}"
@@ -201,13 +196,13 @@ def test_record_errors_can_be_hidden_from_the_http_port(place: Place) -> None:
     assert "was refused" in run.printed, "the log has it"
 
 
-def test_what_ends_a_run_tells_no_secret_in_its_traceback(place: Place) -> None:
+def test_what_ends_a_run_tells_no_secret_in_its_traceback(place):
     said = place.said("run", "flow:topology", "--until-caught-up", CARELESS="yes")
     assert "has ended" in said
     check(said, masked=True)
 
 
-def test_a_check_of_servers_that_are_away_tells_no_secret(place: Place) -> None:
+def test_a_check_of_servers_that_are_away_tells_no_secret(place):
     place.configure("127.0.0.1:1", "127.0.0.1:1")
     said = place.said("check", "flow:topology")
     assert "127.0.0.1:1" in said

@@ -20,7 +20,6 @@ from headrace.sinks import (
     SparkSink,
 )
 from partition.records import Partition
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from tests.support.batches import LINE, group
@@ -40,7 +39,7 @@ NUMBERS = pa.schema({"number": pa.int64(), "place": pa.string()})
 
 
 @pytest.fixture
-def table(spark: SparkDriver, tmp_path: Path) -> SparkTable:
+def table(spark, tmp_path):
     return SparkTable(tmp_path, spark)
 
 
@@ -68,9 +67,7 @@ def opened(
         SparkSink[Any]("orders", format="delta", schema=NUMBERS),
     ],
 )
-def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
-    spark: SparkDriver, table: SparkTable, sink: Sink[Any]
-) -> None:
+def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(spark, table, sink):
     front = opened(even, sink, table.warehouse, spark)
     front.fence([Fence(LINE, 1)])
     staged = front.stage(group(1, 1, 2, 3, 4))
@@ -89,7 +86,7 @@ def test_what_a_step_makes_of_a_transaction_is_in_the_table_once(
     assert list((table.warehouse / ".spool").iterdir()) == []
 
 
-def test_step_that_spark_rejects_fails_the_start(spark: SparkDriver, tmp_path: Path) -> None:
+def test_step_that_spark_rejects_fails_the_start(spark, tmp_path):
     with pytest.raises(SinkFailed, match="nmuber"):
         opened(
             lambda frame: frame.select("nmuber"), MemorySink[Any](schema=NUMBERS), tmp_path, spark
@@ -116,13 +113,8 @@ LINES = """
 
 
 def test_spark_engine_runs_a_topology_of_spark_steps_alone(
-    spark: SparkDriver,
-    table: SparkTable,
-    kafka: EmbeddedKafka,
-    zookeeper: EmbeddedZooKeeper,
-    topic: Callable[..., str],
-    tmp_path: Path,
-) -> None:
+    spark, table, kafka, zookeeper, topic, tmp_path
+):
     """Executors read the records, and the driver sends them through the step."""
     world = KafkaWorld(kafka)
     name, letters = world.topic(2), topic()

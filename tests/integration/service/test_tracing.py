@@ -2,7 +2,6 @@
 
 import threading
 import uuid
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,7 +14,6 @@ from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from service.app import run_pipeline
 from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from tests.conftest import MakeTopic
 from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
 
@@ -62,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector():
     server = Collector()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -117,9 +115,7 @@ def said(span: Any) -> dict[str, Any]:
     return {each.key: each.value for each in span.attributes}
 
 
-def test_trace_follows_a_record_to_the_txid_and_next_topic(
-    kafka: EmbeddedKafka, zookeeper: EmbeddedZooKeeper, topic: MakeTopic, collector: Collector
-) -> None:
+def test_trace_follows_a_record_to_the_txid_and_next_topic(kafka, zookeeper, topic, collector):
     names = [topic(), topic(), topic()]
     kafka.create_topic(f"{names[1]}.transactions", 1, config={"cleanup.policy": "compact"})
     publish(kafka, names[0])

@@ -6,12 +6,10 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from partition.records import Partition, Position
-from service.devservers.servers import EmbeddedKafka
 from service.spark_engine.task import (
     RowFileStager,
     Task,
@@ -63,9 +61,7 @@ def run(folder: Path, tasks: list[Task]) -> list[TaskDone | TaskFailed]:
     return [pickle.loads(result) for result in pickle.loads(made.read_bytes())]  # noqa: S301
 
 
-def test_task_runs_from_bytes_and_sends_letters(
-    kafka: EmbeddedKafka, topic: Any, tmp_path: Path
-) -> None:
+def test_task_runs_from_bytes_and_sends_letters(kafka, topic, tmp_path):
     """Promise 3; the second task goes on with the client of the first, the third finds no log."""
     world = KafkaWorld(kafka)
     name, letters = topic(2), topic()

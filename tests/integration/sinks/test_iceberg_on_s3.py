@@ -5,20 +5,18 @@ the properties that the service gives it.
 """
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from examples.support.postgres_server import EmbeddedPostgres
-from service.config.settings import Config, load
+from service.config.settings import load
 from service.wiring import spark_driver
 from sinks import IcebergSink
 from sinks.spark.driver import SparkDriver
 from tests.support.batches import LINE, SCHEMA, group
 from tests.support.iceberg_table import in_postgres
-from tests.support.seaweed import BUCKET, KEY_ID, SECRET, EmbeddedSeaweed
+from tests.support.seaweed import BUCKET, KEY_ID, SECRET
 from topology.sink import Committed, Fence, Removal, SinkContext
 
 pytestmark = [
@@ -33,7 +31,7 @@ TARGET_BYTES = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def config(seaweed: EmbeddedSeaweed, postgres: EmbeddedPostgres) -> Config:
+def config(seaweed, postgres):
     warehouse = f"s3://{BUCKET}/iceberg"
     name = "spark.sql.catalog.lake"
     given = {
@@ -62,14 +60,14 @@ def config(seaweed: EmbeddedSeaweed, postgres: EmbeddedPostgres) -> Config:
 
 
 @pytest.fixture(scope="module")
-def driver(no_spark: None, config: Config) -> Iterator[SparkDriver]:
+def driver(no_spark, config):
     driver = spark_driver("orders", config, ["iceberg", "iceberg-jdbc"])
     yield driver
     driver.close()
 
 
 @pytest.fixture
-def sink(config: Config, driver: SparkDriver) -> Iterator[IcebergSink[Any]]:
+def sink(config, driver):
     made: IcebergSink[Any] = IcebergSink(
         f"orders_{uuid.uuid4().hex}", schema=SCHEMA, catalog="lake"
     )
@@ -85,15 +83,12 @@ def by_spark(driver: SparkDriver, table: str, *statements: str) -> pa.Table:
     def job(session: Any) -> pa.Table:
         for statement in (*statements, "REFRESH TABLE OURS"):
             session.sql(statement.replace("OURS", name))
-        found: pa.Table = session.table(name).toArrow()
-        return found
+        return session.table(name).toArrow()
 
     return driver.run(job, group="read")
 
 
-def test_compaction_between_staging_and_commit_is_harmless(
-    sink: IcebergSink[Any], driver: SparkDriver
-) -> None:
+def test_compaction_between_staging_and_commit_is_harmless(sink, driver):
     """Promise 3: 0 lost, 0 twice."""
     sink.fence([Fence(LINE, 1)])
     for txid in range(1, 4):

@@ -1,7 +1,6 @@
 """Iceberg tables behind SeaweedFS's REST catalogue, in its object store."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from sinks.tables.iceberg_files import CatalogStorage
 from tests.support.batches import LINE, SCHEMA, group, rows, write
 from tests.support.delta_table import race_together
 from tests.support.iceberg_table import EXPIRE_AT_ONCE, Table
-from tests.support.seaweed import READER, EmbeddedSeaweed
+from tests.support.seaweed import READER
 from topology.errors import SinkFailed
 from topology.sink import Committed, SinkContext
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def table(seaweed: EmbeddedSeaweed) -> Iterator[Table]:
+def table(seaweed):
     bucket = f"tables-{uuid.uuid4().hex[:8]}"
     made = Table(f"s3://{bucket}", seaweed.catalogue(bucket))
     yield made
@@ -30,16 +29,15 @@ def table(seaweed: EmbeddedSeaweed) -> Iterator[Table]:
 
 
 @pytest.mark.nightly
-def test_two_writers_race_and_no_row_is_lost_or_twice(table: Table) -> None:
+def test_two_writers_race_and_no_row_is_lost_or_twice(table):
     lines = ["orders[0]", "orders[1]"]
     table.fenced(*lines)
     assert race_together(table, lines, 8) == table.numbers()
 
 
-def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
+def test_credentials_that_expired_are_asked_for_again(table):
     sink = table.fenced()
     writer = sink._stager
-    assert writer is not None
     store = writer.storage
     assert isinstance(store, CatalogStorage)
     expired = dict(store.properties) | {"s3.secret-access-key": "expired"}
@@ -50,7 +48,7 @@ def test_credentials_that_expired_are_asked_for_again(table: Table) -> None:
     assert table.numbers() == [1]
 
 
-def test_a_reference_is_read_with_what_the_catalogue_gives(table: Table) -> None:
+def test_a_reference_is_read_with_what_the_catalogue_gives(table):
     write(table.sink(partition_by=["place"]), rows(1, 2, place="é"))
     properties = {"catalog": "lake"}
     made = reference("orders", format="iceberg", key="number", properties=properties)
@@ -60,9 +58,7 @@ def test_a_reference_is_read_with_what_the_catalogue_gives(table: Table) -> None
     assert set(found["place"].to_pylist()) == {"é"}
 
 
-def test_a_key_without_the_rights_is_told_which_one_it_lacks(
-    table: Table, seaweed: EmbeddedSeaweed
-) -> None:
+def test_a_key_without_the_rights_is_told_which_one_it_lacks(table, seaweed):
     table.fenced()
     key_id, secret = READER
     reads = dict(table.storage.catalogs["lake"]) | {
@@ -78,7 +74,7 @@ def test_a_key_without_the_rights_is_told_which_one_it_lacks(
         sink.close()
 
 
-def test_expire_removes_snapshots_and_no_row(table: Table) -> None:
+def test_expire_removes_snapshots_and_no_row(table):
     sink = table.fenced()
     table.set_properties(EXPIRE_AT_ONCE)
     for txid in (1, 2, 3):

@@ -1,9 +1,7 @@
 import hashlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,12 +44,12 @@ def told(sink: KafkaDeadLetters, count: int, seconds: float = 30.0) -> dict[int,
 
 
 @pytest.fixture
-def name() -> str:
+def name():
     return f"dead-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
-def opened(kafka: EmbeddedKafka) -> Iterator[Callable[..., KafkaDeadLetters]]:
+def opened(kafka):
     sinks: list[KafkaDeadLetters] = []
 
     def make(topic: str, **properties: Any) -> KafkaDeadLetters:
@@ -65,12 +63,7 @@ def opened(kafka: EmbeddedKafka) -> Iterator[Callable[..., KafkaDeadLetters]]:
         sink.close()
 
 
-Opened = Callable[..., KafkaDeadLetters]
-
-
-def test_a_letter_has_the_original_bytes_and_says_what_happened(
-    kafka: EmbeddedKafka, opened: Opened, name: str
-) -> None:
+def test_a_letter_has_the_original_bytes_and_says_what_happened(kafka, opened, name):
     """Promise 3, Storm 16: a dead letter counts once the broker has acknowledged it."""
     sink = opened(name)
     sink.send(letter(), 7)
@@ -101,9 +94,7 @@ def test_a_letter_has_the_original_bytes_and_says_what_happened(
 
 
 @pytest.mark.parametrize("judge", ["broker", "client", "asked for"])
-def test_a_letter_too_large_for_the_topic_is_sent_as_a_reference(
-    kafka: EmbeddedKafka, opened: Opened, name: str, judge: str
-) -> None:
+def test_a_letter_too_large_for_the_topic_is_sent_as_a_reference(kafka, opened, name, judge):
     sink = opened(name, **{"message.max.bytes": 1_000_000} if judge == "client" else {})
     large = b"x" * (1_000 if judge == "asked for" else 2_000_000)
     sink.send(letter(b"small"), 1)
@@ -119,9 +110,7 @@ def test_a_letter_too_large_for_the_topic_is_sent_as_a_reference(
     assert headers["headrace.offset"] == b"42"
 
 
-def test_a_client_without_room_keeps_the_letters_until_it_has(
-    kafka: EmbeddedKafka, opened: Opened, name: str
-) -> None:
+def test_a_client_without_room_keeps_the_letters_until_it_has(kafka, opened, name):
     sink = opened(name, **{"queue.buffering.max.messages": 10})
     for token in range(100):
         sink.send(letter(offset=token), token)
@@ -130,7 +119,7 @@ def test_a_client_without_room_keeps_the_letters_until_it_has(
     assert len(committed_messages(kafka.address, name)) == 100
 
 
-def test_letters_wait_while_the_broker_is_away(tmp_path: Path, name: str) -> None:
+def test_letters_wait_while_the_broker_is_away(tmp_path, name):
     """Promise 15: with Kafka away it waits."""
     broker = EmbeddedKafka(tmp_path)
     broker.open()
@@ -151,15 +140,13 @@ def test_letters_wait_while_the_broker_is_away(tmp_path: Path, name: str) -> Non
         broker.close()
 
 
-def test_open_fails_if_the_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_fails_if_the_broker_is_silent(monkeypatch):
     monkeypatch.setattr("sinks.kafka.client._ASK_SECONDS", (0.5,))
     with pytest.raises(SinkFailed, match="'nowhere'"):
         KafkaDeadLetters("nowhere").open(context("127.0.0.1:9"))
 
 
-def test_opening_twice_at_once_creates_the_topic_once(
-    kafka: EmbeddedKafka, opened: Opened, name: str
-) -> None:
+def test_opening_twice_at_once_creates_the_topic_once(kafka, opened, name):
     threads = [threading.Thread(target=opened, args=(name,)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -170,9 +157,7 @@ def test_opening_twice_at_once_creates_the_topic_once(
     assert told(sink, 1) == {1: None}
 
 
-def test_a_notice_says_which_range_was_skipped(
-    kafka: EmbeddedKafka, opened: Opened, name: str
-) -> None:
+def test_a_notice_says_which_range_was_skipped(kafka, opened, name):
     """Promise 12: what the source lost is told where the dead letters go."""
     sink = opened(name)
     notice = RangeNotice("flights", 3, 40, 90, 50, "expired", "and the log holds 90 to 120", 7)

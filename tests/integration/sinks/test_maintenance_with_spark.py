@@ -1,15 +1,11 @@
 """Tables are maintained while a service writes them, and Spark reads every row once."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from examples.support.postgres_server import EmbeddedPostgres
 from sinks import IcebergSink
-from sinks.spark.driver import SparkDriver
 from tests.support.batches import LINE, SCHEMA, STRANGE, group, write
 from tests.support.delta_table import age, beside
 from tests.support.iceberg_table import EXPIRE_AT_ONCE, SparkTable
@@ -26,7 +22,7 @@ LAST = 12
 
 
 @pytest.fixture
-def table(tmp_path: Path, spark: SparkDriver, postgres: EmbeddedPostgres) -> Iterator[SparkTable]:
+def table(tmp_path, spark, postgres):
     made = SparkTable(tmp_path, spark, postgres)
     yield made
     made.close()
@@ -42,7 +38,7 @@ def maintaining(table: SparkTable) -> IcebergSink[Any]:
 
 
 @pytest.mark.parametrize("partition_by", [[], ["place"], ["truncate(2, place)"]])
-def test_iceberg_vacuum_removes_only_orphans(table: SparkTable, partition_by: list[str]) -> None:
+def test_iceberg_vacuum_removes_only_orphans(table, partition_by):
     sink = table.fenced(partition_by=partition_by)
     write(table.sink(exactly_once=False), [{"number": 3, "place": each} for each in STRANGE])
     named = table.files()
@@ -61,7 +57,7 @@ def test_iceberg_vacuum_removes_only_orphans(table: SparkTable, partition_by: li
     assert table.read("number = 1").num_rows == 1
 
 
-def test_iceberg_writer_loses_nothing_during_maintenance(table: SparkTable) -> None:
+def test_iceberg_writer_loses_nothing_during_maintenance(table):
     """Promise 3: 0 lost, 0 twice."""
     sink = table.fenced()
     sink.commit(sink.stage(group(1, 1)))

@@ -1,7 +1,6 @@
 """A store, as Arrow, delta-rs and pyiceberg each reach it by one `Storage`."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,13 +23,11 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 
 
 @pytest.fixture
-def storage(seaweed: EmbeddedSeaweed, request: pytest.FixtureRequest) -> Storage:
+def storage(seaweed, request):
     return seaweed.storage(request.node.name.replace("[", "-").replace("]", ""))
 
 
-def test_configured_key_goes_over_credentials_in_the_environment(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configured_key_goes_over_credentials_in_the_environment(storage, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     nothing_given = replace(storage, secrets={}, region="eu-west-1")  # a client of its own
@@ -42,9 +39,7 @@ def test_configured_key_goes_over_credentials_in_the_environment(
     assert "refused" in probe(replace(storage, region="eu-west-3"))
 
 
-def test_a_key_that_was_changed_in_its_file_is_used_from_then_on(
-    storage: Storage, tmp_path: Path
-) -> None:
+def test_a_key_that_was_changed_in_its_file_is_used_from_then_on(storage, tmp_path):
     file = tmp_path / "secret"
     file.write_text("one-that-has-expired")
     storage = replace(storage, secret_files={"secret_access_key": str(file)})
@@ -54,9 +49,7 @@ def test_a_key_that_was_changed_in_its_file_is_used_from_then_on(
     assert "refused" in probe(storage)
 
 
-def test_credentials_are_those_of_the_pods_identity(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_are_those_of_the_pods_identity(storage, tmp_path, monkeypatch):
     token = tmp_path / "token"
     token.write_text("of-the-pod")
     with identity_agent("of-the-pod", KEY_ID, SECRET) as url:
@@ -65,7 +58,7 @@ def test_credentials_are_those_of_the_pods_identity(
         assert "refused" in probe(replace(storage, secrets={}, region="eu-west-2"))
 
 
-def test_store_is_trusted_by_its_ca_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_is_trusted_by_its_ca_file(tmp_path, monkeypatch):
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # put back as they were afterwards
         monkeypatch.setenv(name, "")
     certificates = Certificates(tmp_path / "tls", HOST)
@@ -83,7 +76,7 @@ def test_store_is_trusted_by_its_ca_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("store", ["local", "s3"])
-def test_the_probe_leaves_nothing(store: str, storage: Storage, tmp_path: Path) -> None:
+def test_the_probe_leaves_nothing(store, storage, tmp_path):
     if store == "local":
         storage = Storage(str(tmp_path / "new"))
     assert probe(storage) == "write, read, conditional overwrite refused, delete"
@@ -91,18 +84,18 @@ def test_the_probe_leaves_nothing(store: str, storage: Storage, tmp_path: Path) 
     assert files.get_file_info(pafs.FileSelector(path, recursive=True)) == []
 
 
-def test_key_without_write_access_is_reported(seaweed: EmbeddedSeaweed) -> None:
+def test_key_without_write_access_is_reported(seaweed):
     with pytest.raises(SinkFailed, match=r"cannot write: .*ACCESS_DENIED") as refused:
         probe(seaweed.storage(writes=False))
     assert SECRET not in str(refused.value)
 
 
-def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
+def test_a_bucket_that_is_not_there_is_named(storage):
     with pytest.raises(SinkFailed, match=r"nobucket/.*cannot write"):
         probe(replace(storage, warehouse="s3://nobucket"))
 
 
-def test_store_without_conditional_writes_is_refused(seaweed: EmbeddedSeaweed) -> None:
+def test_store_without_conditional_writes_is_refused(seaweed):
     with unconditional(seaweed.address) as url:
         storage = replace(seaweed.storage(), warehouse=f"s3://{PUBLIC}/t", endpoint=url)
         with pytest.raises(SinkFailed, match="the store has no conditional writes"):
@@ -112,7 +105,7 @@ def test_store_without_conditional_writes_is_refused(seaweed: EmbeddedSeaweed) -
             sink.open(SinkContext("p", "orders", {}, storage, None, exactly_once=True))
 
 
-def test_probe_deleted_twice_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_deleted_twice_is_fine(tmp_path, monkeypatch):
     """A reply was lost, and the request was sent again."""
 
     class Repeating(pafs.LocalFileSystem):

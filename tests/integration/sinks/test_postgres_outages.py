@@ -1,7 +1,6 @@
 """A PostgreSQL table whose connection, server or client goes away under a commit."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def server(tmp_path_factory):
     """A server of the module's own, to be broken."""
     server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
     server.open()
@@ -32,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
 
 
 @pytest.fixture
-def table(server: EmbeddedPostgres) -> Iterator[PostgresTable]:
+def table(server):
     server.open()
     made = PostgresTable(server)
     yield made
@@ -40,7 +39,7 @@ def table(server: EmbeddedPostgres) -> Iterator[PostgresTable]:
 
 
 @pytest.fixture
-def sink(table: PostgresTable) -> PostgresSink[Any]:
+def sink(table):
     sink = table.sink(exactly_once=True)
     sink.fence([Fence(LINE, 1)])
     return sink
@@ -53,9 +52,7 @@ WHERE application_name = 'headrace pipeline/sink' AND pid <> pg_backend_pid()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_commit_outcome_is_readable_after_a_lost_connection(
-    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
+def test_commit_outcome_is_readable_after_a_lost_connection(table, sink, monkeypatch, after):
     staged = sink.stage(group(1, 1, 2))
 
     def cut_off(connection: psycopg.Connection[Any]) -> None:
@@ -72,9 +69,7 @@ def test_commit_outcome_is_readable_after_a_lost_connection(
     assert sink.committed([LINE]) == [Committed(LINE, 1, 1)]
 
 
-def test_commit_outcome_waits_for_the_old_transaction(
-    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_outcome_waits_for_the_old_transaction(table, sink, monkeypatch):
     """The client is gone, and the server has yet to hear its COMMIT: nobody may read "not done"."""
     staged = sink.stage(group(1, 1))
     old: list[psycopg.Connection[Any]] = []
@@ -105,9 +100,7 @@ def test_commit_outcome_waits_for_the_old_transaction(
     old[0].close()
 
 
-def test_a_server_that_is_killed_and_comes_back_is_found_again(
-    table: PostgresTable, server: EmbeddedPostgres, sink: PostgresSink[Any]
-) -> None:
+def test_a_server_that_is_killed_and_comes_back_is_found_again(table, server, sink):
     """Promise 15: it waits, and nothing comes twice."""
     at_least_once = table.sink()
     write(at_least_once, rows(7))
@@ -129,12 +122,7 @@ def test_a_server_that_is_killed_and_comes_back_is_found_again(
     assert sorted(table.numbers()) == [1, 2, 3, 7, 8]
 
 
-def test_frozen_postgres_is_not_awaited_forever(
-    table: PostgresTable,
-    server: EmbeddedPostgres,
-    sink: PostgresSink[Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_frozen_postgres_is_not_awaited_forever(table, server, sink, monkeypatch):
     staged = sink.stage(group(1, 1))
     monkeypatch.setattr("sinks.postgres.database.TRANSACTION_SECONDS", 1.0)
     processes.freeze_tree(server.pid)
@@ -176,9 +164,7 @@ def stopped(
     return zombie, goes_on, ended
 
 
-def test_zombie_that_stalls_while_sending_rows_is_fenced(
-    table: PostgresTable, sink: PostgresSink[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zombie_that_stalls_while_sending_rows_is_fenced(table, sink, monkeypatch):
     """Promise 9."""
     zombie, goes_on, ended = stopped(monkeypatch, "send", sink.stage(group(1, 1)), sink)
     successor = table.sink(exactly_once=True)
@@ -191,9 +177,7 @@ def test_zombie_that_stalls_while_sending_rows_is_fenced(
     assert successor.committed([LINE]) == [Committed(LINE, 2, 1)]
 
 
-def test_zombie_that_stalls_with_locks_loses_them(
-    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zombie_that_stalls_with_locks_loses_them(table, monkeypatch):
     """Promise 9: the server ends a transaction whose client says nothing more."""
     monkeypatch.setattr(
         "sinks.postgres.database.BEGIN",

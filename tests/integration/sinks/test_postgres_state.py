@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from examples.support.postgres_server import EmbeddedPostgres
 from headrace.state import PostgresState, State, combiner, count, least, most, total
 from tests.support.batches import share
 from tests.support.patience import seconds
 from tests.support.postgres_table import PostgresTable
 from topology.errors import SinkFailed, SinkFenced
-from topology.sink import Committed, Fence, Share
+from topology.sink import Committed, Fence
 from topology.state import LINE, TXID, Shape
 
 pytestmark = pytest.mark.integration
@@ -47,7 +46,7 @@ class Words:
 
 
 @pytest.fixture
-def words(postgres: EmbeddedPostgres) -> Iterator[Words]:
+def words(postgres):
     made = Words(PostgresTable(postgres, "words"))
     yield made
     for store in made.stores:
@@ -74,7 +73,7 @@ def adding(
     return change
 
 
-def test_a_value_comes_back_as_it_was_whatever_its_type(words: Words) -> None:
+def test_a_value_comes_back_as_it_was_whatever_its_type(words):
     aggregates: dict[str, Any] = {
         "n": count(),
         "cents": total("x", type=Decimal),
@@ -113,7 +112,7 @@ def test_a_value_comes_back_as_it_was_whatever_its_type(words: Words) -> None:
         assert found.sort_by(TXID).equals(put)
 
 
-def test_what_another_owner_changes_meanwhile_is_not_lost(words: Words) -> None:
+def test_what_another_owner_changes_meanwhile_is_not_lost(words):
     """Promise 9: rows are read before the lines are locked, so that they stand there is checked."""
     old, new = words.store(), words.store()
     old.fence([Fence(FIRST, 1)])
@@ -136,9 +135,7 @@ def test_what_another_owner_changes_meanwhile_is_not_lost(words: Words) -> None:
 
 
 @pytest.mark.parametrize("shares", [(), (share(line=SECOND),)], ids=["no lines", "over all lines"])
-def test_where_lines_do_not_hold_others_away_the_table_is_locked(
-    words: Words, shares: tuple[Share, ...]
-) -> None:
+def test_where_lines_do_not_hold_others_away_the_table_is_locked(words, shares):
     one, other = words.store(), words.store()
     one.fence([Fence(FIRST, 1)])
     other.fence([Fence(SECOND, 1)])
@@ -159,7 +156,7 @@ def test_where_lines_do_not_hold_others_away_the_table_is_locked(
     assert {row[LINE]: row["n"] for row in found} == {FIRST: 1, SECOND: 2}
 
 
-def test_a_table_with_rules_of_its_own_is_refused(words: Words) -> None:
+def test_a_table_with_rules_of_its_own_is_refused(words):
     lines = f'"{LINE}" text NOT NULL, "{TXID}" bigint NOT NULL, PRIMARY KEY (word, "{LINE}")'
     words.table.sql(f"CREATE TABLE %T (word text, n bigint CHECK (n < 9), {lines})")
     with pytest.raises(SinkFailed, match=r"constraint words_n_check; a state has a table of its"):
@@ -168,7 +165,7 @@ def test_a_table_with_rules_of_its_own_is_refused(words: Words) -> None:
     words.store().close()
 
 
-def test_state_table_with_wider_types_is_accepted(words: Words) -> None:
+def test_state_table_with_wider_types_is_accepted(words):
     lines = f'"{LINE}" text NOT NULL, "{TXID}" numeric NOT NULL, PRIMARY KEY (word, "{LINE}")'
     words.table.sql(f"CREATE TABLE %T (word text, n numeric(30, 2), at timestamp, {lines})")
     aggregates: dict[str, Any] = {"n": count(), "at": most("x", type=pa.timestamp("us"))}

@@ -3,7 +3,6 @@
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterator
 from datetime import time
 from decimal import Decimal
 from typing import Any
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from examples.support.postgres_server import EmbeddedPostgres
 from sinks import PostgresSink
 from tests.support.batches import LINE, SCHEMA, group, group_of, rows, write
 from tests.support.patience import seconds
@@ -33,11 +31,8 @@ KEYED = pa.schema(
 )
 
 
-Make = Callable[..., PostgresTable]
-
-
 @pytest.fixture
-def make(postgres: EmbeddedPostgres) -> Iterator[Make]:
+def make(postgres):
     made: list[PostgresTable] = []
 
     def make(name: str = "orders") -> PostgresTable:
@@ -50,7 +45,7 @@ def make(postgres: EmbeddedPostgres) -> Iterator[Make]:
 
 
 @pytest.fixture
-def table(make: Make) -> PostgresTable:
+def table(make):
     return make()
 
 
@@ -64,7 +59,7 @@ MORE = [("huge", pa.uint64()), ("clock", pa.time64("us"))]
 NASTY = 'a\tb\n\\.\n"q"\r\\N\x01é\U0001f600'
 
 
-def test_every_type_is_stored_unchanged(table: PostgresTable) -> None:
+def test_every_type_is_stored_unchanged(table):
     schema = pa.schema([*EVERY_TYPE, *(pa.field(*each) for each in MORE)])
     something = SOMETHING | {"huge": 2**64 - 1, "clock": time(23, 59, 59, 999_999), "float": 0.1}
     something |= {"text": NASTY, "list": [NASTY, None], "map": {"k": Decimal("1.50"), "n": None}}
@@ -93,7 +88,7 @@ def test_every_type_is_stored_unchanged(table: PostgresTable) -> None:
 
 
 @pytest.mark.parametrize("name", ['a"; DROP TABLE x; --', "select", "ünïcode ?", "{d}$1%s:b"])
-def test_any_name_is_quoted(make: Make, name: str) -> None:
+def test_any_name_is_quoted(make, name):
     table = make(name)
     schema = pa.schema([pa.field(name, pa.int64(), nullable=False), ("gone", pa.bool_())])
     sink = table.sink(schema, exactly_once=True, key=name, deleted="gone")
@@ -110,9 +105,7 @@ def test_any_name_is_quoted(make: Make, name: str) -> None:
     assert table.rows()[1] == {name: 3, f"{name}2": "x"}
 
 
-def test_search_path_finds_a_name_without_a_schema(
-    postgres: EmbeddedPostgres, table: PostgresTable
-) -> None:
+def test_search_path_finds_a_name_without_a_schema(postgres, table):
     name = f"o_{uuid.uuid4().hex[:8]}"
     url = f"{postgres.url}?user={postgres.user}&options=-csearch_path%3D{table.schema}"
     for _ in range(2):  # made, and found
@@ -124,7 +117,7 @@ def test_search_path_finds_a_name_without_a_schema(
     assert table.rows(name="%S.headrace_transactions") == []
 
 
-def test_rows_by_key_replace_and_delete(table: PostgresTable) -> None:
+def test_rows_by_key_replace_and_delete(table):
     sink = table.sink(KEYED, key="id", deleted="gone")
 
     def put(*given: tuple[int | None, str | None, bool | None]) -> dict[int, str]:
@@ -201,7 +194,7 @@ CONSTRAINTS = {
 
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
-def test_row_that_the_database_rejects_is_rejected_alone(table: PostgresTable, kind: str) -> None:
+def test_row_that_the_database_rejects_is_rejected_alone(table, kind):
     statements, bad, says = CONSTRAINTS[kind]
     table.sql(statements)
     with capture_logs() as logs:
@@ -221,7 +214,7 @@ def test_row_that_the_database_rejects_is_rejected_alone(table: PostgresTable, k
     assert table.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_error_without_a_guilty_row_rejects_none(table: PostgresTable) -> None:
+def test_error_without_a_guilty_row_rejects_none(table):
     table.sql(
         trigger(
             "IF NEW.number = 1 THEN RAISE 'a row of its own' USING ERRCODE = 'SH001'; END IF; "
@@ -234,7 +227,7 @@ def test_error_without_a_guilty_row_rejects_none(table: PostgresTable) -> None:
     assert table.numbers() == []
 
 
-def test_texts_of_a_form_are_judged_by_the_database(table: PostgresTable) -> None:
+def test_texts_of_a_form_are_judged_by_the_database(table):
     table.sql(
         "CREATE TYPE %S.mood AS ENUM ('fine')",
         "CREATE DOMAIN %S.short AS varchar(3)",
@@ -253,7 +246,7 @@ def test_texts_of_a_form_are_judged_by_the_database(table: PostgresTable) -> Non
     assert len(table.rows()) == 2
 
 
-def test_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -> None:
+def test_value_too_long_for_an_index_is_rejected_alone(table):
     sink = fenced(table, key="place")
     long = "".join(uuid.uuid4().hex for _ in range(400))
     given = [{"number": 1, "place": "x"}, {"number": 2, "place": long}]
@@ -264,7 +257,7 @@ def test_value_too_long_for_an_index_is_rejected_alone(table: PostgresTable) -> 
     assert table.numbers() == [1]
 
 
-def test_error_at_commit_ends_the_process(table: PostgresTable) -> None:
+def test_error_at_commit_ends_the_process(table):
     sink = fenced(table)
     staged = sink.stage(group(1, 1, 200))
     table.sql("ALTER TABLE %T ADD CONSTRAINT low CHECK (number < 100)")
@@ -282,7 +275,7 @@ def test_error_at_commit_ends_the_process(table: PostgresTable) -> None:
     assert table.numbers() == [1]
 
 
-def test_unsuitable_table_is_rejected(make: Make) -> None:
+def test_unsuitable_table_is_rejected(make):
     view, unlogged, other = make(), make(), make()
     other.sql("CREATE TABLE %T (number text, more int NOT NULL)")
     with pytest.raises(SinkFailed, match=r"found int64.*; column 'place' is not.*; column 'more'"):
@@ -297,7 +290,7 @@ def test_unsuitable_table_is_rejected(make: Make) -> None:
         make().sink(pa.schema({"x": pa.duration("s")}))
 
 
-def test_table_takes_extra_columns_and_adds_new_ones(table: PostgresTable) -> None:
+def test_table_takes_extra_columns_and_adds_new_ones(table):
     table.sql("CREATE TABLE %T (extra text DEFAULT 'd', place text, number bigint)")
     sink = table.sink()
     write(sink, rows(1))
@@ -313,7 +306,7 @@ def test_table_takes_extra_columns_and_adds_new_ones(table: PostgresTable) -> No
     ]
 
 
-def test_concurrent_opens_create_one_table(table: PostgresTable) -> None:
+def test_concurrent_opens_create_one_table(table):
     failed: list[Exception] = []
 
     def open_it() -> None:
@@ -331,9 +324,7 @@ def test_concurrent_opens_create_one_table(table: PostgresTable) -> None:
     assert len(table.rows(name="%S.headrace_transactions")) == 1
 
 
-def test_wrong_password_is_reported_without_secrets(
-    table: PostgresTable, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_password_is_reported_without_secrets(table, postgres, monkeypatch):
     for url, password, says in (
         (postgres.url, "wrong-secret", "password authentication failed"),
         (f"{postgres.url}?password=wrong-secret", None, "password authentication failed"),
@@ -356,9 +347,7 @@ def test_wrong_password_is_reported_without_secrets(
     sink.close()
 
 
-def test_locked_row_makes_the_sink_busy(
-    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_row_makes_the_sink_busy(table, monkeypatch):
     monkeypatch.setattr(
         "sinks.postgres.database.BEGIN", "BEGIN; SELECT set_config('lock_timeout', '200ms', true)"
     )
@@ -375,7 +364,7 @@ def test_locked_row_makes_the_sink_busy(
     assert table.numbers() == [1]
 
 
-def test_table_removed_during_writes_is_noticed(table: PostgresTable) -> None:
+def test_table_removed_during_writes_is_noticed(table):
     sink = fenced(table)
     staged = sink.stage(group(1, 1))
     table.sql("DELETE FROM %S.headrace_transactions")
@@ -390,7 +379,7 @@ def test_table_removed_during_writes_is_noticed(table: PostgresTable) -> None:
         sink.commit(staged)
 
 
-def test_many_rejected_rows_are_found_quickly(table: PostgresTable) -> None:
+def test_many_rejected_rows_are_found_quickly(table):
     table.sql("CREATE TABLE %T (number bigint CHECK (number % 2 = 0), place text UNIQUE)")
     sink = fenced(table)
     given = [{"number": n, "place": None} for n in range(5_000)]
@@ -400,7 +389,7 @@ def test_many_rejected_rows_are_found_quickly(table: PostgresTable) -> None:
     assert table.sql("SELECT count(*) FROM %T") == 2500
 
 
-def test_order_dependent_upserts_keep_their_order(table: PostgresTable) -> None:
+def test_order_dependent_upserts_keep_their_order(table):
     table.sql(
         "CREATE TABLE %T (number bigint PRIMARY KEY, place text UNIQUE)",
         "INSERT INTO %T VALUES (1, 'a'), (2, 'b')",
@@ -414,7 +403,7 @@ def test_order_dependent_upserts_keep_their_order(table: PostgresTable) -> None:
     assert table.rows() == [{"number": 1, "place": "b"}, {"number": 2, "place": "a"}]
 
 
-def test_dropped_or_renamed_table_is_not_recreated(table: PostgresTable) -> None:
+def test_dropped_or_renamed_table_is_not_recreated(table):
     sink = fenced(table)
     sink.commit(sink.stage(group(1, 1)))
     table.sql("ALTER TABLE %T RENAME TO orders_of_old")
@@ -438,7 +427,7 @@ def test_dropped_or_renamed_table_is_not_recreated(table: PostgresTable) -> None
     assert again.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 0)]
 
 
-def test_old_transactions_table_is_upgraded(table: PostgresTable) -> None:
+def test_old_transactions_table_is_upgraded(table):
     sink = fenced(table)
     sink.commit(sink.stage(group(1, 1)))
     table.sql('ALTER TABLE %S.headrace_transactions DROP COLUMN "table"')
@@ -450,9 +439,7 @@ def test_old_transactions_table_is_upgraded(table: PostgresTable) -> None:
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @pytest.mark.parametrize("options", [{}, {"key": "number"}], ids=["appended", "by key"])
-def test_running_sink_notices_an_altered_column(
-    table: PostgresTable, exactly_once: bool, options: dict[str, Any]
-) -> None:
+def test_running_sink_notices_an_altered_column(table, exactly_once, options):
     sink = table.sink(exactly_once=exactly_once, **options)
     sink.fence([Fence(LINE, 1)]) if exactly_once else None
     put = iter(range(1, 10))
@@ -473,9 +460,7 @@ def test_running_sink_notices_an_altered_column(
     assert table.numbers() == [1, 2]
 
 
-def test_trial_waits_for_earlier_trials_with_a_limit(
-    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trial_waits_for_earlier_trials_with_a_limit(table, monkeypatch):
     """A key that the group before brings is rejected."""
     table.sql("CREATE TABLE %T (number bigint PRIMARY KEY, place text)")
     sink = fenced(table)

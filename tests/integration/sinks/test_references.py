@@ -5,7 +5,6 @@ import json
 import random
 from collections.abc import Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from examples.support.postgres_server import EmbeddedPostgres
 from headrace import Reference, reference
 from sinks.references import Csv, needs_spark, read_reference
 from sinks.spark.driver import SparkDriver
@@ -21,7 +19,6 @@ from sinks.spark.frames import read_by_spark
 from sinks.storage import Storage
 from tests.support.batches import rows, write
 from tests.support.iceberg_table import SparkTable
-from tests.support.seaweed import EmbeddedSeaweed
 from topology.errors import ReferenceLoadFailed
 
 pytestmark = [
@@ -145,18 +142,15 @@ def assert_alike(made: Reference, storage: Storage, spark: SparkDriver) -> pa.Ta
 
 
 @pytest.mark.parametrize("case", CSV)
-def test_csv_is_the_text_that_spark_finds(case: str, tmp_path: Path, spark: SparkDriver) -> None:
+def test_csv_is_the_text_that_spark_finds(case, tmp_path, spark):
     text, properties = CSV[case]
     (tmp_path / "it.csv").write_bytes(text.encode(properties.get("encoding", "utf-8")))
     assert_alike(table("it.csv", properties=properties), Storage(str(tmp_path)), spark)
 
 
 @pytest.mark.parametrize("escape", ["\\", '"'])
-def test_every_csv_line_reads_as_spark_does(
-    escape: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_every_csv_line_reads_as_spark_does(escape, tmp_path, spark):
     drawn, csv = random.Random(RANDOM), Csv.of({"escape": escape})
-    assert csv is not None
     lines = []
     while len(lines) < LINES:
         line = "".join(drawn.choices('ab"\\, ', [1, 1, 4, 4, 4, 1], k=drawn.randint(0, 14)))
@@ -172,14 +166,12 @@ def test_every_csv_line_reads_as_spark_does(
 
 
 @pytest.mark.parametrize("case", JSON)
-def test_json_has_the_columns_and_types_that_spark_infers(
-    case: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_json_has_the_columns_and_types_that_spark_infers(case, tmp_path, spark):
     (tmp_path / "it.json").write_text(JSON[case], encoding="utf-8")
     assert_alike(table("it.json"), Storage(str(tmp_path)), spark)
 
 
-def test_json_of_any_shape_is_read_as_by_spark(tmp_path: Path, spark: SparkDriver) -> None:
+def test_json_of_any_shape_is_read_as_by_spark(tmp_path, spark):
     drawn = random.Random(RANDOM)
 
     def kind(depth: int) -> Any:
@@ -213,7 +205,7 @@ def test_json_of_any_shape_is_read_as_by_spark(tmp_path: Path, spark: SparkDrive
 
 
 @pytest.mark.parametrize("int96", [False, True])
-def test_parquet_has_spark_s_types(int96: bool, tmp_path: Path, spark: SparkDriver) -> None:
+def test_parquet_has_spark_s_types(int96, tmp_path, spark):
     whole = pa.table(COLUMNS)
     if int96:
         whole = whole.append_column("ns", pa.array([NOON, None], pa.timestamp("ns")))
@@ -221,7 +213,7 @@ def test_parquet_has_spark_s_types(int96: bool, tmp_path: Path, spark: SparkDriv
     assert_alike(table("it.parquet"), Storage(str(tmp_path)), spark)
 
 
-def test_parquet_files_have_the_columns_of_the_first(tmp_path: Path, spark: SparkDriver) -> None:
+def test_parquet_files_have_the_columns_of_the_first(tmp_path, spark):
     (tmp_path / "it").mkdir()
     pq.write_table(pa.table({"a": [1], "B": ["x"], "c": [1]}), tmp_path / "it" / "1.parquet")
     other = {"b": ["y"], "d": [2], "A": pa.array([5], pa.int32())}
@@ -231,9 +223,7 @@ def test_parquet_files_have_the_columns_of_the_first(tmp_path: Path, spark: Spar
 
 
 @pytest.mark.parametrize("case", PARTITIONS)
-def test_folder_names_become_columns_as_in_spark(
-    case: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_folder_names_become_columns_as_in_spark(case, tmp_path, spark):
     for value in PARTITIONS[case]:
         folder = tmp_path / "it" / f"p={value}" / "q=1"
         folder.mkdir(parents=True)
@@ -245,9 +235,7 @@ def test_folder_names_become_columns_as_in_spark(
 
 
 @pytest.mark.parametrize("place", ["it", "it/a*.json", "it/{a1,b/c}.json", "i?/*/", "it/[^b]*"])
-def test_a_place_means_the_files_that_spark_finds_there(
-    place: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_a_place_means_the_files_that_spark_finds_there(place, tmp_path, spark):
     (tmp_path / "it" / "b").mkdir(parents=True)
     for number, name in enumerate(["a1", "a2", "b/c", "_a3", ".a4"]):
         (tmp_path / "it" / f"{name}.json").write_text(f'{{"n":{number}}}')
@@ -255,9 +243,7 @@ def test_a_place_means_the_files_that_spark_finds_there(
 
 
 @pytest.mark.parametrize("case", DELTA)
-def test_a_delta_table_of_spark_s_is_read_as_by_spark(
-    case: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_a_delta_table_of_spark_s_is_read_as_by_spark(case, tmp_path, spark):
     def write(session: Any) -> None:
         for statement in DELTA[case]:
             session.sql(statement.replace("OURS", f"delta.`{tmp_path / 'it'}`"))
@@ -266,9 +252,7 @@ def test_a_delta_table_of_spark_s_is_read_as_by_spark(
     assert_alike(table("it", format="delta"), Storage(str(tmp_path)), spark)
 
 
-def test_what_delta_rs_cannot_read_is_named_and_spark_reads_it(
-    tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_what_delta_rs_cannot_read_is_named_and_spark_reads_it(tmp_path, spark):
     def write(session: Any) -> None:
         wide, padded = (f"delta.`{tmp_path / name}`" for name in ("wide", "padded"))
         widening = "TBLPROPERTIES('delta.enableTypeWidening' = 'true')"
@@ -287,9 +271,7 @@ def test_what_delta_rs_cannot_read_is_named_and_spark_reads_it(
     assert read_reference(by_spark, storage, spark).to_pylist() == [{"k": "a", "n": 1}]
 
 
-def test_iceberg_reference_reads_as_spark_does(
-    tmp_path: Path, spark: SparkDriver, postgres: EmbeddedPostgres
-) -> None:
+def test_iceberg_reference_reads_as_spark_does(tmp_path, spark, postgres):
     world = SparkTable(tmp_path, spark, postgres)
     try:
         write(world.sink(exactly_once=False), rows(20))
@@ -313,7 +295,7 @@ def test_iceberg_reference_reads_as_spark_does(
         world.close()
 
 
-def test_an_object_store_is_read_by_what_storage_says(seaweed: EmbeddedSeaweed) -> None:
+def test_an_object_store_is_read_by_what_storage_says(seaweed):
     storage = seaweed.storage("references")
     files, root = storage.filesystem(storage.uri("airports"))
     airports = pa.Table.from_pylist(AIRPORTS)
@@ -337,7 +319,7 @@ def test_an_object_store_is_read_by_what_storage_says(seaweed: EmbeddedSeaweed) 
         read_reference(table("none", format="parquet"), storage, None)
 
 
-def test_what_only_spark_reads_it_reads(tmp_path: Path, spark: SparkDriver) -> None:
+def test_what_only_spark_reads_it_reads(tmp_path, spark):
     storage = Storage(str(tmp_path))
     (tmp_path / "it.csv").write_text("faa,name,alt\nEWR,Newark Liberty Intl,18\n007,É,NA\n")
 
@@ -373,9 +355,7 @@ def test_what_only_spark_reads_it_reads(tmp_path: Path, spark: SparkDriver) -> N
         (table("it.csv", columns=["x"], properties={"mode": "PERMISSIVE"}), "no column 'x'"),
     ],
 )
-def test_unreadable_table_is_named_with_sparks_reason(
-    made: Reference, message: str, tmp_path: Path, spark: SparkDriver
-) -> None:
+def test_unreadable_table_is_named_with_sparks_reason(made, message, tmp_path, spark):
     (tmp_path / "it.csv").write_text("faa,name\n")
     with pytest.raises(ReferenceLoadFailed, match=message) as caught:
         read_reference(made, Storage(str(tmp_path)), spark)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -55,7 +54,6 @@ def remembered(session: Any) -> Remembered:
 
 
 def jvm_process(driver: SparkDriver) -> "subprocess.Popen[bytes]":
-    assert driver._jvm is not None
     return driver._jvm.process
 
 
@@ -69,7 +67,7 @@ def number_schema() -> Any:
     return pa.schema([("number", pa.int64())])
 
 
-def test_killed_jvm_is_restarted_without_losing_rows(spark: SparkDriver, tmp_path: Path) -> None:
+def test_killed_jvm_is_restarted_without_losing_rows(spark, tmp_path):
     """Promise 15: with Spark away it restarts Spark and retries the micro-batch."""
     sink = SparkSink("numbers", format="parquet", schema=number_schema())
     sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
@@ -113,7 +111,7 @@ def test_killed_jvm_is_restarted_without_losing_rows(spark: SparkDriver, tmp_pat
 
 
 @pytest.mark.nightly
-def test_stopped_spark_context_costs_its_jvm(spark: SparkDriver, tmp_path: Path) -> None:
+def test_stopped_spark_context_costs_its_jvm(spark, tmp_path):
     spark.open()
     path_before = list(sys.path)
     table = SparkTable(tmp_path / "a place", spark)  # Hadoop has its own ideas of a space
@@ -138,7 +136,7 @@ def test_stopped_spark_context_costs_its_jvm(spark: SparkDriver, tmp_path: Path)
     sink.close()
 
 
-def test_job_past_its_deadline_is_cancelled_alone(spark: SparkDriver) -> None:
+def test_job_past_its_deadline_is_cancelled_alone(spark):
     """Promise 15: each job has a group and a deadline of its own."""
     hanging = threading.Event()
 
@@ -164,7 +162,7 @@ def test_job_past_its_deadline_is_cancelled_alone(spark: SparkDriver) -> None:
 
 
 @pytest.mark.nightly
-def test_what_a_driver_remembers_of_jobs_is_bounded(spark: SparkDriver) -> None:
+def test_what_a_driver_remembers_of_jobs_is_bounded(spark):
     """Months of micro-batches: Spark's own bookkeeping, and the objects that py4j holds."""
 
     def forgets(session: Any) -> None:
@@ -187,9 +185,7 @@ def test_what_a_driver_remembers_of_jobs_is_bounded(spark: SparkDriver) -> None:
 
 
 @pytest.mark.nightly
-def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(
-    spark: SparkDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(spark, monkeypatch):
     """Promise 15: what cannot be cancelled, as a commit, is ended with its JVM."""
     monkeypatch.setattr(driver_module, "_GRACE_SECONDS", 0.3)
     monkeypatch.setattr(driver_module, "_ANSWER_SECONDS", 0.3)
@@ -217,7 +213,7 @@ def test_a_frozen_jvm_is_killed_also_when_no_job_of_spark_runs(
 
 
 @pytest.mark.nightly
-def test_a_jvm_out_of_memory_ends_and_says_so(spark: SparkDriver) -> None:
+def test_a_jvm_out_of_memory_ends_and_says_so(spark):
     def fill(session: Any) -> None:
         gateway = session.sparkContext._gateway
         gateway.new_array(session._jvm.long, 1_000_000_000)

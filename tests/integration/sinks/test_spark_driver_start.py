@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_spark")]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves a dead child's pipe
-def test_a_spark_that_cannot_start_says_why() -> None:
+def test_a_spark_that_cannot_start_says_why():
     driver = SparkDriver("test", {"spark.master": "nonsense://x"})
     with pytest.raises(SparkStartFailed, match=r"did not start:.* Master must") as caught:
         driver.open()
@@ -32,9 +32,7 @@ def test_a_spark_that_cannot_start_says_why() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves a dead child's pipe
-def test_a_spark_that_hangs_while_it_starts_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spark_that_hangs_while_it_starts_is_killed(tmp_path, monkeypatch):
     submit = tmp_path / "bin" / "spark-submit"
     submit.parent.mkdir()
     submit.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
@@ -81,7 +79,7 @@ else:
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_jvm_ignores_ctrl_c_and_ends_with_its_owner(ending: str, tmp_path: Path) -> None:
+def test_jvm_ignores_ctrl_c_and_ends_with_its_owner(ending, tmp_path):
     """What is left in its folder, the next run removes."""
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM, ending],

@@ -4,7 +4,6 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,12 @@ PROPERTIES = {
 
 
 @pytest.fixture(scope="module")
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def temporary(tmp_path_factory):
     return tmp_path_factory.mktemp("a place")
 
 
 @pytest.fixture(scope="module")
-def driver(no_spark: None, temporary: Path) -> Iterator[SparkDriver]:
+def driver(no_spark, temporary):
     """A Spark as users get it, but for its temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(temporary))
@@ -76,7 +75,7 @@ print("stopped:", master.askSync(stop, scala.reflect.ClassTag.Any()))
 """
 
 
-def test_a_client_without_the_secret_cannot_stop_spark(driver: SparkDriver) -> None:
+def test_a_client_without_the_secret_cannot_stop_spark(driver):
     port = driver.run(lambda session: session.conf.get("spark.driver.port"), group="port")
     client = subprocess.run(
         [sys.executable, "-c", CLIENT, port],
@@ -87,7 +86,7 @@ def test_a_client_without_the_secret_cannot_stop_spark(driver: SparkDriver) -> N
     assert driver.run(lambda session: session.range(10).repartition(2).count(), group="job") == 10
 
 
-def test_no_argument_has_a_secret_and_spark_has_them(driver: SparkDriver) -> None:
+def test_no_argument_has_a_secret_and_spark_has_them(driver):
     def found(session: Any) -> tuple[str, list[str]]:
         secret = session._jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey()
         return secret, [session.sparkContext.getConf().get(name) for name in PROPERTIES]
@@ -102,7 +101,7 @@ def test_no_argument_has_a_secret_and_spark_has_them(driver: SparkDriver) -> Non
     assert "canary-" not in arguments
 
 
-def test_local_file_system_is_the_one_that_s3a_buffers_through(driver: SparkDriver) -> None:
+def test_local_file_system_is_the_one_that_s3a_buffers_through(driver):
     """S3A writes its blocks to local disk first, and casts what `getLocal` returns."""
 
     def check(session: Any) -> None:
@@ -113,14 +112,13 @@ def test_local_file_system_is_the_one_that_s3a_buffers_through(driver: SparkDriv
     driver.run(check, group="check")
 
 
-def test_files_of_a_killed_jvm_are_removed(driver: SparkDriver, temporary: Path) -> None:
+def test_files_of_a_killed_jvm_are_removed(driver, temporary):
     def folders(session: Any) -> set[Path]:
         java = session._jvm
         files = java.org.apache.spark.SparkFiles.getRootDirectory()
         return {Path(java.java.lang.System.getProperty("java.io.tmpdir")), Path(files)}
 
     found = driver.run(folders, group="folders")
-    assert driver._jvm is not None
     home = driver._jvm._home.path
     assert {path for path in found if not path.is_relative_to(home)} == set()
     driver._jvm.process.kill()

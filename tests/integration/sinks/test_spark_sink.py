@@ -58,11 +58,11 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, spark: SparkDriver) -> Place:
+def place(tmp_path, spark):
     return Place(tmp_path, spark)
 
 
-def test_a_function_gets_the_frame_and_the_number_of_each_batch(place: Place) -> None:
+def test_a_function_gets_the_frame_and_the_number_of_each_batch(place):
     """A batch that is tried again keeps its number, as with `foreachBatch`."""
     seen: list[tuple[int, list[int]]] = []
 
@@ -76,7 +76,7 @@ def test_a_function_gets_the_frame_and_the_number_of_each_batch(place: Place) ->
     sink.close()
 
 
-def test_local_tables_have_no_checksum_files(place: Place) -> None:
+def test_local_tables_have_no_checksum_files(place):
     write(place.opened("lines", format="parquet"), rows(1))
     sink = place.fenced()
     sink.commit(sink.stage(group(1, 1)))
@@ -84,7 +84,7 @@ def test_local_tables_have_no_checksum_files(place: Place) -> None:
     assert list(place.warehouse.rglob(".*.crc")) == []
 
 
-def test_rows_go_into_a_catalogue_table_by_name(place: Place) -> None:
+def test_rows_go_into_a_catalogue_table_by_name(place):
     """In the table's own order of columns; one that only the table has becomes null."""
     table = f"orders_{place.warehouse.name.replace('-', '_')}"
     with pytest.raises(SinkFailed, match=r"TABLE_OR_VIEW_NOT_FOUND|cannot be found"):
@@ -107,14 +107,14 @@ def test_rows_go_into_a_catalogue_table_by_name(place: Place) -> None:
         place.sql(f"DROP TABLE {table}")
 
 
-def test_options_are_those_of_spark_s_writer(place: Place) -> None:
+def test_options_are_those_of_spark_s_writer(place):
     sink = place.opened("lines", format="csv", options={"header": "true", "sep": ";"})
     write(sink, rows(1))
     [file] = (place.warehouse / "lines").glob("*.csv")
     assert file.read_text().splitlines() == ["number;place", "1;x"]
 
 
-def test_what_spark_refuses_ends_the_sink_with_its_reason(place: Place) -> None:
+def test_what_spark_refuses_ends_the_sink_with_its_reason(place):
     sink = place.opened("anywhere", format="no-such-source")
     with pytest.raises(SinkFailed, match=r"'anywhere'.*no-such-source"):
         write(sink, rows(1))
@@ -151,7 +151,7 @@ def without_lock(*sinks: Any) -> Iterator[None]:
             sink._folder = folder
 
 
-def test_fence_between_read_and_commit_is_a_conflict(place: Place) -> None:
+def test_fence_between_read_and_commit_is_a_conflict(place):
     """Promise 9: no row of the zombie lands, though its job has run."""
     zombie, successor = place.fenced(), place.opened(format="delta")
     staged = zombie.stage(group(1, 1, 2))
@@ -167,7 +167,7 @@ def test_fence_between_read_and_commit_is_a_conflict(place: Place) -> None:
     assert place.numbers() == [1, 2]
 
 
-def test_commit_that_lands_during_a_fence_is_counted(place: Place) -> None:
+def test_commit_that_lands_during_a_fence_is_counted(place):
     """Promise 14: the fence would name the transaction before as the last."""
     zombie, successor = place.fenced(), place.opened(format="delta")
     staged = zombie.stage(group(1, 1, 2))
@@ -179,7 +179,7 @@ def test_commit_that_lands_during_a_fence_is_counted(place: Place) -> None:
     assert place.numbers() == [1, 2]
 
 
-def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
+def test_a_group_of_several_partitions_is_one_commit(place):
     sink = place.opened(format="delta", options={"userMetadata": "of ours"})
     lines = [f"orders[{number}]" for number in range(3)]
     sink.fence([Fence(line, 1) for line in lines])
@@ -193,7 +193,7 @@ def test_a_group_of_several_partitions_is_one_commit(place: Place) -> None:
     assert sink.committed(lines) == [Committed(line, 1, 1) for line in lines]
 
 
-def test_transaction_below_the_fenced_epoch_is_lost_state(place: Place) -> None:
+def test_transaction_below_the_fenced_epoch_is_lost_state(place):
     """Promise 8: not a fresh partition."""
     sink = place.fenced()
     shutil.copytree(place.warehouse / "orders", place.warehouse / "older")
@@ -204,7 +204,7 @@ def test_transaction_below_the_fenced_epoch_is_lost_state(place: Place) -> None:
         sink.commit(sink.stage(group(1, 1, epoch=3)))
 
 
-def test_another_process_that_commits_is_waited_for(place: Place) -> None:
+def test_another_process_that_commits_is_waited_for(place):
     """On a local disk; what was staged is committed later."""
     sink = place.fenced()
     staged = sink.stage(group(1, 1))
@@ -220,14 +220,12 @@ def test_another_process_that_commits_is_waited_for(place: Place) -> None:
 def holding(program: str, file: Path) -> Iterator[None]:
     command = [sys.executable, "-c", program, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdout.readline()
         yield
         process.stdin.close()
 
 
-def test_transactions_survive_sparks_changes_to_the_table(place: Place) -> None:
+def test_transactions_survive_sparks_changes_to_the_table(place):
     sink = place.fenced()
     committed: list[Staged] = []
     for txid in (1, 2):
@@ -241,7 +239,7 @@ def test_transactions_survive_sparks_changes_to_the_table(place: Place) -> None:
     assert sink.committed([LINE]) == [Committed(LINE, 1, 2)]
 
 
-def test_table_that_forgets_transactions_is_refused(place: Place) -> None:
+def test_table_that_forgets_transactions_is_refused(place):
     sink = place.fenced()
     staged = sink.stage(group(1, 1))
     name = "delta.setTransactionRetentionDuration"
@@ -255,9 +253,7 @@ def test_table_that_forgets_transactions_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("source", ["delta", "parquet"])
-def test_spark_files_are_synced_before_the_sink_answers(
-    place: Place, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_files_are_synced_before_the_sink_answers(place, source, monkeypatch):
     """Promise 3: acknowledged rows survive a power cut, with the names of their files."""
     synced: set[str] = set()
     sink = place.opened(format=source)

@@ -1,7 +1,6 @@
 """SparkSink on an object store: Hadoop's S3A, by the jars and properties that the service gives."""
 
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from deltalake import DeltaTable
 from service.config.settings import load
 from service.wiring import spark_for
 from sinks import DeltaSink, SparkSink
-from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import LOG_STORE
 from sinks.storage import Storage
 from tests.support.batches import LINE, SCHEMA, group, rows, write
 from tests.support.near_a_store import unconditional
-from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
+from tests.support.seaweed import KEY_ID, PUBLIC, SECRET
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Sink, SinkContext
 
@@ -32,7 +30,7 @@ OTHERS_LINE = "orders[1]"
 
 
 @pytest.fixture(scope="module")
-def driver(no_spark: None, seaweed: EmbeddedSeaweed) -> Iterator[SparkDriver]:
+def driver(no_spark, seaweed):
     """The Spark that a service starts whose warehouse is in the store."""
     storage = {
         "warehouse": "s3://lake/by-spark",
@@ -43,22 +41,18 @@ def driver(no_spark: None, seaweed: EmbeddedSeaweed) -> Iterator[SparkDriver]:
     needed = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
     sink = SparkSink[Any]("orders", format="delta", schema=SCHEMA)
     driver = spark_for([sink], "orders", load(None, needed | {"storage": storage}))
-    assert driver is not None
     yield driver
     driver.close()
 
 
-Open = Callable[..., Any]
-
-
 @pytest.fixture
-def storage(seaweed: EmbeddedSeaweed, request: Any) -> Storage:
+def storage(seaweed, request):
     """A folder of the test's own."""
     return seaweed.storage(request.node.name.replace("[", "-").replace("]", ""))
 
 
 @pytest.fixture
-def opened(driver: SparkDriver, storage: Storage) -> Iterator[Open]:
+def opened(driver, storage):
     """`opened(sink)` opens it in the test's storage."""
     sinks: list[Sink[Any]] = []
 
@@ -92,16 +86,14 @@ def numbers(sink: SparkSink[Any], storage: Storage) -> list[int]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("source", ["parquet", "delta"])
-def test_rows_are_written_at_least_once(opened: Open, storage: Storage, source: str) -> None:
+def test_rows_are_written_at_least_once(opened, storage, source):
     sink = opened(by_spark(source))
     for sequence in (1, 2):
         write(sink, rows(sequence, 10 * sequence), sequence)
     assert numbers(sink, storage) == [1, 2, 10, 20]
 
 
-def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(
-    opened: Open, storage: Storage
-) -> None:
+def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(opened, storage):
     """Promise 9."""
     sink = opened(by_spark(), exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -118,9 +110,7 @@ def test_rows_and_txids_are_one_commit_and_a_zombie_is_refused(
 
 
 @pytest.mark.nightly
-def test_two_libraries_that_race_for_versions_lose_no_commit(
-    opened: Open, storage: Storage
-) -> None:
+def test_two_libraries_that_race_for_versions_lose_no_commit(opened, storage):
     """Promise 14: with Delta's own log store for S3 both win, and one commit is gone."""
     ours = opened(by_spark(), exactly_once=True)
     theirs = opened(DeltaSink[Any]("orders", schema=SCHEMA), exactly_once=True)
@@ -143,7 +133,7 @@ def test_two_libraries_that_race_for_versions_lose_no_commit(
     ]
 
 
-def test_of_two_writers_of_one_entry_the_second_is_refused(opened: Open, storage: Storage) -> None:
+def test_of_two_writers_of_one_entry_the_second_is_refused(opened, storage):
     """Promise 14: the race, without chance."""
     sink = opened(by_spark())
     sink.write(Batch(1, [rows(1)], 1))
@@ -162,9 +152,8 @@ def test_of_two_writers_of_one_entry_the_second_is_refused(opened: Open, storage
     assert files.open_input_stream(root).read() == b"mine\n"
 
 
-def test_no_argument_of_the_jvm_has_a_credential(opened: Open, driver: SparkDriver) -> None:
+def test_no_argument_of_the_jvm_has_a_credential(opened, driver):
     opened(by_spark())
-    assert driver._jvm is not None
     arguments = Path(f"/proc/{driver._jvm.process.pid}/cmdline").read_text()
     assert "hadoop-aws" in arguments
     assert SECRET not in arguments
@@ -174,9 +163,7 @@ def test_no_argument_of_the_jvm_has_a_credential(opened: Open, driver: SparkDriv
 @pytest.mark.parametrize(
     "lacks", ["the store", pytest.param("Spark's log store", marks=pytest.mark.nightly)]
 )
-def test_without_conditional_writes_exactly_once_is_refused(
-    opened: Open, seaweed: EmbeddedSeaweed, lacks: str
-) -> None:
+def test_without_conditional_writes_exactly_once_is_refused(opened, seaweed, lacks):
     plain = SparkSink[Any](f"s3a://{PUBLIC}/orders", format="delta", schema=SCHEMA)
     key, own = "spark.delta.logStore.s3a.impl", "io.delta.storage.S3SingleDriverLogStore"
     with unconditional(seaweed.address) as url:

@@ -1,12 +1,10 @@
 """Python functions as tasks of a Spark of this machine."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 from sinks.errors import TaskRaised
-from sinks.spark.driver import SparkDriver
 from sinks.spark.executors import run_tasks
 from tests.support import spark as task_functions
 from tests.support.patience import seconds, until
@@ -19,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_two_jobs_run_at_once(spark: SparkDriver, tmp_path: Path) -> None:
+def test_two_jobs_run_at_once(spark, tmp_path):
     marks = [str(tmp_path / name) for name in ("one", "other")]
     ended: list[bytes] = []
 
@@ -36,7 +34,7 @@ def test_two_jobs_run_at_once(spark: SparkDriver, tmp_path: Path) -> None:
     assert len(ended) == 2
 
 
-def test_a_task_whose_worker_is_killed_is_done_again(spark: SparkDriver, tmp_path: Path) -> None:
+def test_a_task_whose_worker_is_killed_is_done_again(spark, tmp_path):
     """Promise 15: on one machine, too, a lost worker costs its task's time and nothing else."""
     tasks = [b"before", str(tmp_path / "mark").encode(), b"after"]
     with healing("an executor or a Python worker is lost", spark) as before:
@@ -45,12 +43,12 @@ def test_a_task_whose_worker_is_killed_is_done_again(spark: SparkDriver, tmp_pat
     assert spark.restarts == before.restarts
 
 
-def test_what_a_task_raises_is_told_in_one_line(spark: SparkDriver) -> None:
+def test_what_a_task_raises_is_told_in_one_line(spark):
     with pytest.raises(TaskRaised, match=r"'raising' raised ValueError: no such thing: 7$"):
         run_tasks(spark, [b"7"], task_functions.raising, group="raising")
 
 
-def test_a_job_that_is_cancelled_ends_and_others_go_on(spark: SparkDriver, tmp_path: Path) -> None:
+def test_a_job_that_is_cancelled_ends_and_others_go_on(spark, tmp_path):
     mark, caught = tmp_path / "cancelled", list[Exception]()
 
     def hang() -> None:

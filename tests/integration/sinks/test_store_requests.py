@@ -4,7 +4,7 @@ A proxy before SeaweedFS counts them. What is written anew by key costs more wit
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
@@ -53,15 +53,13 @@ class Counting:
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
+def stack():
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.mark.parametrize("kind", ["delta", "parts"])
-def test_a_delta_commit_costs_eight_requests_one_after_the_other(
-    kind: str, seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_a_delta_commit_costs_eight_requests_one_after_the_other(kind, seaweed, tmp_path, stack):
     """delta-rs asks for all eight; meanwhile the last entry is looked at, which costs two more."""
     table = Counting(kind, seaweed, tmp_path, stack)
     for _ in range(3):
@@ -71,9 +69,7 @@ def test_a_delta_commit_costs_eight_requests_one_after_the_other(
         assert sum(client == "object_store" for _, client in table.asked) <= 8, table.asked
 
 
-def test_files_of_partitions_are_put_at_the_same_time(
-    seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_files_of_partitions_are_put_at_the_same_time(seaweed, tmp_path, stack):
     table = Counting("parts", seaweed, tmp_path, stack)
     together = threading.Barrier(8)
     table.meanwhile = lambda: together.wait(seconds(60))
@@ -83,9 +79,7 @@ def test_files_of_partitions_are_put_at_the_same_time(
     assert len(staged.parts) == len(table.asked) == len(given)
 
 
-def test_merge_takes_eleven_requests_plus_three_per_file(
-    seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_merge_takes_eleven_requests_plus_three_per_file(seaweed, tmp_path, stack):
     """All but the two for the last entry are delta-rs's. Nothing is staged."""
     table = Counting("upserts", seaweed, tmp_path, stack)
     for number in range(3):
@@ -95,9 +89,7 @@ def test_merge_takes_eleven_requests_plus_three_per_file(
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "iceberg-rest"])
-def test_iceberg_commit_takes_three_requests(
-    kind: str, seaweed: EmbeddedSeaweed, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_iceberg_commit_takes_three_requests(kind, seaweed, tmp_path, stack):
     """A manifest, their list, and the metadata or the catalogue's request."""
     table = Counting(kind, seaweed, tmp_path, stack)
     for _ in range(3):

@@ -1,15 +1,12 @@
 """Delta and Iceberg tables that we commit, as Spark reads, streams and changes them."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sinks.spark.driver import SparkDriver
 from tests.support import delta_table, iceberg_table
 from tests.support.batches import LINE, SCHEMA, group, rows, write
 from tests.support.spark import streamed
@@ -30,12 +27,12 @@ TRANSFORMS = ["day(at)", "month(local)", "bucket(4, number)", "truncate(2, text)
 
 
 @pytest.fixture
-def delta(tmp_path: Path, spark: SparkDriver) -> delta_table.SparkTable:
+def delta(tmp_path, spark):
     return delta_table.SparkTable(tmp_path, spark)
 
 
 @pytest.fixture
-def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[iceberg_table.SparkTable]:
+def iceberg(request, tmp_path):
     servers = (request.getfixturevalue(name) for name in ("spark", "postgres"))
     made = iceberg_table.SparkTable(tmp_path, *servers)
     yield made
@@ -65,9 +62,7 @@ def plain(value: Any) -> Any:
         ("iceberg", TRANSFORMS),
     ],
 )
-def test_spark_reads_every_type_as_it_was_written(
-    kind: str, partition_by: list[str], request: pytest.FixtureRequest
-) -> None:
+def test_spark_reads_every_type_as_it_was_written(kind, partition_by, request):
     table, schema = request.getfixturevalue(kind), EVERY_TYPE
     if kind == "iceberg":
         more = [pa.field("pair", pa.list_(pa.int32(), 2)), pa.field(STRANGE, pa.string())]
@@ -98,9 +93,7 @@ def test_spark_reads_every_type_as_it_was_written(
     ],
     ids=["delta", "delta-merges", "iceberg"],
 )
-def test_filters_find_their_rows_by_file_statistics(
-    kind: str, options: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
+def test_filters_find_their_rows_by_file_statistics(kind, options, request):
     table = request.getfixturevalue(kind)
     schema = pa.schema(
         [
@@ -148,9 +141,7 @@ def test_filters_find_their_rows_by_file_statistics(
 @pytest.mark.parametrize(
     "key", [pytest.param([], marks=NIGHTLY), ["number"]], ids=["files", "merges"]
 )
-def test_spark_changes_a_delta_table_between_our_commits(
-    delta: delta_table.SparkTable, key: list[str]
-) -> None:
+def test_spark_changes_a_delta_table_between_our_commits(delta, key):
     sink = delta.fenced(key=key)
     sink.commit(sink.stage(group(1, 1)))
     delta.sql("INSERT INTO OURS VALUES (50, 'theirs')")
@@ -168,9 +159,7 @@ def test_spark_changes_a_delta_table_between_our_commits(
     assert delta.sink().committed([LINE]) == [Committed(LINE, 1, 3)]
 
 
-def test_spark_changes_an_iceberg_table_between_our_commits(
-    iceberg: iceberg_table.SparkTable,
-) -> None:
+def test_spark_changes_an_iceberg_table_between_our_commits(iceberg):
     """Promise 9, and every row is there once."""
     sink = iceberg.fenced(partition_by=["place"])
     for txid in range(1, 5):
@@ -192,9 +181,7 @@ def test_spark_changes_an_iceberg_table_between_our_commits(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_spark_streams_what_we_commit(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_spark_streams_what_we_commit(kind, request, tmp_path):
     """A fence adds no file and disturbs no stream, and neither does compaction."""
     table = request.getfixturevalue(kind)
     for txid in (1, 2):
@@ -206,7 +193,7 @@ def test_spark_streams_what_we_commit(
     assert sorted(streamed(tmp_path)["number"].to_pylist()) == [1, 2, 10, 20]
 
 
-def test_new_columns_are_where_spark_looks_for_them(iceberg: iceberg_table.SparkTable) -> None:
+def test_new_columns_are_where_spark_looks_for_them(iceberg):
     write(iceberg.sink(), rows(1))
     iceberg.sql("ALTER TABLE OURS ADD COLUMN theirs STRING")
     more = pa.schema([("number", pa.int64()), ("tags", pa.list_(pa.string()))])
@@ -217,7 +204,7 @@ def test_new_columns_are_where_spark_looks_for_them(iceberg: iceberg_table.Spark
     ]
 
 
-def test_rows_that_spark_deletes_by_a_vector_stay_away(delta: delta_table.SparkTable) -> None:
+def test_rows_that_spark_deletes_by_a_vector_stay_away(delta):
     sink = delta.sink()
     write(sink, rows(*range(9)))
     delta.sql(
@@ -231,7 +218,7 @@ def test_rows_that_spark_deletes_by_a_vector_stay_away(delta: delta_table.SparkT
     assert numbers(delta) == [0, 2, 3, 4, 5, 6, 7, 8, 20]
 
 
-def test_a_delta_table_lies_where_its_name_says(tmp_path: Path, spark: SparkDriver) -> None:
+def test_a_delta_table_lies_where_its_name_says(tmp_path, spark):
     table = delta_table.SparkTable(tmp_path / "my ware#house" / "größe", spark)
     write(table.sink(), rows(1, 2))
     write(table.sink(key=["number"]), rows(2, 3), 2)

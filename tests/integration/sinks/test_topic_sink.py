@@ -1,5 +1,4 @@
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def as_is(row: str) -> str:
 
 
 @pytest.fixture
-def opened(kafka: EmbeddedKafka) -> Any:
+def opened(kafka):
     sinks: list[KafkaTopicSink[Any]] = []
 
     def open_sink(sink: KafkaTopicSink[Any], *, exactly_once: bool = True) -> KafkaTopicSink[Any]:
@@ -41,9 +40,7 @@ def opened(kafka: EmbeddedKafka) -> Any:
         sink.close()
 
 
-def test_rows_are_sent_with_key_and_headers_and_the_others_named(
-    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
-) -> None:
+def test_rows_are_sent_with_key_and_headers_and_the_others_named(kafka, topic, opened):
     name = topic(2, {"max.message.bytes": "2000"})
 
     def headers(row: dict[str, Any]) -> list[tuple[str, bytes]]:
@@ -69,9 +66,7 @@ def test_rows_are_sent_with_key_and_headers_and_the_others_named(
     assert len(committed_values(context(kafka), name)) == 3
 
 
-def test_many_messages_are_sent_in_one_batch(
-    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
-) -> None:
+def test_many_messages_are_sent_in_one_batch(kafka, topic, opened):
     name = topic(1)
     properties = {"queue.buffering.max.messages": 100}  # there is never room for all
     sink = opened(KafkaTopicSink(name, value=as_is, properties=properties))
@@ -81,23 +76,19 @@ def test_many_messages_are_sent_in_one_batch(
     assert found == [b"%d" % n for n in range(5_000)]
 
 
-def test_a_topic_that_is_not_there_is_named(kafka: EmbeddedKafka) -> None:
+def test_a_topic_that_is_not_there_is_named(kafka):
     with pytest.raises(SinkFailed, match="topic 'nowhere' does not exist; create it first"):
         KafkaTopicSink("nowhere").open(context(kafka))
 
 
-def test_a_topic_that_would_lose_claims_is_refused(
-    kafka: EmbeddedKafka, topic: Callable[..., str]
-) -> None:
+def test_a_topic_that_would_lose_claims_is_refused(kafka, topic):
     name, other = topic(1), topic(1)
     sink: KafkaTopicSink[Any] = KafkaTopicSink(name, transactions_topic=other)
     with pytest.raises(SinkFailed, match=f"topic '{other}' has 1 partitions and .*=delete"):
         sink.open(context(kafka, exactly_once=True))
 
 
-def test_transactions_topic_is_created_only_for_exactly_once(
-    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any
-) -> None:
+def test_transactions_topic_is_created_only_for_exactly_once(kafka, topic, opened):
     name = topic(1)
     sink = opened(KafkaTopicSink(name), exactly_once=False)
     assert f"{name}.transactions" not in kafka.topics()
@@ -108,9 +99,7 @@ def test_transactions_topic_is_created_only_for_exactly_once(
     assert f"{name}.transactions" in kafka.topics()
 
 
-def test_successor_aborts_a_frozen_producers_transaction(
-    kafka: EmbeddedKafka, topic: Callable[..., str], opened: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_successor_aborts_a_frozen_producers_transaction(kafka, topic, opened, monkeypatch):
     """Promise 9."""
     name = topic(1)
     frozen = opened(KafkaTopicSink(name, value=as_is))
@@ -139,12 +128,8 @@ def test_successor_aborts_a_frozen_producers_transaction(
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_commit_whose_answer_is_lost_is_decided_at_once(
-    kafka: EmbeddedKafka,
-    topic: Callable[..., str],
-    opened: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    is_there: bool,
-) -> None:
+    kafka, topic, opened, monkeypatch, is_there
+):
     """Storm 45: idempotent by txid."""
     name = topic(1)
     sink = opened(KafkaTopicSink(name, value=as_is))
