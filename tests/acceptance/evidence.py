@@ -43,7 +43,6 @@ class Topic:
 
 
 def read_topic(bootstrap: str, topic: str) -> Topic:
-    """Read the topic again, from its start to its end."""
     rows: dict[Row, Place] = {}
     broken: set[Place] = set()
     ends: Counter[int] = Counter()
@@ -111,7 +110,6 @@ def rows_of(table: pa.Table) -> Counter[Row]:
 
 
 def dead_letters(bootstrap: str, topic: str) -> Counter[Place]:
-    """Count the dead letters of each record, by their headers."""
     found: Counter[Place] = Counter()
     for message in committed_messages(bootstrap, topic):
         headers: Any = dict(message.headers() or [])

@@ -36,7 +36,6 @@ def row(part: Part, offset: int) -> str:
 
 
 def place(row: str) -> tuple[Part, int]:
-    """The record that a row says it is of."""
     topic, number, offset = row.split(" ", maxsplit=1)[0].split(":")
     return (topic, int(number)), int(offset)
 
@@ -72,12 +71,10 @@ class Feed:
         del self._producer  # it would complain of a broker that is gone
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic, whose partitions are fed from now on."""
         self._kafka.create_topic(topic, partitions)
         self._add(topic, range(partitions))
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Let a topic have so many partitions, and feed the new ones too."""
         admin = AdminClient({"bootstrap.servers": self._kafka.address})
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(_TOPIC_SECONDS)
         known = sum(each == topic for each, _ in self.ends())
@@ -91,7 +88,6 @@ class Feed:
         assert not self._wrong, self._wrong[0]
 
     def start(self) -> None:
-        """Go on publishing, on a thread of its own."""
         self._ended.clear()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
@@ -105,7 +101,6 @@ class Feed:
         self.publish(0)
 
     def ends(self) -> Ends:
-        """How many records each partition has, or is about to have."""
         with self._lock:
             return dict(self._ends)
 

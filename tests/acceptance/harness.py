@@ -37,8 +37,6 @@ Launch = Callable[..., Process]
 
 
 class Run:
-    """One process of the service, and what it started."""
-
     def __init__(
         self,
         command: list[str],

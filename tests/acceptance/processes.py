@@ -43,13 +43,11 @@ def lives(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
     stats = {int(folder.name): _stat(folder) for folder in _PROC.glob("[0-9]*")}
     return [child for child, stat in stats.items() if stat and int(stat[1]) == pid]
 
 
 def java_children(pid: int) -> list[int]:
-    """The JVMs that a process has started."""
     paths = {child: _executable(_PROC / str(child)) for child in children(pid)}
     return [child for child, path in paths.items() if path.endswith("/java")]
 
@@ -74,14 +72,12 @@ def freeze(pid: int) -> None:
 
 
 def freeze_tree(pid: int) -> None:
-    """Suspend a process, then its children."""
     freeze(pid)
     for child in children(pid):
         freeze(child)
 
 
 def thaw_tree(pid: int) -> None:
-    """Resume a process and its children."""
     for each in (*children(pid), pid):
         thaw(each)
 

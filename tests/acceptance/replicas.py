@@ -131,7 +131,6 @@ class Replicas:
         return {part: stored[part] for part in self.nodes.plan.owners[name]}
 
     def parts_of(self, name: str) -> set[Part]:
-        """Return the partitions that a replica owns by the plan, or holds."""
         held = self.nodes.members[name].holds if name in self.nodes.members else frozenset()
         return {*self.nodes.plan.owners.get(name, ()), *held}
 
@@ -188,11 +187,9 @@ class Replicas:
         return ends
 
     def written(self, name: str) -> set[Part]:
-        """The partitions of which a replica's newest process has written lines."""
         return {feed.place(row)[0] for row in self.trial.notes("rows", self.runs[name])}
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Log events of one name, of the newest processes."""
         return [event for run in self.runs.values() for event in run.events(name)]
 
     def rows(self) -> Counter[str]:
@@ -206,7 +203,6 @@ class Replicas:
         return Counter(map("{} {}".format, table["id"], table["payload"]))
 
     def _failed(self) -> list[str]:
-        """The replicas that ended by themselves, with an error."""
         return [name for name, run in self.runs.items() if (run.process.poll() or 0) > 0]
 
     def stored(self) -> Ends:

@@ -36,7 +36,6 @@ def _made(name: str) -> Topology:
 
 
 def _fail_first(place: str, times: int) -> None:
-    """Raise in the first calls for a record."""
     _tries[place] += 1
     if _tries[place] <= times:
         raise Trouble(place)
@@ -121,8 +120,6 @@ _places.then(name_places).into(DeltaSink("named", schema=Named), batch_seconds=B
 
 
 class News(Hooks):
-    """Notes what it is told."""
-
     def started(self) -> None:
         note("news", "start")
 
@@ -137,8 +134,6 @@ class News(Hooks):
 
 
 class Told(Bolt[Record, str]):
-    """Notes what it is told, and when a partition begins."""
-
     def open(self) -> None:
         note("news", "open")
         self._begun: set[int] = set()

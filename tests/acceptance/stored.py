@@ -53,8 +53,6 @@ def read(zookeeper: KazooClient, folder: str) -> Offsets:
 
 
 class Stored(NamedTuple):
-    """An offset, and who stored it in which epoch."""
-
     offset: int
     epoch: int
     writer: str
@@ -122,7 +120,6 @@ class Watch:
 
     @property
     def total(self) -> int:
-        """The sum of the newest offsets: how much is committed."""
         return sum(self.newest.values())
 
     def passed(self, partition: int, offset: int) -> float:

@@ -37,8 +37,6 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Site:
-    """Where the stores of one trial are."""
-
     name: str  # of the trial, which no other one has
     folder: Path
     kafka: str  # address
@@ -64,12 +62,10 @@ class Site:
         return self.lake or Storage(str(self.folder / "warehouse"))
 
     def delta_table(self, name: str) -> pa.Table:
-        """The rows of a Delta table, by its log and its files."""
         files, root = self.storage.filesystem(self.storage.uri(name))
         return evidence.read_table(root, files)
 
     def iceberg_table(self, name: str) -> pa.Table:
-        """The rows of an Iceberg table, by its metadata and its files."""
         files, _ = self.storage.filesystem(self.storage.uri(name))
         return table_files.read_iceberg(table_files.metadata_of(self.catalog, name), files)
 
@@ -88,8 +84,6 @@ class Found:
 
 @dataclass
 class Copy:
-    """A row of most stores."""
-
     place: str
     copy: int
 
@@ -131,13 +125,10 @@ class Store(ABC):
         )
 
     def wanted_rows(self, places: Iterable[Place]) -> Iterator[Row]:
-        """What `rows` is to have of these records."""
         return wanted.rows(self.table, places)
 
 
 class Delta(Store):
-    """A Delta table that is appended to, by its log and its files."""
-
     def sink(self) -> Sink[Any]:
         return DeltaSink(self.table, schema=Copy)
 
@@ -146,8 +137,6 @@ class Delta(Store):
 
 
 class BySpark(Delta):
-    """The same, written by Spark."""
-
     has_control = False
 
     def sink(self) -> Sink[Any]:
@@ -156,8 +145,6 @@ class BySpark(Delta):
 
 @dataclass
 class Slot:
-    """A row of a table with keys."""
-
     slot: str
     copy: int
     place: str
@@ -220,8 +207,6 @@ class Upserts(Store):
 
 
 class Iceberg(Store):
-    """An Iceberg table, by its metadata and its files."""
-
     def sink(self) -> Sink[Any]:
         return IcebergSink(self.table, schema=Copy)
 
@@ -230,8 +215,6 @@ class Iceberg(Store):
 
 
 class Postgres(Store):
-    """A table of PostgreSQL's, by a connection of the test's own."""
-
     needs_database = True
 
     def sink(self) -> Sink[Any]:
@@ -242,8 +225,6 @@ class Postgres(Store):
 
 
 class Topic(Store):
-    """A topic, by a consumer of committed messages."""
-
     @property
     def name(self) -> str:
         return f"{self.site.name}.{self.table}"
@@ -284,8 +265,6 @@ class Own(Store):
 
 @dataclass
 class Counted:
-    """A row of a state."""
-
     slot: str
     copy: int
 
@@ -320,8 +299,6 @@ class Counts(Store):
 
 
 class CountsInDelta(Counts):
-    """In a Delta table, by its log and its files."""
-
     def place(self) -> StateStore:
         return DeltaState(self.table)
 
@@ -330,8 +307,6 @@ class CountsInDelta(Counts):
 
 
 class CountsInPostgres(Counts):
-    """In a table of PostgreSQL's, by a connection of the test's own."""
-
     needs_database = True
 
     def place(self) -> StateStore:

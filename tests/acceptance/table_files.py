@@ -56,8 +56,6 @@ def pieces(
 
 
 class _Files:
-    """A store's files, by the places that metadata name."""
-
     def __init__(self, files: fs.FileSystem) -> None:
         self._files = files
 
@@ -70,7 +68,6 @@ class _Files:
             return pq.ParquetFile(file).read()
 
     def files_of(self, manifest_list: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each data file with its partition."""
         for manifest in self._avro(manifest_list):
             for entry in self._avro(manifest["manifest_path"]):
                 file = entry["data_file"]

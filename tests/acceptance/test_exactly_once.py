@@ -50,7 +50,6 @@ def servers(request, kafka, zookeeper, rng, tmp_path):
 
 @pytest.fixture
 def rng(request):
-    """Each test's own draws, by a seed that is printed when it fails."""
     seed = os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(10**6)
     print(f"CRASH_SEED={seed}")  # noqa: T201
     return random.Random(f"{seed} {request.node.name}")

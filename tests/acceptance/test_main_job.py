@@ -22,7 +22,6 @@ INTERRUPTED = 130
 
 
 def start(folder: Path, flights: int, *more: str) -> Run:
-    """Start the job as `make run` does, with a state folder of the test's own."""
     options = ["--limit", str(flights), "--state-dir", str(folder / "state"), *more]
     command = [sys.executable, "-m", "examples.flights", *options]
     temporary = folder / "tmp"
@@ -31,7 +30,6 @@ def start(folder: Path, flights: int, *more: str) -> Run:
 
 
 def nothing_is_left_behind(run: Run, folder: Path) -> None:
-    """No process of this run lives, and none works in its folders."""
     assert run.descendants() == {}
     assert processes.naming(str(folder)) == {}
     assert list((folder / "tmp").glob("headrace-*")) == []

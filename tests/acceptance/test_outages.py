@@ -20,8 +20,6 @@ JVM_KILLS = 2
 
 
 class Waves:
-    """A service that runs on while flights are published in waves."""
-
     def __init__(self, flights: Flights) -> None:
         self.flights = flights
         self.count = 0
@@ -58,7 +56,6 @@ class Waves:
         assert self.run.alive, self.run.tail()
 
     def end(self) -> None:
-        """End the service; nothing is missing, and nothing is there twice."""
         self.run.send(signal.SIGTERM)
         assert self.run.wait() == 0, self.run.tail()
         account = self.run.account()

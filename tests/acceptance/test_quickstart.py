@@ -29,7 +29,6 @@ PAGE = ROOT / "docs/quickstart.md"
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """The folder of `headrace` and `python` where the wheel is installed."""
     return environment_with_wheel(tmp_path_factory.mktemp("installed")).parent
 
 

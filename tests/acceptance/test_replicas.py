@@ -28,7 +28,6 @@ PARTITIONS = sum(TOPICS.values())
 
 @pytest.fixture
 def make_replicas(kafka, zookeeper, tmp_path):
-    """`make_replicas(...)`: a pipeline of the test's own on the shared servers."""
     trial = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
     yield partial(Replicas, trial)
     trial.end()

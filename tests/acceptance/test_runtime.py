@@ -33,7 +33,6 @@ ENDS_WITHIN_SECONDS = 15.0
 
 @pytest.fixture
 def rng():
-    """Draws other numbers each time, and shows the seed when the test fails."""
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")  # noqa: T201
     return random.Random(seed)
@@ -180,7 +179,6 @@ def _check_order(trial: Trial, run: Run, since: Offsets, counts: tuple[int, ...]
 
 
 def _noted(trial: Trial, run: Run, kind: str) -> list[Place]:
-    """The places of the lines of one kind, in their order."""
     return list(map(_place, trial.notes(kind, run)))
 
 

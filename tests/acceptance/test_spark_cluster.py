@@ -79,7 +79,6 @@ def start(trial: Trial, master: SparkMaster, **conf: str) -> tuple[CrashPipeline
 
 
 def tries(trial: Trial) -> dict[str, int]:
-    """How often each process has tried the record that is trouble."""
     return {each.name: each.read_bytes().count(b"\n") for each in trial.folder.glob("tries-*")}
 
 

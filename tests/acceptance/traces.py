@@ -67,7 +67,6 @@ def note(kind: str, *lines: str) -> None:
 
 
 def check(place: str) -> None:
-    """Raise Trouble while the record is some."""
     if place in TROUBLE and not is_opened(place):
         note("tries", f"{place} {time.monotonic()}")
         raise Trouble(place)

@@ -125,12 +125,10 @@ class Trial:
         return [line for path in paths for line in path.read_text().split("\n")[:-1]]
 
     def written(self, run: Run, kind: str = "rows") -> int:
-        """How many rows, or lines of another kind, one process has written."""
         path = self.folder / f"{kind}-{run.pid}"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def wait_for(self, run: Run, count: int, kind: str = "rows") -> None:
-        """Wait until a process has written so many rows, or lines of another kind."""
         until(f"{count} {kind}", lambda: self.written(run, kind) >= count or not run.alive)
         assert self.written(run, kind) >= count, run.tail()
 
@@ -221,7 +219,6 @@ class Flights(Trial):
         return evidence.read_topic(self.kafka.address, self.name)
 
     def dead(self) -> Counter[Place]:
-        """Count the dead letters of each record."""
         return evidence.dead_letters(self.kafka.address, f"{self.name}.dead")
 
 
@@ -235,7 +232,6 @@ def rows_of(places: Iterable[Place]) -> Counter[str]:
 
 
 def rows_below(offsets: stored.Offsets) -> Counter[str]:
-    """The rows of the records below these offsets, once each."""
     return rows_of((number, at) for number, end in offsets.items() for at in range(end))
 
 

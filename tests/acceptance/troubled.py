@@ -84,7 +84,6 @@ async def waits(record: Record) -> str:
 
 @bolt
 async def takes_long(record: Record) -> str:
-    """Take seconds for a record that is trouble, and nearly none for the others."""
     await asyncio.sleep(SLOW_SECONDS if text(record) in TROUBLE else 0)
     return text(record)
 
@@ -96,7 +95,6 @@ def passes(record: Record) -> str:
 
 @bolt
 def place(record: Record) -> str:
-    """The record's place, which is what its value begins with."""
     return text(record).partition(" ")[0]
 
 

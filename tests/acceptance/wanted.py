@@ -13,7 +13,6 @@ _SLOTS = 150  # of a partition, where a table has keys
 
 
 def is_rejected(offset: int) -> bool:
-    """Whether a bolt rejects the record: it has no row, but a letter."""
     return offset % 97 == 5
 
 
@@ -28,7 +27,6 @@ def fails_once(offset: int) -> bool:
 
 
 def is_gone(offset: int) -> bool:
-    """Whether the record deletes its key, where a table has keys."""
     return offset % 11 == 4
 
 

@@ -1,5 +1,3 @@
-"""The worlds in which fetchers and catalogues are tested."""
-
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ BOTH = ["memory", pytest.param("kafka", marks=pytest.mark.integration)]
 
 @pytest.fixture(params=BOTH)
 def world(request):
-    """Kafka in memory, and the broker that all tests share."""
     if request.param == "memory":
         made: Any = MemoryLogWorld()
     else:
@@ -23,7 +20,6 @@ def world(request):
 
 @pytest.fixture
 def real(kafka):
-    """The broker that all tests share."""
     made = KafkaWorld(kafka)
     yield made
     made.close()
@@ -42,7 +38,6 @@ def quiet_zookeeper(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory):
-    """A broker of the module's own, which its tests may stop."""
     server = EmbeddedKafka(tmp_path_factory.mktemp("kafka"))
     try:
         yield server
@@ -52,7 +47,6 @@ def own_broker(tmp_path_factory):
 
 @pytest.fixture
 def own(own_broker):
-    """A broker that the test may stop, running."""
     own_broker.open()
     made = KafkaWorld(own_broker)
     made.properties["reconnect.backoff.max.ms"] = 500
@@ -62,7 +56,6 @@ def own(own_broker):
 
 @pytest.fixture(params=BOTH)
 def fragile(request):
-    """Kafka in memory, and a broker that the test may stop."""
     if request.param == "memory":
         yield MemoryLogWorld()
     else:

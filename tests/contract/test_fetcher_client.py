@@ -34,8 +34,6 @@ def test_a_record_larger_than_every_limit_of_the_client_still_comes(real):
 
 
 class Counted(KafkaFetcher):
-    """Counts the fetch requests that were sent."""
-
     requests = 0
 
     def _on_statistics(self, statistics: str) -> None:

@@ -19,8 +19,6 @@ CUT = (
 
 
 class Scripted(FakeClient):
-    """Gives the messages it was handed."""
-
     def hand(self, *messages: Message) -> None:
         self.messages = list(messages)
 

@@ -52,8 +52,6 @@ def fragile(request):
 
 
 class Replica:
-    """A store, and heartbeats in its session."""
-
     def __init__(self, world: Any, name: str) -> None:
         self.store = world.store()
         self.me = Member(name, str(uuid.uuid4()), host="h1", since_ms=5, headrace="0.1")

@@ -243,7 +243,6 @@ def test_more_partitions_than_one_write_may_hold_are_committed(world):
 
 
 def found(world: NodesWorld, partition: Partition) -> Progress | Position:
-    """What a fresh store reads."""
     loaded = world.store().load(partition)
     if loaded.transactions is None:
         return Position(loaded.offset)

@@ -45,7 +45,6 @@ class Ranges:
         return [message.offset() for message in self.messages.get(place, [])]
 
     def digest(self, place: Partition) -> tuple[int, str]:
-        """What is to be told of what was read of a partition."""
         digest = RangeDigest()
         for message in self.messages.get(place, []):
             digest.add([message.offset()], [len(message)])  # type: ignore[arg-type]

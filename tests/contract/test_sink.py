@@ -149,7 +149,6 @@ def test_times_that_are_no_partition_are_named_and_the_rest_is_durable(house, op
 
 
 def in_partitions(house: House, *names: str) -> dict[str, Any]:
-    """The option of sinks that have partitions."""
     return {} if house.kind in ("memory", "postgres") else {"partition_by": [*names]}
 
 

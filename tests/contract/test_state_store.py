@@ -82,8 +82,6 @@ Counts = Mapping[tuple[str, str], int]  # by line and word
 
 
 def adding(counts: Counts, txid: int, seen: list[Any] | None = None) -> Change:
-    """A change that adds to counts, and tells what it was given."""
-
     def change(stored: pa.Table) -> pa.Table:
         assert stored.schema.equals(SHAPE.schema)
         rows = {(row[LINE], row["word"]): row for row in stored.to_pylist()}

@@ -84,7 +84,6 @@ def sink(opened):
 
 
 def group(*shares: tuple[Share, Sequence[Any]], number: int = 1) -> Batch:
-    """The shares with their rows."""
     given = [replace(each, num_rows=len(rows)) for each, rows in shares]
     pieces: list[Piece] = [list(rows) for _, rows in shares if rows]
     return Batch(number, pieces, sum(len(rows) for _, rows in shares), tuple(given))
@@ -97,7 +96,6 @@ def put(sink: Sink[Any], *shares: tuple[Share, Sequence[Any]]) -> Staged:
 
 
 def state(sink: Sink[Any], *lines: str) -> list[tuple[int, int]]:
-    """Epoch and txid of each line."""
     found = sink.committed(lines)
     assert tuple(each.line for each in found) == lines
     return [(each.epoch, each.txid) for each in found]

@@ -1,5 +1,3 @@
-"""The status page of a real run, in a real browser."""
-
 import http.client
 import json
 import os
@@ -41,8 +39,6 @@ FLOW = """
 
 
 class Page:
-    """A run, and its page."""
-
     def __init__(self, port: int, topic: str, kafka: str) -> None:
         self.port, self.topic, self.kafka = port, topic, kafka
 

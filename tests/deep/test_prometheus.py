@@ -1,5 +1,3 @@
-"""Rules and dashboards before a real Prometheus that scrapes a real run."""
-
 import json
 import os
 import subprocess

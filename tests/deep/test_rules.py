@@ -1,5 +1,3 @@
-"""Rules, their plays, and the expressions of dashboards, before promtool."""
-
 import json
 
 import pytest

@@ -63,8 +63,6 @@ CONFIG = """
 
 
 class Desk:
-    """A folder with the pipeline and its configuration, and a run of it."""
-
     def __init__(self, folder: Path, kafka: str, zookeeper: str) -> None:
         self.folder, self.kafka = folder, kafka
         (self.port,) = free_ports(1)
@@ -73,7 +71,6 @@ class Desk:
         self._run: subprocess.Popen[bytes] | None = None
 
     def deploy(self, *, rates: dict[str, float], error: str) -> None:
-        """Put a version of the pipeline in the place of the one that runs."""
         self.stop()
         flow = textwrap.dedent(FLOW).format(rates=rates, error=error)
         (self.folder / "orders.py").write_text(flow)
@@ -95,7 +92,6 @@ class Desk:
         return (self.folder / "log").read_text()
 
     def say(self, command: str) -> str:
-        """What a page's command prints."""
         done = subprocess.run(
             shlex.split(command),
             cwd=self.folder,
@@ -109,7 +105,6 @@ class Desk:
         return done.stdout
 
     def status(self) -> dict[str, Any]:
-        """What the status page shows."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status.json") as answer:
             found: dict[str, Any] = json.load(answer)
         return found
@@ -139,7 +134,6 @@ def commands(page: Path, *words: str) -> list[str]:
 
 
 def panel(title: str) -> str:
-    """The expression of a panel of the overview."""
     return next(filled_in(expr) for name, expr in expressions(read(OVERVIEW)) if name == title)
 
 

@@ -56,12 +56,10 @@ def told() -> str:
 
 
 def asked(url: str) -> str:
-    """What a service answers to another one."""
     return compose("exec", "-T", "headrace", "python", "-c", _ASK, url)
 
 
 def queried(expr: str) -> list[Any]:
-    """What Prometheus answers: the values of all series."""
     answer = json.loads(asked(f"http://prometheus:9090/api/v1/query?query={expr}"))
     return [series["value"][1] for series in answer["data"]["result"]]
 
@@ -76,7 +74,6 @@ def late_in_postgres() -> list[str]:
 
 
 def stored() -> dict[str, tuple[int, int]]:
-    """Committed offset and log's end of each partition."""
     offsets = ("headrace", "status", "flights:topology", "--config",
                "/etc/headrace/service.toml", "--json")  # fmt: skip
     found = json.loads(compose("exec", "-T", "headrace", *offsets))["partitions"]
@@ -93,7 +90,6 @@ def flown(flights: pa.Table) -> pa.Table:
 
 
 def wanted() -> list[dict[str, Any]]:
-    """The events that those flights have."""
     left = flown_of_the_year()
     landed = left.filter(pc.field("arr_time").is_valid())
     return sorted_rows(
@@ -139,7 +135,6 @@ def letters() -> dict[tuple[int, int], str]:
 
 
 def malformed() -> set[tuple[int, int]]:
-    """Partition and offset of what was damaged on purpose."""
     ends: Counter[int] = Counter()
     found = set()
     for message in messages(tables.flights()):

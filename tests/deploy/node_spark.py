@@ -77,7 +77,6 @@ class Lake:
         kubectl("apply", f"--filename={manifests}")
 
     def rows(self) -> list[tuple[str, str]]:
-        """Id and pod of each row."""
         found = delta_rows(self.folder / "orders", ["id", "pod"])
         return [] if found is None else [(row["id"], row["pod"]) for row in found.to_pylist()]
 
@@ -95,7 +94,6 @@ def lake(world):
 
 
 def executors() -> dict[str, str]:
-    """The executors' pods by name, with their phases."""
     each = "jsonpath={range .items[*]}{.metadata.name} {.status.phase}{'\\n'}{end}"
     lines = kubectl("get", "pods", EXECUTORS, f"--output={each}").splitlines()
     return dict(line.split(" ") for line in lines)

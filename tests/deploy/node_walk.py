@@ -29,7 +29,6 @@ _SECONDS = 120.0
 
 
 def block(section: str, language: str, number: int = 0) -> str:
-    """A fenced block of a section of the page."""
     (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     found: list[str] = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return found[number]
@@ -76,7 +75,6 @@ class Secured(World):
         (self.desk / "orders.yaml").write_text(json.dumps(values), encoding="utf-8")
 
     def follow(self, command: str) -> str:
-        """Run a line of the page in a shell; fail with all that it says."""
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.desk,

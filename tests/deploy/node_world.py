@@ -60,7 +60,6 @@ rows.into(KafkaTopicSink("orders.rows", value=str.encode), batch_seconds=0.1)
 
 
 def tried(name: str, *arguments: str, seconds: float = 240) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end, however it ends."""
     return subprocess.run(
         [tool(name), *arguments], capture_output=True, text=True, check=False, timeout=seconds
     )
@@ -78,7 +77,6 @@ def kubectl(*arguments: str) -> str:
 
 
 def told() -> str:
-    """What is known of the pods, for a failure's message."""
     parts = [
         ("get", "pods", "--output=wide"),
         ("get", "events", "--sort-by=.lastTimestamp"),
@@ -111,14 +109,11 @@ def identity(pod: str) -> str:
 
 
 def ready() -> int:
-    """How many replicas are ready."""
     field = "jsonpath={.status.readyReplicas}"
     return int(kubectl("get", "statefulset", "orders-headrace", f"--output={field}") or 0)
 
 
 class World:
-    """The servers, the load, and the release."""
-
     reader: Sequence[tuple[str, str]] = ()  # as whom ZooKeeper is read
 
     def __init__(self, folder: Path) -> None:

@@ -69,7 +69,6 @@ class SecuredKafka(EmbeddedKafka):
 
     @property
     def guarded(self) -> str:
-        """The address of the guarded port."""
         return f"{self._address}:{self._guarded_port}"
 
     def _prepare(self) -> None:
@@ -92,7 +91,6 @@ class SecuredKafka(EmbeddedKafka):
         super()._prepare()
 
     def admit(self, user: str, password: str) -> None:
-        """Let a user sign in from now on."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         change = UserScramCredentialUpsertion(user, info, password.encode())
         admin = AdminClient({"bootstrap.servers": self.address})
@@ -100,8 +98,6 @@ class SecuredKafka(EmbeddedKafka):
 
 
 class SecuredZooKeeper(EmbeddedZooKeeper):
-    """Besides the open port one for TLS."""
-
     def __init__(self, folder: Path, certificates: Certificates) -> None:
         (self.tls_port,) = free_ports(1)
         properties: Mapping[str, str] = {

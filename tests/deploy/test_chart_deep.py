@@ -1,5 +1,3 @@
-"""What a newer Helm makes of the chart, and how that fits the kinds of operators."""
-
 import pytest
 
 from tests.deploy.tools import (

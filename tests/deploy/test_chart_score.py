@@ -1,5 +1,3 @@
-"""What kube-score says of the chart: `make score`, and in `make deep`."""
-
 import pytest
 
 from tests.deploy.tools import each_case, run, template, tool, values_of

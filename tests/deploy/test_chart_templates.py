@@ -1,5 +1,3 @@
-"""What Helm makes of the chart, for every file of values in its `ci/`."""
-
 import importlib
 import os
 import shutil

@@ -1,5 +1,3 @@
-"""docker-compose.yml: without an engine, and on one."""
-
 import json
 import os
 import re
@@ -23,7 +21,6 @@ IMAGES = TOOLS / "compose.tar"
 
 @pytest.fixture(scope="module")
 def config():
-    """The file as docker-compose reads it."""
     done = run(tool("docker-compose"), "--file", FILE, "--profile=*", "config", "--format=json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

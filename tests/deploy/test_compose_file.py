@@ -1,5 +1,3 @@
-"""docker-compose.yml against the specification of such files."""
-
 import pytest
 
 from deploy.chart import ROOT

@@ -1,5 +1,3 @@
-"""The Dockerfile, without building it."""
-
 import re
 
 from deploy.chart import ROOT

@@ -49,7 +49,6 @@ def packaged(name: str) -> str:
 def run(
     program: str, *arguments: str | Path, given: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program that `tool` or `packaged` found."""
     return subprocess.run(
         [program, *map(str, arguments)],
         input=given,
@@ -61,12 +60,10 @@ def run(
 
 
 def values_of(case: str) -> Path:
-    """Return one of the chart's files of values."""
     return CI / f"{case}-values.yaml"
 
 
 def template(*arguments: str | Path, chart: Path = ROOT / CHART, helm: str | None = None) -> str:
-    """Return what Helm makes of the chart in the namespace `prod`."""
     done = run(
         helm or packaged("helm"), "template", "orders", chart, "--namespace", "prod", *arguments
     )
@@ -95,12 +92,10 @@ def rendered(values: Mapping[str, Any], *, base: Path) -> Sequence[Manifest]:
 
 
 def manifests(text: str) -> Sequence[Manifest]:
-    """Read YAML documents."""
     return [each for each in yaml.safe_load_all(text) if each]
 
 
 def only(found: Sequence[Manifest], kind: str, *, suffix: str = "") -> Manifest:
-    """Return the manifest of a kind whose name ends so."""
     (one,) = [
         each for each in found if each["kind"] == kind and each["metadata"]["name"].endswith(suffix)
     ]

@@ -11,8 +11,6 @@ from tests.faults.servers import Servers
 
 
 class Play(NamedTuple):
-    """A case: what it is about, and the function that plays it."""
-
     what: str
     run: Callable[[Servers], Outcome]
 

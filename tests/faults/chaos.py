@@ -120,8 +120,6 @@ def draw(rng: Random, states: Mapping[str, State]) -> Step | None:
 
 @dataclass
 class Replica:
-    """One name, and what was done to it last."""
-
     state: State = "away"
     thaws_at: float = 0.0
     was_started: bool = False  # when it was told to end
@@ -237,7 +235,6 @@ class Chaos:
         return "\n".join([str(states), *logs])
 
     def figures(self) -> dict[str, object]:
-        """What was done, and the most memory that a replica took."""
         plans = self.replicas.nodes.plans
         return {
             "steps": {kind: self.steps[kind] for kind in KINDS},

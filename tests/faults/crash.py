@@ -163,8 +163,6 @@ def play(case: Case, seed: str, servers: Servers) -> Outcome:
 
 
 class _Crash:
-    """One case under way."""
-
     def __init__(self, case: Case, rng: Random, replicas: Replicas) -> None:
         self._case = case
         self._replicas = replicas
@@ -302,7 +300,6 @@ class _Crash:
 
     @property
     def _is_told(self) -> bool:
-        """Whether it has had SIGTERM before it is hit."""
         moment = self._point.moment
         return moment == "draining" or (moment == "leaving" and self._is_alone)
 

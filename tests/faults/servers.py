@@ -1,5 +1,3 @@
-"""The servers that all cases of a run share."""
-
 import shutil
 import tempfile
 import threading
@@ -25,8 +23,6 @@ _BAD_SHARE = 0.03  # of all requests to the object store
 
 
 class Lake(NamedTuple):
-    """An object store, and the proxy through which the service reaches it."""
-
     server: EmbeddedSeaweed
     proxy: StoreProxy
 

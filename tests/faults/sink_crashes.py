@@ -79,7 +79,6 @@ class Way(NamedTuple):
 
 
 def ways(engine: EngineName = "local") -> list[Way]:
-    """All ways in which a process can end on an engine."""
     is_local = engine == "local"  # it has no JVM
     left_out = (*OF_FAULTS, *((_OF_RANGES,) if is_local else _OF_RECORDS))
     insides = [] if is_local else [Way(_INSIDE, "kill-jvm"), Way(_INSIDE, "kill-python")]
@@ -164,7 +163,6 @@ class CrashPipeline:
         return self._trial.watch()
 
     def start(self, topology: str, failpoint: str | None = None) -> Run:
-        """Start a process that runs until it has caught up."""
         environment = {
             **self._site.environment(),
             "CRASH_STORES": ",".join(self._names),
@@ -217,7 +215,6 @@ class CrashPipeline:
         assert '"failpoint"' in run.errors, run.tail()
 
     def finish(self, topology: str) -> None:
-        """Start a process, and see it come to the end."""
         last = self.start(topology)
         assert last.wait(SECONDS) == 0, last.tail()
 
@@ -375,7 +372,6 @@ def _drawn_cases(sink: str, places: set[str], seed: str) -> Iterator[Case]:
 def play(
     case: Case, servers: Servers, judge: Callable[[CrashPipeline], Outcome] | None = None
 ) -> Outcome:
-    """Play a case on a pipeline of its own."""
     needs_database = any(
         STORES[name].needs_database for name in (case.rows, case.others or case.rows)
     )
@@ -398,7 +394,6 @@ def play(
 
 
 def _reach(run: Run, what: str, holds: Callable[[], object]) -> None:
-    """Wait until something holds, or the process has ended."""
     until(what, lambda: holds() or not run.alive, SECONDS, run.tail)
 
 

@@ -1,5 +1,3 @@
-"""Batches of rows with a number and a place, with and without transactions."""
-
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +24,6 @@ def share(
 
 
 def group_of(txid: int, given: list[Any], **of_share: Any) -> Batch:
-    """A group of one share."""
     count = len(given)
     return Batch(txid, [given], count, (share(txid, num_rows=count, **of_share),))
 

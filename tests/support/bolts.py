@@ -1,5 +1,3 @@
-"""Bolts of every kind that pass values on, and topologies made of them."""
-
 from headrace import AdvancedBolt, Bolt, Topology, bolt
 from headrace.sinks import MemoryDeadLetters
 
@@ -30,7 +28,6 @@ class Keeps(AdvancedBolt):
 
 
 def made(base, **attributes):
-    """A subclass called Made."""
     return type("Made", (base,), attributes)
 
 

@@ -18,7 +18,6 @@ class Drawn(NamedTuple):
 
 
 def drawn(page: str) -> Drawn:
-    """Read the charts of a page, whether the server wrote it or a browser rendered it."""
     (now, seconds) = re.search(r'data-now="([\d.]+)" data-seconds="([\d.]+)"', page).groups()
     text, lines, begins = {}, {}, {}
     for name, figure in _CHART.findall(page):

@@ -84,7 +84,6 @@ def passes(record: Record) -> int:
 
 
 def topology_of(sinks: Sequence[Sink[Any]], **more: Any) -> Topology:
-    """A topology that writes everything into each of these."""
     made = Topology("tables", **more)
     rows = made.source("numbers").then(passes)
     for sink in sinks:
@@ -173,7 +172,6 @@ class NodesInMemory:
 
     @contextmanager
     def opened(self, *_arguments):
-        """Stand in for `replica_nodes`."""
         yield self.pipeline
 
     def _check(self, path: str) -> None:

@@ -36,7 +36,6 @@ def committed_values(
 def committed_messages(
     kafka: str | SinkContext, topic: str, *, waits: bool = True
 ) -> list[Message]:
-    """All messages that are committed, each partition's in order; see above."""
     properties = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka.kafka)
     level = IsolationLevel.READ_UNCOMMITTED if waits else IsolationLevel.READ_COMMITTED
     admin = AdminClient(properties)

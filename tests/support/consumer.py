@@ -68,7 +68,6 @@ class Journal(FaultyStore):
         return super().move(partition, position, reason, transactions)
 
     def commit(self, progress: Mapping[Partition, Progress]) -> Future[Any]:
-        """Note it, and hold the answer back if told to."""
         self.commits.append({at: each.position.offset for at, each in progress.items()})
         if not self.holding:
             return super().commit(progress)
@@ -78,8 +77,6 @@ class Journal(FaultyStore):
 
 
 class WatchedFetcher(MemoryFetcher):
-    """A fetcher that notes when reading begins and which partitions are paused."""
-
     def __init__(self, log: FaultyLog, events: list[str]) -> None:
         super().__init__(log)
         self.events = events
@@ -90,8 +87,6 @@ class WatchedFetcher(MemoryFetcher):
 
 
 class Bench:
-    """A reader on fakes: `start` finds and opens the partitions."""
-
     def __init__(
         self,
         *,
@@ -127,7 +122,6 @@ class Bench:
         return manager is None or manager.fail(offset_of(record_id), now)
 
     def another(self) -> Consumer:
-        """A reader in the next life of the process."""
         self.store = Journal(self.nodes, self.events, **self.names)
         self.fetcher = WatchedFetcher(self.log, self.events)
         reader = consumer_with_places(
@@ -172,7 +166,6 @@ class Bench:
         self.poll(now)
 
     def poll(self, now: float = 0.0, times: int = 5) -> None:
-        """Let the reader look at its partitions some times."""
         for _ in range(times):
             self.reader.poll(now)
 
@@ -187,7 +180,6 @@ class Bench:
             self.log.append(partition, str(number).encode(), timestamp_ms=90_000)
 
     def emit(self, now: float = 0.0) -> list[int]:
-        """Fetch and emit all that may be; the owners."""
         record_ids: list[int] = []
         while True:  # as the pipeline does: it fetches when there is nothing to emit
             while (emission := self.reader.next_chunk(now)) is not None:
@@ -210,7 +202,6 @@ class Bench:
         return len(record_ids)
 
     def commit(self, now: float = 0.0) -> None:
-        """Store what moved, and take the answer."""
         for _ in range(2):
             self.reader.commit(now, force=True)
 
@@ -224,7 +215,6 @@ class Bench:
         return self.reader.assignment[partition].loss
 
     def reasons(self) -> list[tuple[str, int, int]]:
-        """What was lost or skipped: why, from which offset, to which."""
         return [(loss.reason, loss.position.offset, loss.resume.offset) for loss in self.losses]
 
     def stored(self, partition: Partition = ONE) -> int | None:
@@ -242,7 +232,6 @@ def range_of(first: int, end: int) -> Range:
 
 
 def transactions_of(*ends: int, first: int = 0, committed: int = 0) -> Transactions:
-    """Open transactions that end at these offsets, one behind the other."""
     begins = (first, *ends)
     standing = tuple(
         OpenTransaction(committed + number, 1, range_of(begins[number - 1], end))
@@ -350,8 +339,6 @@ def _as_stored(
 
 
 class GatedBench(Bench):
-    """A bench of which every partition keeps transactions."""
-
     def __init__(self, *, plan_records: int = 16_000, **policy: Any) -> None:
         self.modes: dict[Partition, FakeDelivery] = {}
         self.plan_records = plan_records

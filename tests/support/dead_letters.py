@@ -18,8 +18,6 @@ from sinks.kafka.dead_letter_sink import Header
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as it is read from a topic."""
-
     own: Sequence[Header] | None
     content: bytes | None = b"{broken"
     at: int = 17
@@ -67,7 +65,6 @@ def facts(**more: object) -> list[Header]:
 def dead_letter(
     own: Sequence[Header] = (), at: int = 17, number: int = 2, **more: object
 ) -> StoredDeadLetter:
-    """Return a dead letter as it is read."""
     found = read_message(StoredMessage([*own, *facts(**more)], at=at, number=number))
     assert isinstance(found, StoredDeadLetter), found
     return found
@@ -126,10 +123,8 @@ class MemoryTopic(DeadLetterTopic):
 
 
 def topic_of(*letters: StoredMessage) -> MemoryTopic:
-    """Return a topic of letters whose records came of known topics."""
     return MemoryTopic(*letters, sources={"orders": (0, 1, 2, 3), "small": (0, 1), "new": (0,)})
 
 
 def stored(at: int = 1, offset: int = 42, own: Sequence[Header] = (), **more) -> StoredMessage:
-    """Return the message of a letter."""
     return StoredMessage([*own, *facts(offset=offset, **more)], at=at)

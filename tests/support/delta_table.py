@@ -24,8 +24,6 @@ from topology.sink import Fence, Sink, SinkContext
 
 
 class Table:
-    """One table, its sinks, and others' view of it."""
-
     committer = (deltalake.DeltaTable, "create_write_transaction")
     refusal = deltalake.exceptions.CommitFailedError("Failed to commit transaction: 0")
 
@@ -62,7 +60,6 @@ class Table:
         return sorted(number for file in files for number in file["number"].to_pylist())
 
     def append(self, *numbers: int) -> None:
-        """Append rows of others."""
         theirs = pa.Table.from_pylist(rows(*numbers, place="theirs"), SCHEMA)
         deltalake.write_deltalake(self.path, theirs, mode="append")
 
@@ -81,8 +78,6 @@ class Table:
 
 
 class SparkTable(Table):
-    """A table that Spark reads, and writes too."""
-
     def __init__(self, warehouse: Path, spark: SparkDriver) -> None:
         super().__init__(warehouse)
         self.spark = spark
@@ -104,8 +99,6 @@ class SparkTable(Table):
         return self.spark.run(job, group="read")
 
     def stream(self, folder: Path) -> None:
-        """Have Spark stream what is new since the last time into Parquet files."""
-
         def job(session: Any) -> None:
             stream(session.readStream.format("delta").load(str(self.path)), folder)
 
@@ -113,7 +106,6 @@ class SparkTable(Table):
 
 
 def race(sink: Sink[Any], storage: Storage, line: str, number: int, last: int) -> None:
-    """Commit so many transactions of one line, a row each."""
     sink.open(SinkContext("p", "s", {}, storage, None, exactly_once=True))
     sink.fence([Fence(line, 1)])
     for txid in range(1, last + 1):
@@ -121,7 +113,6 @@ def race(sink: Sink[Any], storage: Storage, line: str, number: int, last: int) -
 
 
 def racing(storage: Storage, line: str, number: int, last: int) -> None:
-    """Another process's part."""
     race(DeltaSink("orders", schema=SCHEMA), storage, line, number, last)
 
 

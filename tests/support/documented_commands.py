@@ -15,8 +15,6 @@ SECONDS = seconds(120.0)
 
 
 class Given:
-    """A command that was given: its process, and what it has printed so far."""
-
     def __init__(self, command: str, process: Process, stdout: Path, stderr: Path) -> None:
         self.command, self.process = command, process
         self._stdout, self._stderr = stdout, stderr
@@ -30,7 +28,6 @@ class Given:
         return self._stderr.read_text(encoding="utf-8")
 
     def succeeds(self) -> None:
-        """Wait for its end, which must be a good one."""
         code = self.process.wait(SECONDS)
         assert code == 0, f"{self.command}\n{self.said}\n{self.errors}"
 

@@ -68,8 +68,6 @@ class Session:
 
 
 class Driver:
-    """Runs each job at once."""
-
     def __init__(self, session: Any = None) -> None:
         self.session = session or Session()
         self.groups: list[str] = []
@@ -174,8 +172,6 @@ class _Frame(Frame):
 
 
 class _Writer:
-    """PySpark's DataFrameWriter."""
-
     def __init__(self, table: Any) -> None:
         self._rows = table
         self._kind = ""

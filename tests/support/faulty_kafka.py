@@ -105,7 +105,6 @@ class FaultyLog(MemoryLog):
             return next(later, log.end)
 
     def read(self, partition: Partition, position: Position, limit: int) -> list[Message]:
-        """See `MemoryLog.read`."""
         with self.changed:
             self.log_range(partition)
             if position.leader_epoch is not None:

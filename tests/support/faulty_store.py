@@ -76,7 +76,6 @@ class FaultyNodes(MemoryNodes):
                 store.wake()
 
     def end_session(self) -> None:
-        """End the session of every store that is open."""
         for store in list(self.stores):
             store.end_session()
 
@@ -87,7 +86,6 @@ class FaultyNodes(MemoryNodes):
         self.nodes[path] = ZNode(data, 0 if found is None else found.version + 1)
 
     def delete(self, path: str) -> None:
-        """Delete a node and all below it, as an operator would."""
         for each in [each for each in self.nodes if f"{each}/".startswith(f"{path}/")]:
             self._remove(each)
 
@@ -128,7 +126,6 @@ class FaultyNodes(MemoryNodes):
         return versions
 
     def change(self, operation: Operation) -> None:
-        """See `MemoryNodes.change`."""
         path, found = operation.path, self.nodes.get(operation.path)
         if isinstance(operation, DeleteNode):
             if found is None or operation.version not in {found.version, ANY_VERSION}:
@@ -197,7 +194,6 @@ class FaultyStore(MemoryStore):
         self.wake()
 
     def load(self, partition: Partition) -> StoredOffset | None:
-        """See `OffsetStore.load`."""
         what = f"for {self._names.path(partition)}"
         if self.server.away:
             raise StoreUnavailable(what, "it is away")
@@ -209,7 +205,6 @@ class FaultyStore(MemoryStore):
         return run.future.result(0)
 
     def submit(self, steps: Steps[T]) -> Future[T]:
-        """See `Session.submit`."""
         return self._submit(steps)
 
     def wake(self) -> None:
@@ -234,7 +229,6 @@ class FaultyStore(MemoryStore):
         return run.request is None
 
     def _go_on(self, run: Run[Any], session: object) -> None:
-        """Answer a generator's requests as far as the nodes do."""
         while run.request is not None and not self.server.away:
             try:
                 reply: Reply | Exception = self.server.answer(run.request, session)

@@ -1,5 +1,3 @@
-"""A sink that stands in front of another."""
-
 from typing import Any
 
 from headrace.sinks import MemorySink, Sink

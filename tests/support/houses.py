@@ -122,8 +122,6 @@ def _spark(kind: str, context: SinkContext, schema: Any, request: pytest.Fixture
 
 
 def _iceberg(kind: str, context: SinkContext, schema: Any, _: Any) -> House:
-    """Read by the table's metadata and files alone."""
-
     def sink(**options: Any) -> Sink[Any]:
         return IcebergSink("orders", **{"schema": schema} | options)
 
@@ -134,7 +132,6 @@ def _iceberg(kind: str, context: SinkContext, schema: Any, _: Any) -> House:
 def _catalogued(
     kind: str, context: SinkContext, schema: Any, request: pytest.FixtureRequest
 ) -> House:
-    """An Iceberg table behind a catalogue, read by pyiceberg."""
     warehouse: Path | str = context.storage.warehouse
     if kind == "iceberg-postgres":
         catalog: Mapping[str, str] = in_postgres(request.getfixturevalue("postgres"), warehouse)
@@ -161,7 +158,6 @@ def _catalogued(
 def _postgres(
     kind: str, context: SinkContext, schema: Any, request: pytest.FixtureRequest
 ) -> House:
-    """A table of PostgreSQL's, which tells its rows itself."""
     table = PostgresTable(request.getfixturevalue("postgres"))
     given: dict[str, Any] = {"schema": schema}
     if kind == "postgres-keyed":

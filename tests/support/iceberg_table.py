@@ -81,7 +81,6 @@ class Table:
         return sorted(row["number"] for row in self.rows(where))
 
     def append(self, *numbers: int) -> None:
-        """Append rows of others."""
         theirs = pa.Table.from_pylist(rows(*numbers, place="theirs"))
         self.theirs().append(theirs.cast(self.theirs().schema().as_arrow()))
 
@@ -92,7 +91,6 @@ class Table:
         return Path(self.theirs().location().removeprefix("file://"))
 
     def files(self) -> set[Path]:
-        """The data files that lie there, whether they are part of the table or not."""
         return set((self.folder() / "data").rglob("*.parquet"))
 
     def set_properties(self, given: Mapping[str, str]) -> None:
@@ -149,8 +147,6 @@ class SparkTable(Table):
         return self._run(lambda session: session.table(self._full_name).where(where).toArrow())
 
     def stream(self, folder: Path) -> None:
-        """Have Spark stream what is new since the last time into Parquet files."""
-
         def job(session: Any) -> None:
             stream(session.readStream.format("iceberg").load(self._full_name), folder)
 
@@ -182,6 +178,5 @@ def in_postgres(server: EmbeddedPostgres, warehouse: Path) -> dict[str, str]:
 
 
 def racing(storage: Storage, line: str, number: int, last: int, name: str = "orders") -> None:
-    """Another process's part."""
     catalog = [*storage.catalogs, "default"][0]
     race(IcebergSink(name, schema=SCHEMA, catalog=catalog), storage, line, number, last)

@@ -33,8 +33,6 @@ BRISK = {
 
 
 class LogWorld:
-    """What both have: what was opened is closed."""
-
     topic: Callable[..., str]
     fetcher: Callable[..., Any]
     catalogue: Callable[..., Any]
@@ -58,7 +56,6 @@ class LogWorld:
         return self._asking.log(partition).result(SECONDS)
 
     def filled(self, count: int) -> Partition:
-        """The partition of a new topic, with this many records."""
         partition = Partition(self.topic(), 0)
         self.append(partition, numbers(count))
         return partition
@@ -133,7 +130,6 @@ class KafkaWorld(LogWorld):
         self.properties: dict[str, Any] = {"bootstrap.servers": kafka.address}
 
     def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic of your own and return its name."""
         name = f"t-{uuid.uuid4().hex[:12]}"
         self.kafka.create_topic(name, partitions, config=config or {})
         return name

@@ -79,7 +79,6 @@ class KafkaCluster:
         self.until(partition, lambda leader, _isr: leader == broker)
 
     def until(self, partition: Partition, holds: Callable[[int, set[int]], bool]) -> None:
-        """Wait until a partition's leader and in-sync replicas are so."""
         admin = self.admin
         deadline = Limit(SECONDS)
         found: object = None

@@ -151,7 +151,6 @@ class GuardedKafka(EmbeddedKafka):
         return f"{HOST}:{self.ports[way]}"
 
     def admit(self) -> None:
-        """Let the user of SCRAM sign in from now on."""
         info = kafka_admin.ScramCredentialInfo(kafka_admin.ScramMechanism.SCRAM_SHA_512, 4096)
         change = kafka_admin.UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
         admin = self._admin()  # must outlive the answer

@@ -72,8 +72,6 @@ class Shuffled:
 
 @dataclass
 class Sent:
-    """A transaction."""
-
     producer: str
     epoch: int
     decided: bool | None = None  # None: open; else whether it is committed
@@ -82,8 +80,6 @@ class Sent:
 
 @dataclass
 class Broker:
-    """The log of all topics, and the coordinator of the transactions."""
-
     shuffled: Shuffled
     lost_replies: float = 0.0
     log: list[tuple[Sent, OutgoingMessage]] = field(default_factory=list)
@@ -125,8 +121,6 @@ class Broker:
 
 
 class SimulatedProducer(TransactionalProducer):
-    """A producer on the simulated broker."""
-
     def __init__(self, broker: Broker, name: str) -> None:
         super().__init__(_NO_CLUSTER, name, 0)
         self._broker = broker
@@ -156,8 +150,6 @@ class SimulatedProducer(TransactionalProducer):
 
 
 class SimulatedOwnershipLog(OwnershipLog):
-    """The topic of transactions on the simulated broker."""
-
     def __init__(self, broker: Broker) -> None:
         super().__init__(_NO_CLUSTER, TOPIC, "pipeline", "sink")
         self._broker = broker

@@ -32,7 +32,6 @@ class Names:
         return (*mount, str(self._hosts), str(self._resolver))
 
     def know(self) -> None:
-        """Let them lead to 127.0.0.1."""
         self._hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in self._names))
 
     def forget(self) -> None:
@@ -133,12 +132,10 @@ class SmallMemory:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What to put before a command that is to run in it; the process stays the same."""
         return ("sh", "-c", f'echo $$ > {self._group}/cgroup.procs && exec "$@"', "sh")
 
     @property
     def kills(self) -> int:
-        """How many processes the kernel has killed for want of memory."""
         lines = (self._group / "memory.oom_control").read_text().splitlines()
         return int(dict(line.split() for line in lines)["oom_kill"])
 

@@ -1,5 +1,3 @@
-"""The marks of tests, read and not imported."""
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Records as Kafka's client gives them, made by hand."""
-
 from typing import Any
 
 from confluent_kafka import Message

@@ -1,5 +1,3 @@
-"""What stands beside an object store: a proxy with faults, an identity agent."""
-
 import http.client
 import io
 import json
@@ -61,8 +59,6 @@ class _Server(ThreadingHTTPServer):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request to a store."""
-
     method: str
     path: str
     headers: Mapping[str, str]  # names in lower case
@@ -75,8 +71,6 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a store answers."""
-
     status: int
     content: bytes = b""
     headers: Sequence[tuple[str, str]] = ()

@@ -42,13 +42,11 @@ class Relay:
         _start(self._accept)
 
     def cut(self) -> None:
-        """End every connection that there is; new ones are taken."""
         ends, self._ends = self._ends, []
         for end in ends:
             _shut(end)
 
     def close(self) -> None:
-        """Take no more connections, and end those that there are."""
         self.hears.set()
         _shut(self._listener)
         self._listener.close()
@@ -142,7 +140,6 @@ class Apart:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What to put before a command that is to run in it; the process stays the same."""
         return ("ip", "netns", "exec", self._name)
 
     def cut(self, way: Way, *ports: int) -> None:

@@ -74,8 +74,6 @@ class HeldSink(MemorySink[Any]):
 
 
 class HeldLetters(MemoryDeadLetters):
-    """Dead letters that are not durable while `holding`."""
-
     def __init__(self) -> None:
         super().__init__()
         self.holding = False
@@ -274,12 +272,10 @@ class Works:
         self.until(lambda: known.holds >= set(partitions) and known.is_settled)
 
     def turn(self, times: int = 1) -> None:
-        """Let the owner's loop turn, at the same moment."""
         for _ in range(times):
             self.pipeline.step(flush=True)
 
     def until(self, ask: Callable[[], bool]) -> None:
-        """Turn until something is so; AssertionError if it never is."""
         until("the condition", ask, self.patience_seconds, lambda: self.ledger, self.turn)
 
     def advance(self, seconds: float, step: float = 0.5) -> None:
@@ -333,8 +329,6 @@ KEEP_TRANSACTIONS = ["delta", "iceberg"]
 
 
 class Plant(Works):
-    """A pipeline into a table in `warehouse`."""
-
     patience_seconds = 120.0  # Spark takes longer than what others do in memory
 
     def __init__(self, kind: str, warehouse: Path, spark: SparkDriver, guarantee: str) -> None:
@@ -359,7 +353,6 @@ class Plant(Works):
         self.table.close()
 
     def drop(self) -> None:
-        """Remove the table, as its format does."""
         if isinstance(self.table, IcebergSink):
             uri = f"sqlite:///{self.folder.parent}/iceberg.db"
             catalog = load_catalog("default", type="sql", uri=uri)
@@ -369,16 +362,13 @@ class Plant(Works):
             shutil.rmtree(self.folder)
 
     def numbers(self) -> Counter[int]:
-        """How often each row is there."""
         return Counter(self._read(self.folder).column("number").to_pylist())
 
     def problems(self) -> tuple[str, ...]:
-        """What /health/ready would say."""
         taken = snapshot_of(self.pipeline, time.monotonic())
         return HealthCheck(lambda: taken, lambda: taken.taken_at).ready().problems
 
     def retried(self) -> int:
-        """How many tries of the sink's have failed."""
         return self.pipeline.outlets[0].writer.retries
 
 

@@ -66,7 +66,6 @@ class Folder:
         )
 
     def headrace(self, *words: str, config: bool = True, **environment: str) -> Done:
-        """Run a command to its end."""
         more = ("--config", "service.toml") if config else ()
         env = self.environment | environment
         ran = fork_server.headrace(*words, *more, cwd=self.folder, env=env)

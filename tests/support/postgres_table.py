@@ -15,8 +15,6 @@ from topology.sink import SinkContext
 
 
 class PostgresTable:
-    """One table in a schema of its own, and its sinks."""
-
     def __init__(self, server: EmbeddedPostgres, name: str = "orders") -> None:
         self.server = server
         self.schema = f"t_{uuid.uuid4().hex[:12]}"
@@ -43,7 +41,6 @@ class PostgresTable:
         return self.sinks[-1]
 
     def state(self) -> PostgresState:
-        """A state in this table."""
         server = self.server
         return PostgresState(server.url, self.name, user=server.user, password=server.password)
 
@@ -66,7 +63,6 @@ class PostgresTable:
         return sql.replace("%T", self.quoted).replace("%O", other).replace("%S", self.schema)
 
     def rows(self, order: str = "1", name: str = "%T") -> list[dict[str, Any]]:
-        """The table as the database turns it into JSON."""
         query = f"SELECT * FROM {name} ORDER BY {order}"  # noqa: S608
         return rows_of(self.server, self._filled(query))
 

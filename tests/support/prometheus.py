@@ -30,7 +30,6 @@ _KEPT = Path(sys.prefix) / "prometheus-2.42"
 
 
 def tool(name: str) -> str:
-    """Where `prometheus` or `promtool` is."""
     found = shutil.which(name)
     if found is not None:
         return found
@@ -130,7 +129,6 @@ _VARIABLES = {"$__rate_interval": "1m", "$__range": "5m", "$__interval": "30s"}
 
 
 def known_series() -> set[str]:
-    """The names of every series that a replica exposes."""
     names = set()
     for metric in CATALOGUE:
         if metric.kind == "histogram":
@@ -141,7 +139,6 @@ def known_series() -> set[str]:
 
 
 def named_series(text: str) -> set[str]:
-    """The names of ours in an expression or a page."""
     return set(re.findall(r"\bheadrace_(?:partition|topology|acker|sinks|service)_[a-z_]+", text))
 
 
@@ -150,7 +147,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    """Its panels, without the rows that only part them."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 

@@ -66,8 +66,6 @@ class Step:
 
 @dataclass
 class Plan:
-    """A topology."""
-
     guarantee: Guarantee
     sources: list[str]
     steps: list[Step]
@@ -127,8 +125,6 @@ def expected(plan: Plan, source: int, n: int) -> Counter[str]:
 
 
 class World:
-    """Servers, what is in the sinks, and the replicas' processes."""
-
     def __init__(self, seed: int, guarantee: Guarantee | None = None) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
@@ -425,8 +421,6 @@ class Door(Sink[Any]):
 
 
 class Process(Replica):
-    """One life of a replica."""
-
     def __init__(self, world: World, name: str, number: int) -> None:
         self.world, self.number = world, number
         self.is_dead = False
@@ -479,8 +473,6 @@ class Process(Replica):
 
 
 class _Letters(MemoryDeadLetters):
-    """Letters that outlive the process."""
-
     def __init__(self, process: Process) -> None:
         super().__init__()
         self._process = process
@@ -541,8 +533,6 @@ def wired(process: Process) -> Topology:
 
 @dataclass(frozen=True)
 class _Place:
-    """What every bolt at a place does with a value."""
-
     world: World
     kind: str
     number: int
@@ -560,7 +550,6 @@ class _Place:
             raise ValueError("this time")
 
     def result(self, value: Any) -> Any:
-        """Drop a value, send it aside, or give it."""
         n = value["n"]
         self.fail(n)
         if _is_dropped(self.number, n):

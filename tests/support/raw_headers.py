@@ -13,8 +13,6 @@ _SECONDS = 30
 
 
 class RawRecord(NamedTuple):
-    """A record as it is sent."""
-
     value: bytes | None
     headers: tuple[tuple[bytes, bytes | None], ...]
     key: bytes | None = None
@@ -40,7 +38,6 @@ class _Part(ctypes.Structure):
 
 
 def send_raw(address: str, topic: str, records: Iterable[RawRecord], partition: int = 0) -> None:
-    """Send records and wait until the broker has them."""
     rdkafka = _library()
     conf = ctypes.c_void_p(rdkafka.rd_kafka_conf_new())
     said = ctypes.create_string_buffer(512)

@@ -19,8 +19,6 @@ from topology.payloads.schema_registry import Registry
 
 
 class RegistryWorld(Protocol):
-    """A registry, and a producer's client of it."""
-
     client: SchemaRegistryClient
 
     def registry(self) -> Registry: ...

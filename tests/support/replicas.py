@@ -76,7 +76,6 @@ class Replica:
         self.pipeline.open()
 
     def turn(self, now: float, *, flush: bool = True) -> None:
-        """Turn the loop once, as `Service` does."""
         self.now = now
         self.membership.poll(now)
         self.pipeline.step(flush=flush)

@@ -25,7 +25,6 @@ _POLL_SECONDS = 0.1
 
 @contextmanager
 def opened(server: R) -> Iterator[R]:
-    """Open a server, or some together; close it at the end."""
     try:
         server.open()
         yield server

@@ -127,7 +127,6 @@ class Serving:
         return [event for told in self._told for event in told]
 
     def letters(self) -> list[dict[str, str]]:
-        """The headers of what is in the dead-letter topic."""
         headers = [dict(message.headers() or []) for message in self.letter_messages()]
         return [{key: value.decode() for key, value in each.items()} for each in headers]
 
@@ -136,8 +135,6 @@ class Serving:
 
 
 class Running:
-    """A service that runs in a thread."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
         self._health = HealthCheck(lambda: service.snapshot)
@@ -183,11 +180,9 @@ class Running:
         until(what, so, seconds, lambda: self.snapshot)
 
     def says(self, text: str) -> None:
-        """Wait until the service is not ready, for a reason with this text."""
         self.until(f"it says {text}", lambda: any(text in each for each in self.problems))
 
     def committed(self, topic: str, ends: Mapping[int, int]) -> None:
-        """Wait until these offsets of these partitions are stored."""
         self.until(
             f"{ends} are stored",
             lambda: all(
@@ -204,7 +199,6 @@ class Running:
         return self._account
 
     def failed(self, seconds: float = SECONDS) -> BaseException:
-        """Wait until the run ends by an error, and return that."""
         self.wait(seconds)
         assert self._error is not None, "it ended without an error"
         return self._error

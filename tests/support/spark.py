@@ -50,7 +50,6 @@ class SharedSpark:
 
 
 def stream(frame: Any, folder: Path) -> None:
-    """Have Spark stream what is new in a table into Parquet files, from where it ended last."""
     query = (
         frame.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -114,7 +113,6 @@ class SparkMaster(_SparkDaemon):
 
     @property
     def url(self) -> str:
-        """What `spark.master` is to be."""
         return f"spark://{self.address}"
 
     def state(self) -> dict[str, Any]:

@@ -1,5 +1,3 @@
-"""A replica that is the only one, on an offset store in memory."""
-
 import random
 import threading
 import time
@@ -104,8 +102,6 @@ class HereSink(MemorySink[Any]):
 
 
 class ApartSink(HereSink):
-    """A sink in memory for which tasks stage."""
-
     def __init__(self, name: str = "apart") -> None:
         super().__init__(name)
 
@@ -295,8 +291,6 @@ class Driving:
             self.log.append(Partition("t", partition), value.encode())
 
     def until(self, ask: Callable[[], bool], *, fetch: bool = True, opens: bool = False) -> None:
-        """Turn until something is so; AssertionError if it never is."""
-
         def turn() -> None:
             if opens:
                 self.engine.poll(time.monotonic(), opens=True)
@@ -305,7 +299,6 @@ class Driving:
         until("the condition", ask, PATIENCE_SECONDS, lambda: self.stored, turn)
 
     def fill(self, a: int = 0, b: int = 0) -> None:
-        """Send so many records to each partition."""
         self.send(*values("a", a))
         self.send(*values("b", b), partition=1)
 
@@ -342,7 +335,6 @@ class Driving:
             self.engine.step()
 
     def finish(self) -> None:
-        """Turn until everything that was sent is committed and stored."""
         self.until(lambda: all(self.stored_at(p) == end for p, end in self.log_ends.items()))
 
     @property

@@ -117,7 +117,6 @@ def rows_in(staged: Iterable[Staged]) -> list[Any]:
 
 
 def digest_of(log: FaultyLog, partition: Partition, first: int, end: int) -> tuple[int, str]:
-    """How many records a log has in a range, and their digest."""
     found = [m for m in log.read(partition, Position(first), end - first) if m.offset() < end]
     digest = RangeDigest()
     digest.add(
@@ -171,11 +170,9 @@ class TaskWorld:
         return ended
 
     def rows(self, *ranges: TaskRange, **settings: Any) -> list[Any]:
-        """Run a task with one sink, and return its rows."""
         return rows_in(self.done(*ranges, **settings).staged["rows"])
 
     def send(self, *counts: int) -> None:
-        """Send so many numbers to each partition."""
         for partition, count in enumerate(counts):
             self.tasks.send(*numbers(count), partition=partition)
 

@@ -1,5 +1,3 @@
-"""One step's runners, and what comes out of them."""
-
 import queue
 
 import numpy as np

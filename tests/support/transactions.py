@@ -18,7 +18,6 @@ def resume(
 
 
 def process(of: PartitionTransactions, *offsets: int) -> None:
-    """Let records with rows be processed."""
     flags = np.full(len(offsets), WRITTEN, np.uint8)
     of.processed(np.array(offsets, np.int64), flags)
 

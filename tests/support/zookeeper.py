@@ -39,8 +39,6 @@ BOTH = ["memory", pytest.param("zookeeper", marks=pytest.mark.integration)]
 
 
 class NodesWorld(Protocol):
-    """A server and a way behind the stores' backs."""
-
     def store(self, topology_id: str = "shop-1") -> Any: ...
     def path(self, place: Partition | str) -> str: ...
     def put(self, place: Partition | str, data: bytes) -> None: ...
@@ -195,7 +193,6 @@ def kazoo_of(store: ZooKeeperStore) -> KazooClient:
 
 
 def renew_session(store: ZooKeeperStore, server: EmbeddedZooKeeper) -> None:
-    """End a store's session and wait until it has the next one."""
     ended = store.session
     expire(kazoo_of(store), server)
     until("the next session", lambda: store.session > ended and store.available, SECONDS)
@@ -254,8 +251,6 @@ _SECONDS = 60.0
 
 
 class ZooKeeperEnsemble:
-    """Its servers, by number; each may be stopped and started by itself."""
-
     def __init__(self, folder: Path) -> None:
         peers = iter(free_ports(3 * len(SERVERS)))
         addresses = {each: (next(peers), next(peers), next(peers)) for each in SERVERS}
@@ -282,7 +277,6 @@ class ZooKeeperEnsemble:
 
     @property
     def hosts(self) -> str:
-        """All servers, as a client is told of them."""
         return ",".join(server.address for server in self.servers.values())
 
     def open(self) -> None:

@@ -32,8 +32,6 @@ def own(own_broker):
 
 @pytest.fixture
 def serve(zookeeper):
-    """`serve(topic, world, **options)`: a pipeline over a topic of a world."""
-
     def make(topic: str | list[str], world: KafkaWorld, **options: object) -> Serving:
         return Serving(topic, world.properties, zookeeper.address, **options)  # type: ignore[arg-type]
 

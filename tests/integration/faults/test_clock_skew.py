@@ -32,8 +32,6 @@ SHIFTS = (-2 * HOUR, YEAR, -YEAR, 2 * HOUR, 0)  # of a host's clock, against the
 
 
 class Host:
-    """Another process, whose clock is shifted."""
-
     def __init__(self, clock: WallClock) -> None:
         self.clock = clock
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))

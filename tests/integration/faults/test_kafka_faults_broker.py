@@ -1,5 +1,3 @@
-"""A broker that goes away under a whole service: on one that the test may stop."""
-
 import time
 
 import pytest
@@ -17,7 +15,6 @@ NOTICED_SECONDS = 15.0  # what a broker owes is looked at every two seconds, for
 
 
 def is_away(running: Running) -> bool:
-    """Whether figures and readiness both say that Kafka is away."""
     return running.figure(AVAILABLE) == 0 and AWAY in running.problems
 
 

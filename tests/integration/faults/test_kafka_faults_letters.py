@@ -1,5 +1,3 @@
-"""A dead-letter topic that is away, refuses, or gets too much: on real brokers."""
-
 import hashlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""A broker that slows its clients down by quota: on a real one."""
-
 import subprocess
 import uuid
 

@@ -1,5 +1,3 @@
-"""Records that are not as a service would have them: on a real broker and ZooKeeper."""
-
 import hashlib
 import time
 

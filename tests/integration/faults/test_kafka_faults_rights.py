@@ -1,5 +1,3 @@
-"""Credentials and rights that are refused, at the start and amid a run: SCRAM and ACLs."""
-
 import uuid
 from pathlib import Path
 from typing import Any
@@ -61,7 +59,6 @@ class Guarded(EmbeddedKafka):
             answer.result(SECONDS)
 
     def forbid(self, topic: str, operation: str) -> None:
-        """Take a right on a topic from the user."""
         admin = AdminClient({"bootstrap.servers": self.address})
         which = right(topic, operation, kafka_admin.AclBindingFilter)
         (answer,) = admin.delete_acls([which]).values()
@@ -121,7 +118,6 @@ def serving(
 
 
 def tells_no_secret(serving: Serving, error: BaseException, *secrets: str) -> bool:
-    """Whether neither the error nor the log has a secret in it."""
     text = repr(error) + str(error) + repr(serving.all_told())
     return not any(secret in text for secret in secrets)
 

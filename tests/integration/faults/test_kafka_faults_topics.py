@@ -1,5 +1,3 @@
-"""Topics that change under a service which reads them: on a real broker and ZooKeeper."""
-
 import pytest
 
 from partition.errors import SourceLost

@@ -1,5 +1,3 @@
-"""A producer's transaction that never ends, and one of ours that cannot be replayed."""
-
 import pytest
 
 from partition.errors import ReplayDiffers

@@ -61,7 +61,6 @@ def test_a_start_without_descriptors_ends_with_a_message(trial, limit):
 
 @contextmanager
 def crowd(port: int) -> Iterator[None]:
-    """Clients wait to be let in, and say nothing."""
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
     try:
         yield

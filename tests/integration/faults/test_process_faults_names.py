@@ -22,7 +22,6 @@ AWAY_SECONDS = 5.0  # that a server is there whose name is not known
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    """A broker and a ZooKeeper that a test may stop."""
     with (
         opened(EmbeddedKafka(tmp_path_factory.mktemp("kafka"))) as kafka,
         opened(EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))) as zookeeper,

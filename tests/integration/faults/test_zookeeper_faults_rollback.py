@@ -26,14 +26,11 @@ EACH = pytest.mark.parametrize("reliability", ["at-least-once", "exactly-once"])
 
 
 class Losing(EmbeddedZooKeeper):
-    """A ZooKeeper whose data can be put away and put back."""
-
     @property
     def data(self) -> Path:
         return self.state_dir / "zookeeper-data"
 
     def copy(self, name: str) -> Path:
-        """Keep a copy of the data as they are now."""
         self.close()
         kept = self.state_dir / name
         shutil.copytree(self.data, kept)
@@ -56,8 +53,6 @@ def losing(tmp_path):
 
 
 class Place:
-    """One partition, and runs over it."""
-
     def __init__(self, world: KafkaWorld, zookeeper: Losing, reliability: Reliability) -> None:
         self.zookeeper = zookeeper
         self.topic = world.topic()
@@ -72,11 +67,9 @@ class Place:
         self.end += count
 
     def written(self) -> Counter[int]:
-        """How often each offset was written by runs that are over."""
         return Counter(self.serving.offsets(0))
 
     def offset(self) -> int | None:
-        """What is stored; None if nothing is."""
         with stored.client(self.zookeeper.address) as client:
             folder = f"{self.serving.root}/faults/{self.topic}"
             return stored.read(client, folder).get(0)

@@ -154,8 +154,6 @@ FLOW = """
 
 
 class Command:
-    """`headrace` in a folder with a flow, as its user has set it up."""
-
     def __init__(self, folder: Path, topic: str, kafka: dict[str, Any], zookeeper: str) -> None:
         self._folder, self._flow = folder, f"flow_{topic}"  # modules are kept by their names
         (folder / f"{self._flow}.py").write_text(textwrap.dedent(FLOW).format(topic=topic))
@@ -233,8 +231,6 @@ REFUSED = {
 
 @pytest.fixture
 def refused(properties, another):
-    """The properties of a case of `REFUSED`."""
-
     def refused(case: str) -> dict[str, Any]:
         way, wrong, _ = REFUSED[case]
         kafka = {**properties(way), **wrong}

@@ -1,5 +1,3 @@
-"""Changing single nodes of a real ZooKeeper, while others do, and while replies are lost."""
-
 import threading
 import time
 import uuid
@@ -33,7 +31,6 @@ def client(zookeeper):
 
 @pytest.fixture
 def editor_of():
-    """`editor_of(hosts, **options)` is an editor that is open."""
     opened = []
 
     def make(hosts, **options):

@@ -1,5 +1,3 @@
-"""Credentials: whose the nodes are, and what a client without them, or with others, meets."""
-
 import json
 import logging
 import os
@@ -43,7 +41,6 @@ both = pytest.mark.parametrize("place", ["digest", "sasl"], indirect=True)
 
 @pytest.fixture
 def client():
-    """`client(address, **options)` opens a client of kazoo's."""
     clients = []
 
     def client(address, **options):

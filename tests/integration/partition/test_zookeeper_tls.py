@@ -1,5 +1,3 @@
-"""TLS: which server a store talks to, and as whom."""
-
 import time
 
 import pytest

@@ -31,7 +31,6 @@ def place(tmp_path, topic, kafka, zookeeper):
 
 @pytest.fixture
 def send(place, kafka):
-    """`send(*values)` publishes them into the flow's topic."""
     return lambda *values: publish(kafka, place.name, values)
 
 
@@ -53,7 +52,6 @@ def is_gone(pid: int) -> bool:
 
 
 def servers_of(state_dir: Path) -> list[int]:
-    """The process ids of the embedded servers that were started in a folder."""
     texts = (path.read_text() for path in sorted(state_dir.glob("*/*.pid")))
     return [int(text) for text in texts if text]  # empty: it is about to start
 

@@ -36,8 +36,6 @@ FLOW = """
 
 
 class Place(Folder):
-    """A topic of numbers, and a pipeline that writes them into a table."""
-
     def numbers(self) -> Counter[int]:
         facts = self.facts("tables", "files", "flow:topology", "numbers")
         rows = (pq.ParquetFile(file).read()["number"].to_pylist() for file in facts["files"])

@@ -1,5 +1,3 @@
-"""`headrace dead-letters` on a real broker: letters are found, sent again and dropped."""
-
 import base64
 import json
 import sys
@@ -42,8 +40,6 @@ class Said(NamedTuple):
 
 
 class Place(Folder):
-    """A topic with a flow that reads it, and the commands."""
-
     def publish(self, *values: bytes, **more: Any) -> None:
         producer = Producer({"bootstrap.servers": self.kafka})
         for value in values:

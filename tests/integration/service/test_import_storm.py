@@ -1,5 +1,3 @@
-"""`headrace offsets import-storm` with real servers: all layouts, then the pipeline goes on."""
-
 import json
 import uuid
 from typing import Any
@@ -19,8 +17,6 @@ def outcomes(done: Done) -> list[str]:
 
 
 class Place(Folder):
-    """A topic with records, a folder with a configuration, and Storm's nodes."""
-
     def __init__(self, client, *arguments):
         super().__init__(*arguments)
         self.client = client

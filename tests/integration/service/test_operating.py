@@ -1,5 +1,3 @@
-"""Operators' commands with real servers, each in a process of its own: what one asks, all see."""
-
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -21,8 +19,6 @@ WHY = "a test of größe"
 
 
 class Place(Folder):
-    """A topic with records, a folder with a configuration, and hands in the nodes."""
-
     def __init__(self, client, *arguments):
         super().__init__(*arguments)
         self.client = client

@@ -85,7 +85,6 @@ def _config(trial: Trial) -> Mapping[str, Mapping[str, object]]:
 
 
 def _write(folder: Path, first: str, second: str) -> None:
-    """Put a table of two airports in place of the one before."""
     table = pa.table({"code": pa.array([0, 1], pa.int64()), "name": [first, second]})
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer)

@@ -88,8 +88,6 @@ CONFIG = """
 
 
 class Place:
-    """A folder with the flow and its configuration, and an environment full of canaries."""
-
     def __init__(self, folder: Path, topic: str, kafka: str, zookeeper: str) -> None:
         self.folder = folder
         self.topic = topic
@@ -106,7 +104,6 @@ class Place:
         (self.folder / "service.toml").write_text(text)
 
     def started(self, *words: str, **more: str) -> AbstractContextManager[subprocess.Popen[str]]:
-        """Start `headrace` with these words; `more` goes into its environment."""
         given = self.environment | more
         return started(self.folder, *words, "--config", "service.toml", **given)
 

@@ -1,5 +1,3 @@
-"""Spark steps on a real Spark: rows go through a function of its own, and into the table once."""
-
 import json
 import subprocess
 import sys

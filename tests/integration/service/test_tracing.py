@@ -1,5 +1,3 @@
-"""Tracing on a real broker and ZooKeeper: spans arrive at a collector."""
-
 import threading
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,8 +22,6 @@ SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP on a free port, and keeps the spans."""
-
     daemon_threads = True
 
     def __init__(self) -> None:

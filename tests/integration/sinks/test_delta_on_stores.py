@@ -23,7 +23,6 @@ STORES = ["s3", pytest.param("azure", marks=pytest.mark.deep)]
 
 @pytest.fixture(scope="module", params=STORES)
 def on_store(request, tmp_path_factory):
-    """`on_store(folder)` is a warehouse there."""
     if request.param == "s3":
         seaweed: EmbeddedSeaweed = request.getfixturevalue("seaweed")
         yield seaweed.storage

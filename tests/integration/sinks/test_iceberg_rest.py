@@ -1,5 +1,3 @@
-"""Iceberg tables behind SeaweedFS's REST catalogue, in its object store."""
-
 import uuid
 from dataclasses import replace
 from typing import Any

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.integration
 
 
 def letter(value: bytes | None = b"{broken", *, offset: int = 42, **more: Any) -> DeadLetter:
-    """A dead letter of a message as the source topic gave it."""
     headers = [("trace", b"\x00\xff"), ("trace", None)]
     given = {"key": b"AA", "timestamp": (1, 1_700_000_000_123), "headers": headers}
     record = Record(value, message(Partition("flights", 3), offset, value, **given))
@@ -34,7 +33,6 @@ def context(address: str) -> SinkContext:
 
 
 def told(sink: KafkaDeadLetters, count: int, seconds: float = 30.0) -> dict[int, str | None]:
-    """What the sink tells of so many letters, until a deadline."""
     found: dict[int, str | None] = {}
     ends = Limit(seconds)
     while len(found) < count and not ends.passed:

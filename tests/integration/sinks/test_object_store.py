@@ -1,5 +1,3 @@
-"""A store, as Arrow, delta-rs and pyiceberg each reach it by one `Storage`."""
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""A PostgreSQL table whose connection, server or client goes away under a commit."""
-
 import threading
 from typing import Any
 
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server of the module's own, to be broken."""
     server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
     server.open()
     yield server

@@ -1,5 +1,3 @@
-"""State in a table of PostgreSQL's: its values, its locks, and tables that are there already."""
-
 import math
 import threading
 from collections.abc import Callable
@@ -24,8 +22,6 @@ FIRST, SECOND = "orders[0]", "words[1]"
 
 
 class Words:
-    """One table, and the stores on it."""
-
     def __init__(self, table: PostgresTable) -> None:
         self.table = table
         self.context = table.context(exactly_once=True)

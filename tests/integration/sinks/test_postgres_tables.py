@@ -1,5 +1,3 @@
-"""PostgreSQL tables as the database itself shows them."""
-
 import math
 import threading
 import uuid

@@ -1,5 +1,3 @@
-"""How a Spark starts, or does not, and ends with its owner."""
-
 import gc
 import os
 import signal

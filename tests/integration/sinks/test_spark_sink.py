@@ -1,5 +1,3 @@
-"""What SparkSink promises beyond the contract: functions, catalogue tables, options, fences."""
-
 import shutil
 import subprocess
 import sys
@@ -27,8 +25,6 @@ pytestmark = [
 
 
 class Place:
-    """A warehouse, and sinks that write there."""
-
     def __init__(self, warehouse: Path, spark: SparkDriver) -> None:
         self.warehouse, self.spark = warehouse, spark
 

@@ -1,5 +1,3 @@
-"""SparkSink on an object store: Hadoop's S3A, by the jars and properties that the service gives."""
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -47,13 +45,11 @@ def driver(no_spark, seaweed):
 
 @pytest.fixture
 def storage(seaweed, request):
-    """A folder of the test's own."""
     return seaweed.storage(request.node.name.replace("[", "-").replace("]", ""))
 
 
 @pytest.fixture
 def opened(driver, storage):
-    """`opened(sink)` opens it in the test's storage."""
     sinks: list[Sink[Any]] = []
 
     def opened(sink: Sink[Any], *, exactly_once: bool = False) -> Any:

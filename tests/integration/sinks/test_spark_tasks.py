@@ -1,5 +1,3 @@
-"""Python functions as tasks of a Spark of this machine."""
-
 import threading
 
 import pytest

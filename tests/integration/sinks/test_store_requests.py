@@ -25,8 +25,6 @@ Counted: TypeAlias = list[str]
 
 
 class Counting:
-    """A table, of which each request is noted."""
-
     def __init__(self, kind: str, seaweed: EmbeddedSeaweed, folder: Path, stack: ExitStack) -> None:
         self.asked: list[tuple[str, str]] = []
         self.meanwhile: Callable[[], object] = lambda: None  # while each is asked

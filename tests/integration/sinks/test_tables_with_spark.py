@@ -1,5 +1,3 @@
-"""Delta and Iceberg tables that we commit, as Spark reads, streams and changes them."""
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
