@@ -83,6 +83,11 @@ class Run:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def until(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
+        """Wait until something holds; fail if the process ends before it does."""
+        until(what, lambda: holds() or not self.alive, seconds, self.tail)
+        assert self.alive, self.tail()
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

@@ -29,8 +29,7 @@ def published(flights: Flights) -> evidence.Topic:
 def midway(run: Run, watch: Watch, records: evidence.Topic) -> None:
     """Wait until a part of the rest is committed, and not all of it."""
     wanted = watch.total + records.total // 20
-    until("some progress", lambda: watch.total >= wanted or not run.alive)
-    assert run.alive, run.tail()
+    run.until("some progress", lambda: watch.total >= wanted)
     assert watch.total < records.total
 
 
@@ -125,8 +124,7 @@ def frozen_while_it_writes(flights: Flights, run: Run) -> int:
     jvm = run.jvm()
     processes.freeze(jvm)
     spool = flights.folder / "warehouse" / ".spool"
-    until("rows wait", lambda: any(spool.rglob("*.parquet")) or not run.alive)
-    assert run.alive, run.tail()
+    run.until("rows wait", lambda: any(spool.rglob("*.parquet")))
     return jvm
 
 

@@ -11,7 +11,6 @@ from examples.flights.latest import by_hand
 from tests.acceptance import evidence, processes
 from tests.acceptance.harness import Run
 from tests.oracles import flights as oracle
-from tests.support.patience import until
 
 pytestmark = pytest.mark.acceptance
 
@@ -71,8 +70,7 @@ def test_ctrl_c_drains_the_main_job_and_its_processes(tmp_path):
     """Promise 16: what was in flight is finished, and everything that was started ends."""
     run = start(tmp_path, MANY_FLIGHTS)
     try:
-        until("records are read", lambda: "step_failing" in run.errors or not run.alive)
-        assert run.alive, run.tail()
+        run.until("records are read", lambda: "step_failing" in run.errors)
         assert len(run.descendants()) >= 4, "the job, Kafka, ZooKeeper and Spark"
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does it
         assert run.wait(75) == INTERRUPTED, run.tail()

@@ -39,21 +39,17 @@ class Waves:
     def midway(self) -> None:
         """Wait until something of the newest wave is committed, and not all of it."""
         least = self.total - MALFORMED - 9 * FLIGHTS // 10
-        self.until("something of the wave is committed", lambda: self.watch.total > least)
+        self.run.until("something of the wave is committed", lambda: self.watch.total > least)
         assert self.watch.total < self.total
 
     def all_committed(self) -> None:
-        self.until("all is committed", lambda: self.watch.total == self.total, 90)
+        self.run.until("all is committed", lambda: self.watch.total == self.total, 90)
 
     def ready(self) -> None:
-        self.until("ready", lambda: self.flights.window.problems() == [], 15)
+        self.run.until("ready", lambda: self.flights.window.problems() == [], 15)
 
     def unready(self) -> None:
-        self.until("not ready", self.flights.window.problems, 30)
-
-    def until(self, what, holds, seconds=60.0) -> None:
-        until(what, lambda: holds() or not self.run.alive, seconds)
-        assert self.run.alive, self.run.tail()
+        self.run.until("not ready", self.flights.window.problems, 30)
 
     def end(self) -> None:
         self.run.send(signal.SIGTERM)
@@ -85,7 +81,7 @@ def test_zookeeper_outage_only_pauses_commits(make_flights):
         table_grows(waves.flights)
         zookeeper.open()
         waves.ready()
-        waves.until("committed again", lambda: watch.total > committed, 30)
+        waves.run.until("committed again", lambda: watch.total > committed, 30)
         waves.all_committed()
 
         waves.publish()
@@ -149,8 +145,7 @@ def test_killed_spark_repeats_at_most_one_batch(make_flights):
 def kill_spark_while_it_writes(flights: Flights, run: Run) -> None:
     """A file of rows lies beside the table's own only until Spark's JVM has committed it."""
     jvm = run.jvm()
-    until("Spark commits", lambda: evidence.uncommitted(flights.table) or not run.alive)
-    assert run.alive, run.tail()
+    run.until("Spark commits", lambda: evidence.uncommitted(flights.table))
     os.kill(jvm, signal.SIGKILL)
 
 

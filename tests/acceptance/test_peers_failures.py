@@ -103,7 +103,7 @@ def test_failing_tenth_of_a_partition_stops_nothing(trial):
         )
         trial.wait_for(run, sum(counts) - len(trouble))
         wanted = {0: 5, **{number: counts[number] for number in (1, 2, 3)}}
-        until("all that can be is stored", lambda: watch.newest == wanted or not run.alive)
+        run.until("all that can be is stored", lambda: watch.newest == wanted)
         opened = trial.open()
         assert run.wait() == 0, run.tail()
     assert trial.rows() == rows_of(places(*counts))
@@ -131,9 +131,9 @@ def test_two_kills_among_slow_records_lose_nothing(trial):
         at_kills.append(_kill(trial, run))
         assert trial.rows().total() > sum(at_kills[0].values()), "some were ahead of a slow one"
         run = trial.start("slow")
-        until(
+        run.until(
             "a slow record's offset is passed",
-            lambda: any(watch.newest.get(p, 0) > o for p, o in first.items()) or not run.alive,
+            lambda: any(watch.newest.get(p, 0) > o for p, o in first.items()),
         )
         at_kills.append(_kill(trial, run))
         print(f"stored at the kills: {at_kills}")  # noqa: T201
@@ -162,7 +162,7 @@ def test_after_kill_9_the_next_process_reads_at_once(trial):
     assert _kill(trial, run).get(0, 0) == 0
     started = time.monotonic()
     run = trial.start("waiting", "--until-caught-up")
-    until("the first row", lambda: trial.written(run) or not run.alive, seconds=120)
+    run.until("the first row", lambda: trial.written(run), 120)
     seconds = time.monotonic() - started
     print(f"the first row after {seconds:.1f} s")  # noqa: T201
     trial.open()
@@ -200,8 +200,7 @@ def _disordered(trial: Trial, run: Run, topology: str) -> list[str]:
 
 def _stands(watch: Watch, run: Run, offset: int) -> None:
     """The stored offset gets there, and stays there while it is read some more times."""
-
-    until(f"{offset} is stored", lambda: watch.newest.get(0, -1) >= offset or not run.alive)
+    run.until(f"{offset} is stored", lambda: watch.newest.get(0, -1) >= offset)
     enough = watch.reads + SOME_READS
     until("some reads", lambda: watch.reads >= enough)
     assert watch.newest == {0: offset}, f"{offset} is the lowest unresolved\n{run.tail()}"

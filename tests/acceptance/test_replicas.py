@@ -12,14 +12,14 @@ import pytest
 
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
-from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, TOPOLOGIES, Replicas
-from tests.acceptance.trial import Trial
+from tests.acceptance.replicas import SESSION_SECONDS, TOPICS, Replicas
 from tests.faults.judge import Break
 from tests.support.patience import slack
 
 pytestmark = pytest.mark.acceptance
 nightly = pytest.mark.nightly
 
+TOPOLOGIES = "tests.faults.topologies"
 SLACK_SECONDS = 6.0  # of which 2 are promised; the rest is for a machine with much else to do
 LONG_SESSION_SECONDS = 60.0
 AT_ONCE_SECONDS = 25.0  # whoever waits for a session to end is later; 1 to 2 for the most part
@@ -27,10 +27,8 @@ PARTITIONS = sum(TOPICS.values())
 
 
 @pytest.fixture
-def make_replicas(kafka, zookeeper, tmp_path):
-    trial = Trial(kafka, zookeeper, tmp_path, topologies=TOPOLOGIES)
-    yield partial(Replicas, trial)
-    trial.end()
+def make_replicas(trial):
+    return partial(Replicas, trial)
 
 
 def test_a_fourth_replica_gets_its_share_and_nothing_is_repeated(make_replicas):

@@ -12,7 +12,7 @@ from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
 from tests.acceptance.stored import Offsets
 from tests.acceptance.trial import Trial, places, rows_below, rows_of
-from tests.support.patience import slack, until
+from tests.support.patience import slack
 
 pytestmark = pytest.mark.acceptance
 
@@ -99,7 +99,7 @@ def test_sigterm_finishes_calls_and_awaits_no_retry(trial, topology):
         config={"retries": {"initial_seconds": 300.0}, "pipeline": {"drain_seconds": 60.0}},
     )
     trial.wait_for(run, 1_000)
-    until("it fails", lambda: trial.tries(stuck) or not run.alive)
+    run.until("it fails", lambda: trial.tries(stuck))
     sent = time.monotonic()
     run.send(SIGTERM)
     assert run.wait() == 0, run.tail()

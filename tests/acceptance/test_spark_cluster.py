@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +11,6 @@ from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial
 from tests.faults.judge import GOOD
 from tests.faults.sink_crashes import RECORDS, SECONDS, CrashPipeline
-from tests.support.patience import until
 from tests.support.spark import SparkMaster, SparkWorker
 
 pytestmark = pytest.mark.timeout(600)
@@ -82,11 +80,6 @@ def tries(trial: Trial) -> dict[str, int]:
     return {each.name: each.read_bytes().count(b"\n") for each in trial.folder.glob("tries-*")}
 
 
-def wait(run: Run, what: str, holds: Callable[[], object]) -> None:
-    until(what, lambda: holds() or not run.alive, SECONDS, run.tail)
-    assert run.alive, run.tail()
-
-
 def finish(pipeline: CrashPipeline, run: Run, trial: Trial) -> None:
     trial.open()
     assert run.wait(SECONDS) == 0, run.tail()
@@ -103,13 +96,13 @@ def test_killed_executor_loses_and_repeats_no_row(trial, master, workers):
     other, which only the driver can write. The executor dies in the middle of a range.
     """
     pipeline, run = start(trial, master)
-    wait(run, "a task is at it", lambda: trial.notes("tries"))
+    run.until("a task is at it", lambda: trial.notes("tries"), SECONDS)
     [name] = tries(trial)
     python = int(name.rpartition("-")[2])
     of_workers = {pid for worker in workers for pid in processes.java_children(worker.pid)}
     [executor] = of_workers.intersection(processes.ancestors(python))
     os.kill(executor, signal.SIGKILL)
-    wait(run, "another process is at it", lambda: len(tries(trial)) > 1)
+    run.until("another process is at it", lambda: len(tries(trial)) > 1, SECONDS)
     finish(pipeline, run, trial)
     assert not run.events("spark_restarted")
 
@@ -125,12 +118,12 @@ def test_speculative_task_writes_every_row_once(trial, master):
         "spark.speculation.quantile": "0.1",
     }
     pipeline, run = start(trial, master, **conf)
-    wait(run, "another process is at it", lambda: len(tries(trial)) == 2)
+    run.until("another process is at it", lambda: len(tries(trial)) == 2, SECONDS)
     before = tries(trial)
-    wait(
-        run,
+    run.until(
         "both are at it",
         lambda: all(tries(trial)[each] > count for each, count in before.items()),
+        SECONDS,
     )
     finish(pipeline, run, trial)
     assert not run.events("range_group_given_longer")

@@ -2,14 +2,12 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial, places, rows_of
-from tests.support.patience import until
 
 pytestmark = pytest.mark.faults
 
@@ -37,14 +35,9 @@ def stuck(trial: Trial) -> Run:
     trial.publish(*COUNTS, trouble=[(number, STUCK) for number in range(len(COUNTS))])
     run = start(trial, "a")
     everywhere = dict.fromkeys(range(len(COUNTS)), STUCK)
-    wait(run, "all but the stuck ones are stored", lambda: trial.stored() == everywhere)
-    wait(run, "the others behind them are done", lambda: trial.written(run) == sum(COUNTS) - 4)
+    run.until("all but the stuck ones are stored", lambda: trial.stored() == everywhere)
+    run.until("the others behind them are done", lambda: trial.written(run) == sum(COUNTS) - 4)
     return run
-
-
-def wait(run: Run, what: str, holds: Callable[[], object]) -> None:
-    until(what, lambda: holds() or not run.alive, SECONDS, run.tail)
-    assert run.alive, run.tail()
 
 
 def partitions_of(run: Run, event: str) -> set[str]:
@@ -55,7 +48,7 @@ def ended_well(trial: Trial, *runs: Run) -> None:
     """Every record is stored, none is lost, and only what was not stored may be there twice."""
     ends = dict(enumerate(COUNTS))
     for run in runs:
-        wait(run, "all is stored", lambda: trial.stored() == ends)
+        run.until("all is stored", lambda: trial.stored() == ends)
     for run in runs:
         run.send(signal.SIGTERM)
     for run in runs:
@@ -73,18 +66,18 @@ def test_partition_is_given_up_at_the_handover_deadline(trial):
     a = stuck(trial)
     with trial.watch() as watch:
         b = start(trial, "b")
-        wait(a, "two are given up", lambda: len(partitions_of(a, "partition_given_up")) == 2)
+        a.until("two are given up", lambda: len(partitions_of(a, "partition_given_up")) == 2)
         given_up = partitions_of(a, "partition_given_up")
         assert partitions_of(a, "partition_leaving") == given_up
         assert partitions_of(a, "partition_released") == set()
         reasons = {each["reason"].partition(": ")[2] for each in a.events("partition_given_up")}
         assert reasons == {"not all of it was resolved in time"}, reasons
-        wait(b, "b reads them", lambda: partitions_of(b, "partition_resumed") == given_up)
-        wait(b, "b has done the others", lambda: trial.written(b) == 2 * (COUNTS[0] - STUCK - 1))
+        b.until("b reads them", lambda: partitions_of(b, "partition_resumed") == given_up)
+        b.until("b has done the others", lambda: trial.written(b) == 2 * (COUNTS[0] - STUCK - 1))
 
         b.kill()
-        wait(
-            a, "a has them again",
+        a.until(
+            "a has them again",
             lambda: Counter(e["partition"] for e in a.events("partition_resumed"))
             >= Counter(given_up),
         )  # fmt: skip
@@ -98,14 +91,14 @@ def test_lost_partition_is_not_committed_by_its_former_owner(trial):
     """R05, promise 9: it was stopped past its session, and its bolts end when it goes on."""
     a = stuck(trial)
     b = start(trial, "b")
-    wait(a, "two are given up", lambda: len(partitions_of(a, "partition_given_up")) == 2)
+    a.until("two are given up", lambda: len(partitions_of(a, "partition_given_up")) == 2)
     with trial.watch() as watch:
         processes.freeze(a.pid)
-        wait(b, "b has all", lambda: len(partitions_of(b, "partition_resumed")) == len(COUNTS))
+        b.until("b has all", lambda: len(partitions_of(b, "partition_resumed")) == len(COUNTS))
         trial.open()
         ends = dict(enumerate(COUNTS))
-        wait(b, "b has stored all", lambda: trial.stored() == ends)
+        b.until("b has stored all", lambda: trial.stored() == ends)
         processes.thaw(a.pid)
-        wait(a, "a hears of its session", lambda: a.events("zookeeper_session_ended"))
+        a.until("a hears of its session", lambda: a.events("zookeeper_session_ended"))
         ended_well(trial, a, b)
     assert watch.wrong == []

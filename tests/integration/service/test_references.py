@@ -14,22 +14,18 @@ from deltalake import DeltaTable, write_deltalake
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.trial import Trial
-from tests.support.patience import until
 
 pytestmark = pytest.mark.integration
 
+TOPOLOGIES = "tests.acceptance.runtime"
 RECORDS = 20_000  # more than the rate limit lets pass while the test runs
 CODES = 3  # that records have; the tables have the first two
 SOME_ROWS = 30
 
 
-@pytest.fixture
-def trial(kafka, zookeeper, tmp_path):
-    """A pipeline of the test's own on the shared servers."""
-    made = Trial(kafka, zookeeper, tmp_path, topologies="tests.acceptance.runtime")
-    made.publish(RECORDS)
-    yield made
-    made.end()
+@pytest.fixture(autouse=True)
+def records(trial):
+    trial.publish(RECORDS)
 
 
 def test_reference_keeps_old_rows_if_a_refresh_fails(trial):
@@ -44,7 +40,7 @@ def test_reference_keeps_old_rows_if_a_refresh_fails(trial):
     _wait_for_rows(trial, run, "Oslo-Gardermoen")
 
     _replace(trial.folder, b"this is no Parquet")
-    until("a refresh fails", lambda: run.events("reference_refresh_failed") or not run.alive)
+    run.until("a refresh fails", lambda: run.events("reference_refresh_failed"))
     _wait_for_rows(trial, run, "Oslo-Gardermoen")
 
     _write(trial.folder, "Torp", "Ciampino")
@@ -105,8 +101,7 @@ def _wait_for_rows(trial: Trial, run: Run, name: str) -> None:
         rows = trial.notes("looked-up", run)
         return len(rows) >= enough and any(name in row.split() for row in rows[-CODES:])
 
-    until(f"rows with {name}", lambda: come() or not run.alive)
-    assert run.alive, run.tail()
+    run.until(f"rows with {name}", come)
 
 
 def _by_offset(trial: Trial, sink: str) -> dict[int, str]:
