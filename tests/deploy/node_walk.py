@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from deploy.chart import CHART, ROOT
-from service.devservers.process import free_ports
+from service.devservers.process import HOST, free_ports
 from tests.deploy.node_world import IMAGE, PIPELINE, SPACE, World, kubectl, opened, told
-from tests.deploy.secured_servers import Certificates, SecuredKafka, SecuredZooKeeper
 from tests.deploy.tools import TOOLS, manifests, tool
 from tests.support.patience import seconds, until
+from tests.support.secured_servers import SCRAM, Authority, GuardedKafka, GuardedZooKeeper, Way
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(460)]
 
@@ -47,9 +47,13 @@ class Secured(World):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "open")
         self.desk = folder / "desk"
-        certificates = Certificates(self.desk, self.address)
-        self.kafka = self.guarded = SecuredKafka(folder / "kafka", certificates, self.address)
-        self.zookeeper = self.by_tls = SecuredZooKeeper(folder / "zookeeper", certificates)
+        here = f"IP:{self.address},IP:{HOST}"
+        authority = Authority(self.desk, server=here, tls="DNS:client.example")
+        way = Way("scram", SCRAM, authority.keys("server"))
+        self.kafka = self.guarded = GuardedKafka(
+            folder / "kafka", way, address=self.address, properties={}
+        )
+        self.zookeeper = self.by_tls = GuardedZooKeeper(folder / "zookeeper", authority)
         # No line feed: it would be part of the password.
         (self.desk / "password.txt").write_text(PASSWORD, encoding="ascii")
         (self.desk / "helm").mkdir()
@@ -62,7 +66,7 @@ class Secured(World):
 
     def open(self) -> None:
         super().open()
-        self.guarded.admit("orders", PASSWORD)
+        self.guarded.admit(PASSWORD)
 
     def write_values(self) -> None:
         """The page's values into orders.yaml, with the names of this world."""
@@ -70,7 +74,7 @@ class Secured(World):
         assert values["kafka"]["existingSecret"] == "orders-kafka"
         values |= {"topology": "orders:topology", "image": dict(IMAGE)}
         values["pipeline"] = {"files": {"orders.py": PIPELINE}}
-        values["config"]["kafka"]["bootstrap.servers"] = self.guarded.guarded
+        values["config"]["kafka"]["bootstrap.servers"] = self.guarded.at("scram")
         values["config"]["zookeeper"]["hosts"] = f"{self.address}:{self.by_tls.tls_port}"
         (self.desk / "orders.yaml").write_text(json.dumps(values), encoding="utf-8")
 

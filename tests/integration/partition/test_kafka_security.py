@@ -1,36 +1,35 @@
 """Every client of ours signs in to a broker that asks for it: SCRAM, OAUTHBEARER, certificates."""
 
-import json
-import textwrap
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
 from headrace import Record, Reject, Topology, bolt
 from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
 from partition.errors import PartitionError
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from service.app import run_pipeline
-from service.cli.main import app
 from service.config.settings import load
 from sinks.storage import Storage
-from tests.integration.partition.conftest import STORE_PASSWORD
-from tests.support.kafka_security import (
+from tests.support.patience import seconds
+from tests.support.places import Folder
+from tests.support.secured_servers import (
+    AUDIENCE,
+    AUTHORIZED,
     CLIENT,
     PASSWORD,
     SCOPE,
+    SCRAM,
     SECRET,
     USER,
     GuardedKafka,
     Rule,
     TokenServer,
+    Way,
 )
-from tests.support.patience import seconds
+from tests.support.servers import opened
 from tests.support.service import Serving
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
@@ -44,26 +43,35 @@ LIFETIME_SECONDS = 10.0  # renewed after 8; less would end before a connection m
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    server = TokenServer(tmp_path_factory.mktemp("tokens"), LIFETIME_SECONDS)
-    server.open()
-    yield server
-    server.close()
+    with opened(TokenServer(tmp_path_factory.mktemp("tokens"), LIFETIME_SECONDS)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def guarded(authority, tokens, tmp_path_factory):
+    """A broker with a port for each way; on `elsewhere` it shows another host's certificate."""
+    keys = authority.keys("server")
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
     server = GuardedKafka(
         tmp_path_factory.mktemp("guarded"),
-        tokens,
-        server=authority.keys("server"),
-        elsewhere=authority.keys("elsewhere"),
-        trusted=authority.trusted,
-        password=STORE_PASSWORD,
+        Way("scram", SCRAM, keys),
+        Way("oauth", "OAUTHBEARER", keys),
+        Way("tls", keys=keys),
+        Way("elsewhere", keys=authority.keys("elsewhere")),
+        trusted=authority.certificate,
+        tokens=tokens,
+        properties={
+            **AUTHORIZED,
+            "listener.name.oauth.oauthbearer.sasl.server.callback.handler.class": handler,
+            "listener.name.oauth.oauthbearer.connections.max.reauth.ms": "3600000",
+            "sasl.oauthbearer.jwks.endpoint.url": tokens.keys.as_uri(),
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "listener.name.tls.ssl.client.auth": "required",
+        },
     )
-    server.open()
-    server.admit()
-    yield server
-    server.close()
+    with opened(server):
+        server.admit()
+        yield server
 
 
 def rules(topic: str) -> list[Rule]:
@@ -80,14 +88,14 @@ def rules(topic: str) -> list[Rule]:
 
 @pytest.fixture
 def properties(guarded, authority, tokens):
-    """What `[kafka]` must say to come in by a way; `more` over it."""
+    """What `[kafka]` must say to come in by a way."""
 
-    def properties(way: str, **more: Any) -> dict[str, Any]:
+    def properties(way: str) -> dict[str, Any]:
         certificate, key = authority.pem("client")
         signed_in = {
             "scram": {
                 "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.mechanism": SCRAM,
                 "sasl.username": USER,
                 "sasl.password": PASSWORD,
             },
@@ -111,7 +119,6 @@ def properties(guarded, authority, tokens):
             "bootstrap.servers": guarded.at(way),
             "ssl.ca.location": str(authority.certificate),
             **signed_in[way],
-            **{name.replace("_", "."): value for name, value in more.items()},
         }
 
     return properties
@@ -137,39 +144,6 @@ def parse(record: Record) -> bytes:
     return record.value or b""
 
 
-FLOW = """
-    import os
-    from headrace import Record, Topology, bolt
-    from headrace.sinks import KafkaDeadLetters, KafkaTopicSink
-
-    @bolt
-    def parse(record: Record) -> bytes:
-        return record.value
-
-    TOPIC = "{topic}"
-    topology = Topology(TOPIC)
-    topology.source(TOPIC).then(parse).into(KafkaTopicSink(TOPIC + ".out", value=bytes))
-    topology.dead_letters.into(KafkaDeadLetters(TOPIC + ".dead"))
-"""
-
-
-class Command:
-    def __init__(self, folder: Path, topic: str, kafka: dict[str, Any], zookeeper: str) -> None:
-        self._folder, self._flow = folder, f"flow_{topic}"  # modules are kept by their names
-        (folder / f"{self._flow}.py").write_text(textwrap.dedent(FLOW).format(topic=topic))
-        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in kafka.items()]
-        text = "\n".join(["[kafka]", *lines, "[zookeeper]", f'hosts = "{zookeeper}"', ""])
-        (folder / "service.toml").write_text(text)
-
-    def __call__(self, *words: str, more: Sequence[str] = ()) -> str:
-        config = ["--config", str(self._folder / "service.toml")]
-        with pytest.MonkeyPatch.context() as patched:
-            patched.chdir(self._folder)
-            patched.syspath_prepend(self._folder)
-            words = (*words, f"{self._flow}:topology", *more, *config, "--json")
-            return CliRunner().invoke(app, words).stdout
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_all_clients_of_a_run_sign_in(way, properties, topic, guarded, zookeeper, tmp_path):
     topology = Topology(topic, reliability="exactly-once")
@@ -188,16 +162,14 @@ def test_all_clients_of_a_run_sign_in(way, properties, topic, guarded, zookeeper
     )
     account = run_pipeline(topology, config, until_caught_up=True)
     assert (account.written, account.dead_lettered, account.unresolved) == (3, 1, 0)
-    command = Command(tmp_path, topic, kafka, zookeeper.address)
-    checks = {each["name"]: each for each in json.loads(command("check"))["checks"]}
+    place = Folder(tmp_path, topic, guarded.at(way), zookeeper.address)
+    told = {f"HEADRACE_KAFKA__{k.upper().replace('.', '_')}": v for k, v in kafka.items()}
+    place.environment |= told
+    checks = {each["name"]: each for each in place.facts("check", "flow:topology")["checks"]}
     assert checks["kafka"]["ok"], checks
     assert checks["dead letters"]["ok"], checks
-    assert (
-        json.loads(command("dead-letters", "list").splitlines()[-1])["letters"][0]["record"][
-            "offset"
-        ]
-        == 3
-    )
+    [letter] = place.facts("dead-letters", "list", "flow:topology")["letters"]
+    assert letter["record"]["offset"] == 3
 
 
 def test_a_token_is_renewed_while_the_pipeline_runs(properties, topic, zookeeper, tokens, guarded):

@@ -1,8 +1,5 @@
 import json
 import logging
-import os
-import subprocess
-import sys
 import time
 import traceback
 import uuid
@@ -17,6 +14,8 @@ from partition.interfaces import Progress
 from partition.records import Partition, Position
 from service.config.connections import ZooKeeperConfig
 from tests.support.patience import Limit, seconds, slack
+from tests.support.places import Folder
+from tests.support.secured_servers import PASSWORD, USER
 
 pytestmark = pytest.mark.integration
 
@@ -24,15 +23,13 @@ A = Partition("orders", 0)
 B = Partition("orders", 1)
 C = Partition("returns", 0)
 SECONDS = seconds(20.0)
-USER = "orders"
-PASSWORD = "canary-2c8f41"  # noqa: S105
 
 
 @pytest.fixture
 def place(secured, zookeeper, request):
     """The server's address for the scheme of this test, and the scheme's keys."""
     scheme = request.param
-    server = secured.server if scheme == "sasl" else zookeeper
+    server = secured if scheme == "sasl" else zookeeper
     return server.address, {"auth": scheme, "username": USER, "password": PASSWORD}
 
 
@@ -131,16 +128,16 @@ def test_rejected_credentials_are_an_error_at_once(wrong, secured, connect):
     keys = {"auth": "sasl", "username": USER, "password": PASSWORD, **wrong}
     started = time.monotonic()
     with pytest.raises(StoreError, match="refuses the credentials") as caught:
-        connect(secured.server.address, **keys)
+        connect(secured.address, **keys)
     assert time.monotonic() - started < slack(3.0)
     assert not isinstance(caught.value, StoreUnavailable)
-    assert secured.server.address in str(caught.value)
+    assert secured.address in str(caught.value)
     assert keys["password"] not in str(caught.value)
 
 
 def test_credentials_that_are_refused_later_end_every_wait(secured, connect):
     """Promise 8: also after a reconnection nothing waits for ever, or finds no offset."""
-    store = connect(secured.server.address, auth="sasl", username=USER, password=PASSWORD)
+    store = connect(secured.address, auth="sasl", username=USER, password=PASSWORD)
     store.begin(A, Position(5)).result(SECONDS)
     kazoo = store._worker.connection.client
     kazoo._connection.sasl_options["password"] = "changed-meanwhile"  # noqa: S105
@@ -183,7 +180,7 @@ def test_secrets_are_printed_by_nobody(secured, zookeeper, connect, caplog, capf
     for name in ("", "kazoo", "kazoo.client", "kazoo.headrace", "kazoo.protocol.connection"):
         caplog.set_level(1, logger=name)
     wrong = PASSWORD + "-wrong"
-    for address, scheme in ((zookeeper.address, "digest"), (secured.server.address, "sasl")):
+    for address, scheme in ((zookeeper.address, "digest"), (secured.address, "sasl")):
         for password in (PASSWORD, wrong):
             try:
                 keys = {"auth": scheme, "username": USER, "password": password}
@@ -200,39 +197,14 @@ def test_secrets_are_printed_by_nobody(secured, zookeeper, connect, caplog, capf
     assert PASSWORD not in printed
 
 
-FLOW = """
-from headrace import Record, Topology, bolt
-from headrace.sinks import DiscardSink, MemoryDeadLetters
-
-@bolt
-def parse(record: Record) -> int:
-    return 1
-
-topology = Topology("numbers")
-topology.source("numbers").then(parse).into(DiscardSink())
-topology.dead_letters.into(MemoryDeadLetters())
-"""
-
-
 def test_check_tells_refused_credentials_and_not_the_password(secured, tmp_path):
-    (tmp_path / "flow.py").write_text(FLOW, encoding="ascii")
-    (tmp_path / "service.toml").write_text(
-        '[kafka]\nbootstrap.servers = "127.0.0.1:1"\n[logs]\nlevel = "debug"\n'
-        f'[zookeeper]\nhosts = "{secured.server.address}"\nauth = "sasl"\nusername = "{USER}"\n',
-        encoding="ascii",
-    )
     wrong = "canary-of-somebody-else"
-    command = ["check", "flow:topology", "--config", "service.toml", "--json"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "headrace", *command],
-        cwd=tmp_path,
-        env={**os.environ, "HEADRACE_ZOOKEEPER__PASSWORD": wrong, "HEADRACE_DEBUG": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds(60),
-    )
-    checks = {each["name"]: each for each in json.loads(ended.stdout)["checks"]}
+    place = Folder(tmp_path, "numbers", "127.0.0.1:1", secured.address)
+    place.configure('[logs]\nlevel = "debug"\n')
+    signed_in = {"AUTH": "sasl", "USERNAME": USER, "PASSWORD": wrong}
+    place.environment |= {f"HEADRACE_ZOOKEEPER__{k}": v for k, v in signed_in.items()}
+    ended = place.headrace("check", "flow:topology", "--json", HEADRACE_DEBUG="1")
+    checks = {each["name"]: each for each in ended.facts["checks"]}
     assert not checks["zookeeper"]["ok"]
     assert "refuses the credentials" in checks["zookeeper"]["detail"]
-    assert wrong not in ended.stdout + ended.stderr
+    assert wrong not in ended.out + ended.err

@@ -7,6 +7,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from partition.errors import StoreUnavailable
 from partition.records import Partition, Position
 from tests.support.patience import seconds, slack
+from tests.support.secured_servers import PASSWORD, USER
 
 # kazoo does not close the socket of a handshake that failed; the collector does.
 pytestmark = [
@@ -22,7 +23,7 @@ PATIENCE_SECONDS = 0.5
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_server_of_our_authority_under_its_own_name_is_trusted(host, secured, authority, connect):
-    signed_in = {"auth": "sasl", "username": secured.username, "password": secured.password}
+    signed_in = {"auth": "sasl", "username": USER, "password": PASSWORD}
     store = connect(
         f"{host}:{secured.tls_port}", tls=True, tls_ca=authority.certificate, **signed_in
     )

@@ -9,9 +9,9 @@ from headrace.sinks import DeltaSink
 from service.devservers.process import HOST
 from sinks.probe import probe
 from sinks.storage import Storage
-from tests.deploy.secured_servers import Certificates
 from tests.support.near_a_store import identity_agent, unconditional
 from tests.support.seaweed import KEY_ID, PUBLIC, SECRET, EmbeddedSeaweed
+from tests.support.secured_servers import Authority
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
 
@@ -59,13 +59,12 @@ def test_credentials_are_those_of_the_pods_identity(storage, tmp_path, monkeypat
 def test_store_is_trusted_by_its_ca_file(tmp_path, monkeypatch):
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):  # put back as they were afterwards
         monkeypatch.setenv(name, "")
-    certificates = Certificates(tmp_path / "tls", HOST)
-    its = (certificates.folder / "server.crt", certificates.folder / "server.key")
-    server = EmbeddedSeaweed(tmp_path, certificate=its)
+    authority = Authority(tmp_path / "tls", server=f"IP:{HOST}")
+    server = EmbeddedSeaweed(tmp_path, certificate=authority.pem("server"))
     server.open()
     try:
         trusting = replace(server.storage(), endpoint=server.https_url)
-        trusting = replace(trusting, ca_file=certificates.authority)
+        trusting = replace(trusting, ca_file=str(authority.certificate))
         assert "refused" in probe(trusting)
         with pytest.raises(SinkFailed, match="SSL peer certificate"):
             probe(replace(trusting, ca_file=None))
