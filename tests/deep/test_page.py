@@ -7,12 +7,12 @@ import sys
 import textwrap
 
 import pytest
-from confluent_kafka import Producer
 
 from service.devservers.process import free_ports
 from tests.support.browser import dom
 from tests.support.charts import drawn
 from tests.support.patience import seconds, until
+from tests.support.places import publish
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -51,10 +51,7 @@ class Page:
             asked.close()
 
     def publish(self, *values: bytes) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka})
-        for value in values:
-            producer.produce(self.topic, value, partition=1)
-        assert producer.flush(seconds(30)) == 0
+        publish(self.kafka, self.topic, values, partition=1)
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from deploy.reference import ROOT
 from service.devservers.process import free_ports
+from tests.support.committed_messages import committed_values
 from tests.support.patience import seconds, until
 from tests.support.prometheus import Prometheus, expressions, filled_in, read
 from tests.unit.deploy.test_alerts import RULES
@@ -111,17 +112,7 @@ class Desk:
 
     def priced(self) -> list[int]:
         """The orders that are in the sink's topic; what is at least once may be there twice."""
-        consumer = Consumer(
-            {"bootstrap.servers": self.kafka, "group.id": "r", "enable.auto.commit": False}
-        )
-        place = TopicPartition("priced", 0, 0)
-        end = consumer.get_watermark_offsets(place, timeout=seconds(30))[1]
-        consumer.assign([place])
-        found: list[int] = []
-        while len(found) < end and (messages := consumer.consume(end, 10)):
-            found += [int(message.value() or b"") for message in messages]
-        consumer.close()
-        return sorted(set(found))
+        return sorted({int(value) for value in committed_values(self.kafka, "priced")})
 
 
 def commands(page: Path, *words: str) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 from deploy.chart import ROOT
 from examples.flights import tables
 from examples.flights.publish import MALFORMED, messages
-from tests.deploy.delta_rows import delta_rows
+from tests.acceptance import evidence
 from tests.deploy.tools import tool
 from tests.support.patience import until
 
@@ -162,9 +162,10 @@ def warehouse() -> Path:
 
 
 def table(folder: str = ".") -> pa.Table | None:
-    found = delta_rows(warehouse() / folder / "flight_events", EVENT)
-    if found is None:
+    found = evidence.read_table(warehouse() / folder / "flight_events")
+    if not found.num_rows:
         return None
+    found = found.select(EVENT)
     hours = pc.cast(found["hour"], pa.timestamp("us", "UTC"))  # Spark's INT96 has no time zone
     return found.set_column(EVENT.index("hour"), "hour", hours)
 

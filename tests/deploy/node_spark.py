@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.delta_rows import delta_rows
+from tests.acceptance import evidence
 from tests.deploy.node_world import (
     PARTITIONS,
     PODS,
@@ -77,8 +77,8 @@ class Lake:
         kubectl("apply", f"--filename={manifests}")
 
     def rows(self) -> list[tuple[str, str]]:
-        found = delta_rows(self.folder / "orders", ["id", "pod"])
-        return [] if found is None else [(row["id"], row["pod"]) for row in found.to_pylist()]
+        found = evidence.read_table(self.folder / "orders").to_pylist()
+        return [(row["id"], row["pod"]) for row in found]
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,17 @@
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.chart import ROOT
-from tests.deploy.tools import TOOLS, manifests, run, tool
-from tests.support.patience import seconds
+from tests.deploy.tools import manifests, passes_inside, run, tool
 from tests.support.prometheus import DASHBOARDS
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 
 FILE = ROOT / "docker-compose.yml"
 COMPOSE = ROOT / "deploy/compose"
-IMAGES = TOOLS / "compose.tar"
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +67,5 @@ def test_stand_in_images_have_the_files_names_and_versions(config):
 
 
 def test_on_an_engine(tmp_path):
-    tool("docker-compose")
-    assert IMAGES.is_file(), f"there is no {IMAGES}: run deploy/image.sh compose"
-    inside = [sys.executable, "-m", "pytest", "tests/deploy/engine_compose.py", "-m", "deep", "-x"]
-    options = ["-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inside'}"]
-    done = subprocess.run(
-        [ROOT / "deploy/engine.sh", IMAGES, *inside, *options],
-        cwd=ROOT,
-        env={**os.environ, "NODE_LOGS": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds(580),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"=+ \d+ passed in ", done.stdout), done.stdout  # and none was left out
+    tests = Path(__file__).with_name("engine_compose.py")
+    passes_inside("engine.sh", "docker-compose", "compose.tar", tests, tmp_path)

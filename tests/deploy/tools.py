@@ -6,7 +6,9 @@ Some come with the environment; `make deep` has more, which `deploy/tools.sh` fe
 import json
 import os
 import platform
+import re
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,3 +102,22 @@ def only(found: Sequence[Manifest], kind: str, *, suffix: str = "") -> Manifest:
         each for each in found if each["kind"] == kind and each["metadata"]["name"].endswith(suffix)
     ]
     return one
+
+
+def passes_inside(script: str, needs: str, images: str, tests: Path, folder: Path) -> None:
+    """Run a file of tests inside what a script starts; all of them must pass."""
+    tool(needs)
+    kept = TOOLS / images
+    assert kept.is_file(), f"there is no {kept}: run deploy/image.sh"
+    options = ["-m", "deep", "-x", "-p", "no:cacheprovider", f"--basetemp={folder / 'inside'}"]
+    done = subprocess.run(
+        [ROOT / "deploy" / script, kept, sys.executable, "-m", "pytest", tests, *options],
+        cwd=ROOT,
+        env={**os.environ, "NODE_LOGS": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds(580),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"=+ \d+ passed in ", done.stdout), done.stdout  # and none was left out

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from service.devservers.servers import EmbeddedZooKeeper
 from tests.support import fork_server
 from tests.support.patience import seconds
 
@@ -107,8 +107,8 @@ def ended(process: subprocess.Popen[str], number: signal.Signals | None = None) 
     return list(process.communicate(timeout=seconds(120)))
 
 
-def publish(kafka: EmbeddedKafka, topic: str, values: Sequence[str], **more: Any) -> None:
-    producer = Producer({"bootstrap.servers": kafka.address})
+def publish(kafka: str, topic: str, values: Sequence[str | bytes], **more: Any) -> None:
+    producer = Producer({"bootstrap.servers": kafka})
     for value in values:
         producer.produce(topic, value, **more)
     assert producer.flush(SECONDS) == 0

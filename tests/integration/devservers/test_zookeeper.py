@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from service.devservers.process import (
     HOST,
@@ -19,6 +18,7 @@ from service.devservers.process import (
 from service.devservers.servers import EmbeddedZooKeeper
 from tests.acceptance import processes
 from tests.support.patience import seconds
+from tests.support.places import nodes_of
 
 pytestmark = pytest.mark.integration
 
@@ -31,20 +31,11 @@ def server(tmp_path):
     server.close()
 
 
-def with_client(server, work):
-    client = KazooClient(hosts=server.address, timeout=5)
-    client.start(timeout=seconds(10))
-    try:
-        return work(client)
-    finally:
-        client.stop()
-        client.close()
-
-
 def test_data_and_port_survive_close_and_kill(server):
     address = server.address
     assert os.getsid(server.pid) == server.pid, "not in the terminal's session"
-    with_client(server, lambda client: client.create("/kept", b"1"))
+    with nodes_of(server) as client:
+        client.create("/kept", b"1")
     server.close()
     server.close()
     assert not server.running
@@ -52,14 +43,16 @@ def test_data_and_port_survive_close_and_kill(server):
         _ = server.pid
     server.open()
     assert server.address == address
-    with_client(server, lambda client: client.set("/kept", b"2"))
+    with nodes_of(server) as client:
+        client.set("/kept", b"2")
     server.kill()
     assert not connects(server.port)
     again = EmbeddedZooKeeper(server.state_dir)
     again.open()
     try:
         assert again.address == address
-        assert with_client(again, lambda client: client.get("/kept")[0]) == b"2"
+        with nodes_of(again) as client:
+            assert client.get("/kept")[0] == b"2"
     finally:
         again.close()
 

@@ -34,12 +34,10 @@ def test_at_least_once_dropped_table_is_recreated(kind, tmp_path, spark):
         assert plant.problems() == ()
 
 
-@pytest.mark.parametrize(
-    ("kind", "guarantee"), [(kind, "exactly-once") for kind in KEEP_TRANSACTIONS]
-)
-def test_table_without_its_log_ends_the_run(kind, guarantee, tmp_path, spark):
+@pytest.mark.parametrize("kind", KEEP_TRANSACTIONS)
+def test_table_without_its_log_ends_the_run(kind, tmp_path, spark):
     """What was committed in it cannot be told any more: that is no table of an earlier run's."""
-    with Plant(kind, tmp_path / "warehouse", spark, guarantee) as plant:
+    with Plant(kind, tmp_path / "warehouse", spark, "exactly-once") as plant:
         dropped(plant)
         with pytest.raises(SinkFailed, match=r"removed or changed while|no log any more"):
             plant.finish()

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
 from headrace import Record, Reject, Topology, bolt
@@ -14,7 +13,7 @@ from service.app import run_pipeline
 from service.config.settings import load
 from sinks.storage import Storage
 from tests.support.patience import seconds
-from tests.support.places import Folder
+from tests.support.places import Folder, publish
 from tests.support.secured_servers import (
     AUDIENCE,
     AUTHORIZED,
@@ -130,10 +129,7 @@ def topic(guarded, request):
     name = f"t{abs(hash(request.node.nodeid)):x}"
     for each in (name, f"{name}.dead", f"{name}.out"):
         guarded.create_topic(each)
-    producer = Producer({"bootstrap.servers": guarded.address})
-    for value in (b"a", b"b", b"c", b"bad"):
-        producer.produce(name, value)
-    assert producer.flush(seconds(30)) == 0
+    publish(guarded.address, name, [b"a", b"b", b"c", b"bad"])
     return name
 
 
@@ -174,13 +170,11 @@ def test_all_clients_of_a_run_sign_in(way, properties, topic, guarded, zookeeper
 
 def test_a_token_is_renewed_while_the_pipeline_runs(properties, topic, zookeeper, tokens, guarded):
     serving = Serving(topic, properties("oauth"), zookeeper.address)
-    producer = Producer({"bootstrap.servers": guarded.address})
     with serving.runs() as running:
         running.committed(topic, {0: 4})
         issued = tokens.issued
         running.until("there is another token", lambda: tokens.issued > issued)
-        producer.produce(topic, b"later")
-        assert producer.flush(seconds(30)) == 0
+        publish(guarded.address, topic, [b"later"])
         running.committed(topic, {0: 5})
         account = running.end()
     assert account.unresolved == 0

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def place(tmp_path, topic, kafka, zookeeper):
 
 @pytest.fixture
 def send(place, kafka):
-    return lambda *values: publish(kafka, place.name, values)
+    return lambda *values: publish(kafka.address, place.name, values)
 
 
 def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -172,7 +171,7 @@ def test_dev_up_prints_addresses_and_stops_on_ctrl_c(tmp_path):
     name = f"t-{uuid.uuid4().hex[:8]}"
     with started(tmp_path, "dev", "up", "--json", "--topic", name) as process:
         facts = json.loads(process.stdout.readline())
-        publish(SimpleNamespace(address=facts["kafka"]), name, [b"1"])
+        publish(facts["kafka"], name, [b"1"])
         assert re.fullmatch(r"127\.0\.0\.1:\d+", facts["zookeeper"])
         servers = servers_of(tmp_path / ".headrace")
         assert [is_gone(each) for each in servers] == [False, False]

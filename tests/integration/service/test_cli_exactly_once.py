@@ -67,7 +67,7 @@ def test_operator_sees_replays_and_compacts_files_in_between(place, kafka):
     for _ in range(TRIES):
         for number in range(PARTITIONS):
             values = map(str, range(published + number, published + RECORDS, PARTITIONS))
-            publish(kafka, place.name, list(values), partition=number)
+            publish(kafka.address, place.name, list(values), partition=number)
         published += RECORDS
         assert place.headrace(*RUN, **{VARIABLE: "sink_after_commit:3:kill"}).code < 0
         before = place.status()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -23,7 +22,7 @@ from sinks.kafka.messages import OutgoingMessage
 from sinks.storage import Storage
 from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
-from tests.support.places import Folder
+from tests.support.places import Folder, publish
 from tests.support.raw_headers import RawRecord, send_raw
 from topology.record import Record
 from topology.sink import DeadLetter, SinkContext
@@ -41,10 +40,7 @@ class Said(NamedTuple):
 
 class Place(Folder):
     def publish(self, *values: bytes, **more: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka})
-        for value in values:
-            producer.produce(self.name, value, partition=1, key=b"k", **more)
-        assert producer.flush(seconds(30)) == 0
+        publish(self.kafka, self.name, values, partition=1, key=b"k", **more)
 
     def fail(self, *values: bytes) -> None:
         """Publish records, and write letters of them as a run would."""

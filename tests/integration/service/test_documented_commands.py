@@ -25,6 +25,7 @@ from tests.docs.blocks import commands, is_played, name_of, played_pages
 from tests.support import fork_server
 from tests.support.documented_commands import SECONDS, Follower
 from tests.support.patience import seconds, until
+from tests.support.places import nodes_of
 
 pytestmark = pytest.mark.integration
 
@@ -100,11 +101,8 @@ def replicas(follower):
 
 @pytest.fixture
 def client(zookeeper):
-    client = KazooClient(zookeeper.address)
-    client.start(timeout=seconds(30))
-    yield client
-    client.stop()
-    client.close()
+    with nodes_of(zookeeper) as client:
+        yield client
 
 
 @pytest.mark.parametrize("page", played_pages(), ids=name_of)

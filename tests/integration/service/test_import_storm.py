@@ -83,7 +83,7 @@ class Place(Folder):
 def place(tmp_path, topic, kafka, zookeeper):
     name = topic(partitions=3)
     for number in range(3):
-        publish(kafka, name, ["1"] * RECORDS, partition=number)
+        publish(kafka.address, name, ["1"] * RECORDS, partition=number)
     with nodes_of(zookeeper) as client:
         yield Place(client, tmp_path, name, kafka.address, zookeeper.address)
 

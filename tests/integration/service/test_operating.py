@@ -52,7 +52,7 @@ def place(tmp_path, topic, kafka, zookeeper):
     name = topic(partitions=2)
     for number in range(2):
         for at in range(RECORDS):
-            publish(kafka, name, ["1"], partition=number, timestamp=1_700_000_000_000 + at)
+            publish(kafka.address, name, ["1"], partition=number, timestamp=1_700_000_000_000 + at)
     with nodes_of(zookeeper) as client:
         yield Place(client, tmp_path, name, kafka.address, zookeeper.address)
 
