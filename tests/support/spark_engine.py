@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from headrace import Record, Topology, bolt
+from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy
@@ -32,12 +32,11 @@ from service.spark_engine.range_reader import RangeReader
 from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.wiring import Parts
-from sinks.columns import rows_of
 from sinks.writer import SinkWriter, WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
-from tests.support.spark_tasks import SETTINGS
+from tests.support.spark_tasks import SETTINGS, staged, text
 from topology.sink import Batch, Share, Sink, Staged
 from transactions.groups import RangePolicy
 from transactions.transaction import TransactionPolicy
@@ -54,19 +53,6 @@ ONE, TWO = Partition("t", 0), Partition("t", 1)
 
 def values(letter: str, count: int) -> list[str]:
     return [f"{letter}{number}" for number in range(count)]
-
-
-@bolt
-def text(record: Record) -> str:
-    return (record.value or b"").decode()
-
-
-def staged(group: Batch, rejects: Callable[[Any], object], reason: str) -> Staged:
-    rows = list(rows_of(group.pieces))
-    assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
-    rejected = {i: reason for i, row in enumerate(rows) if rejects(row)}
-    kept = [row for i, row in enumerate(rows) if i not in rejected]
-    return Staged(group.shares, len(kept), (kept,), rejected)
 
 
 class ListStager:

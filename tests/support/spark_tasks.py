@@ -1,6 +1,6 @@
 """Tasks of the spark engine on logs in memory: no Kafka, no Spark, nothing pickled."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from sinks.columns import rows_of
 from sinks.memory import MemoryDeadLetters, MemorySink
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
+from tests.support.kafka import numbers
 from topology.sink import Batch, DeadLetterSink, SinkContext, Staged, Stager
 from topology.topology import Topology
 from transactions.transaction import RangeDigest
@@ -39,6 +40,14 @@ SETTINGS = TaskSettings(
 )
 
 
+def staged(group: Batch, rejects: Callable[[Any], object], reason: str) -> Staged:
+    rows = list(rows_of(group.pieces))
+    assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
+    rejected = {i: reason for i, row in enumerate(rows) if rejects(row)}
+    kept = [row for i, row in enumerate(rows) if i not in rejected]
+    return Staged(group.shares, len(kept), (kept,), rejected)
+
+
 class KeepingStager:
     """Keeps the groups that it staged, and the rows of those that were not discarded."""
 
@@ -49,12 +58,8 @@ class KeepingStager:
 
     def stage(self, group: Batch) -> Staged:
         self.groups.append(group)
-        rows = list(rows_of(group.pieces))
-        assert len(rows) == group.num_rows == sum(share.num_rows for share in group.shares)
         assert len(group.offsets) == group.num_rows
-        rejected = {i: "unfit" for i, row in enumerate(rows) if row in self.unfit}
-        kept = [row for i, row in enumerate(rows) if i not in rejected]
-        return Staged(group.shares, len(kept), (kept,), rejected)
+        return staged(group, self.unfit.__contains__, "unfit")
 
     def discard(self, staged: Staged) -> None:
         self.discarded.append(staged)
@@ -175,10 +180,6 @@ class TaskWorld:
     def send(self, *counts: int) -> None:
         for partition, count in enumerate(counts):
             self.tasks.send(*numbers(count), partition=partition)
-
-
-def numbers(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(start, start + count)]
 
 
 def texts(count: int, start: int = 0) -> list[str]:

@@ -4,17 +4,15 @@ import json
 import signal
 import subprocess
 import textwrap
-from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.committed_messages import committed_messages
 from tests.support.patience import seconds
-from tests.support.places import ended, started
+from tests.support.places import Folder, ended, publish
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -87,25 +85,20 @@ CONFIG = """
 """
 
 
-class Place:
+class Place(Folder):
+    """A folder with the flow and its configuration, and an environment full of canaries."""
+
     def __init__(self, folder: Path, topic: str, kafka: str, zookeeper: str) -> None:
-        self.folder = folder
-        self.topic = topic
-        (folder / "flow.py").write_text(textwrap.dedent(FLOW))
-        self.configure(kafka, zookeeper)
-        self.environment = {**CANARIES, "TOPIC": topic, "HEADRACE_DEBUG": "1"}
+        super().__init__(folder, topic, kafka, zookeeper, FLOW)
+        self.environment |= {**CANARIES, "HEADRACE_DEBUG": "1"}
         for name, canary in CANARIES.items():
             if name.endswith("__FILE"):
                 (folder / name).write_text(canary)
                 self.environment[name] = str(folder / name)
 
-    def configure(self, kafka: str, zookeeper: str) -> None:
-        text = textwrap.dedent(CONFIG).format(kafka=kafka, zookeeper=zookeeper)
-        (self.folder / "service.toml").write_text(text)
-
-    def started(self, *words: str, **more: str) -> AbstractContextManager[subprocess.Popen[str]]:
-        given = self.environment | more
-        return started(self.folder, *words, "--config", "service.toml", **given)
+    def configure(self, more: str = "") -> None:
+        text = textwrap.dedent(CONFIG).format(kafka=self.kafka, zookeeper=self.zookeeper)
+        (self.folder / "service.toml").write_text(text + more)
 
     def said(self, *words: str, **more: str) -> str:
         with self.started(*words, **more) as process:
@@ -134,10 +127,7 @@ class Run:
 def place(tmp_path, kafka, zookeeper, topic):
     name = topic()
     kafka.create_topic(f"{name}.dead", 1)
-    producer = Producer({"bootstrap.servers": kafka.address})
-    producer.produce(name, b"good")
-    producer.produce(name, b"bad")
-    assert producer.flush(seconds(30)) == 0
+    publish(kafka.address, name, [b"good", b"bad"])
     return Place(tmp_path, name, kafka.address, zookeeper.address)
 
 
@@ -172,7 +162,7 @@ def test_a_run_its_port_and_its_dead_letters_tell_no_secret(place, kafka):
     check(run.printed, masked=True)
     for spoken in ("conf", "kafka_client_message", "tracing_trouble", "stopped"):
         assert spoken in run.printed
-    (letter,) = committed_messages(kafka.address, f"{place.topic}.dead")
+    (letter,) = committed_messages(kafka.address, f"{place.name}.dead")
     reason = dict(letter.headers() or [])["headrace.reason"].decode()
     assert reason == "login with *** and *** was refused, so were *** and ***"
     check(place.said("dead-letters", "list", "flow:topology"), masked=True)
@@ -200,7 +190,8 @@ def test_what_ends_a_run_tells_no_secret_in_its_traceback(place):
 
 
 def test_a_check_of_servers_that_are_away_tells_no_secret(place):
-    place.configure("127.0.0.1:1", "127.0.0.1:1")
+    place.kafka = place.zookeeper = "127.0.0.1:1"
+    place.configure()
     said = place.said("check", "flow:topology")
     assert "127.0.0.1:1" in said
     assert "s3://lake: lake/.headrace-check-" in said

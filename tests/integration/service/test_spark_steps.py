@@ -1,7 +1,3 @@
-import json
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,8 @@ from sinks.storage import Storage
 from tests.support.batches import LINE, group
 from tests.support.delta_table import SparkTable
 from tests.support.kafka import KafkaWorld
-from tests.support.patience import seconds, until
+from tests.support.patience import until
+from tests.support.places import Folder
 from topology.sink import Fence
 from topology.spark_step import ThroughSpark, spark_step
 
@@ -92,9 +89,10 @@ def test_step_that_spark_rejects_fails_the_start(spark, tmp_path):
 
 
 LINES = """
+    import os
+    import pyarrow as pa
     from headrace import Topology
     from headrace.sinks import DeltaSink, KafkaDeadLetters
-    import pyarrow as pa
 
     def lined(records):
         return records.selectExpr(
@@ -102,55 +100,38 @@ LINES = """
             "concat_ws(' ', string(key), string(value), string(headers)) AS text",
         )
 
-    topology = Topology("lines", reliability="exactly-once")
-    topology.source({topic!r}).spark(lined).into(
-        DeltaSink("orders", schema=pa.schema({{"place": pa.string(), "text": pa.string()}}))
+    TOPIC = os.environ["TOPIC"]
+    topology = Topology(TOPIC, reliability="exactly-once")
+    topology.source(TOPIC).spark(lined).into(
+        DeltaSink("orders", schema=pa.schema({"place": pa.string(), "text": pa.string()}))
     )
-    topology.dead_letters.into(KafkaDeadLetters({letters!r}))
+    topology.dead_letters.into(KafkaDeadLetters(TOPIC + ".dead"))
 """
 
 
-def test_spark_engine_runs_a_topology_of_spark_steps_alone(
-    spark, table, kafka, zookeeper, topic, tmp_path
-):
+def test_spark_engine_runs_a_topology_of_spark_steps_alone(table, kafka, zookeeper, tmp_path):
     """Executors read the records, and the driver sends them through the step."""
     world = KafkaWorld(kafka)
-    name, letters = world.topic(2), topic()
+    name = world.topic(2)
     first, second = Partition(name, 0), Partition(name, 1)
     world.append(first, [b"a", b"bb", b"ccc"])
     world.append_one(second, None, b"key", [("h", b"1")], 1_500_000_000_000)
     world.transaction(second, [b"aborted"], commit=False)
     until("the marker is there", lambda: world.log(second).end == 3)
     world.append(second, [b"", b"end"])
-    (tmp_path / "lines.py").write_text(
-        textwrap.dedent(LINES).format(topic=name, letters=letters), encoding="utf-8"
-    )
-    (tmp_path / "service.toml").write_text(
-        f"""
-        [kafka]
-        bootstrap.servers = "{kafka.address}"
-        [zookeeper]
-        hosts = "{zookeeper.address}"
-        root = "/{name}"
+    world.close()
+    place = Folder(tmp_path, name, kafka.address, zookeeper.address, LINES)
+    place.configure(f"""
         [pipeline]
         engine = "spark"
         [storage]
         warehouse = "{table.warehouse}"
-        """,
-        encoding="utf-8",
-    )
+    """)
+    account = place.run()
+    assert (account["read"], account["rows"], account["unresolved"]) == (6, 6, 0)
     wanted = {
         f"{name}:0:0": "a", f"{name}:0:1": "bb", f"{name}:0:2": "ccc",
         f"{name}:1:0": "key [{h, 1}]", f"{name}:1:3": "", f"{name}:1:4": "end",
     }  # fmt: skip
-    world.close()
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "run", "lines:topology", "--config", "service.toml",
-         "--until-caught-up", "--json"],
-        cwd=tmp_path, timeout=seconds(240), check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    account = json.loads(done.stdout.splitlines()[-1])
-    assert (account["read"], account["rows"], account["unresolved"]) == (6, 6, 0)
     found = table.read().to_pylist()
     assert sorted((row["place"], row["text"]) for row in found) == sorted(wanted.items())
