@@ -25,7 +25,7 @@ _DROPPED = (
 )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Replying(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1  # so that a small answer is one packet
@@ -93,7 +93,7 @@ class StoreProxy:
     def running(self) -> Iterator[Self]:
         proxy = self
 
-        class Handler(_Handler):
+        class Handler(Replying):
             def _pass_on(self) -> None:
                 length = self.headers.get("Content-Length", "0")
                 is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
@@ -109,7 +109,7 @@ class StoreProxy:
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815
 
-        with _serving(Handler) as self.url:
+        with serving(Handler) as self.url:
             yield self
 
     def ask(self, asked: Asked) -> Answer:
@@ -171,19 +171,19 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 def identity_agent(token: str, key_id: str, secret: str) -> Iterator[str]:
     """What gives a pod of EKS its credentials, for this token."""
 
-    class Agent(_Handler):
+    class Agent(Replying):
         def do_GET(self) -> None:
             facts = {"AccessKeyId": key_id, "SecretAccessKey": secret, "Token": ""}
             content = json.dumps({**facts, "Expiration": "2100-01-01T00:00:00Z"}).encode()
             knows = self.headers.get("Authorization") == token
             self.answer(Answer(200 if knows else 401, content))
 
-    with _serving(Agent) as url:
+    with serving(Agent) as url:
         yield f"{url}/credentials"
 
 
 @contextmanager
-def _serving(handler: type[_Handler]) -> Iterator[str]:
+def serving(handler: type[Replying]) -> Iterator[str]:
     server = _Server((HOST, 0), handler)
     thread = threading.Thread(target=server.serve_forever, name="beside-a-store")
     thread.start()

@@ -3,12 +3,11 @@
 import base64
 import json
 import subprocess
-import threading
 import time
-from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import confluent_kafka.admin as kafka_admin
@@ -17,6 +16,7 @@ from joserfc.jwk import KeySet, RSAKey
 
 from service.devservers.process import HOST, free_ports
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
+from tests.support.near_a_store import Answer, Replying, serving
 from tests.support.patience import seconds
 
 SECONDS = seconds(30.0)
@@ -66,31 +66,32 @@ class Authority:
         subprocess.run(command, cwd=self.folder, check=True, capture_output=True, timeout=SECONDS)
 
 
-class TokenServer(ThreadingHTTPServer):
+class TokenServer:
     """Gives a client that knows its secret a signed token (OAuth 2.0, client credentials)."""
 
-    daemon_threads = True
-
     def __init__(self, folder: Path, lifetime_seconds: float) -> None:
-        super().__init__((HOST, 0), _TokenHandler)
         self.lifetime_seconds = lifetime_seconds
         self.issued = 0
         self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
         self.keys = folder / "jwks.json"
         self.keys.write_text(json.dumps(KeySet([self.key]).as_dict(private=False)))
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
 
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.server_address[1]}/token"
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        tokens, known = self, base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
 
-    def open(self) -> None:
-        self._thread.start()
+        class Handler(Replying):
+            def do_POST(self) -> None:  # noqa: N802 - as its base
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                assert form["grant_type"] == ["client_credentials"]
+                is_known = self.headers["Authorization"] == f"Basic {known}"
+                said = tokens.token() if is_known else {"error": "invalid_client"}
+                kind = [("Content-Type", "application/json")]
+                self.answer(Answer(200 if is_known else 401, json.dumps(said).encode(), kind))
 
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
+        with serving(Handler) as url:
+            self.url = f"{url}/token"
+            yield self
 
     def token(self) -> dict[str, Any]:
         self.issued += 1
@@ -101,26 +102,6 @@ class TokenServer(ThreadingHTTPServer):
         return {
             "access_token": text, "token_type": "Bearer", "expires_in": self.lifetime_seconds
         }  # fmt: skip
-
-
-class _TokenHandler(BaseHTTPRequestHandler):
-    server: TokenServer
-
-    def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        known = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
-        is_known = self.headers["Authorization"] == f"Basic {known}"
-        assert form["grant_type"] == ["client_credentials"]
-        answer = self.server.token() if is_known else {"error": "invalid_client"}
-        body = json.dumps(answer).encode()
-        self.send_response(200 if is_known else 401)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
 
 
 class Way(NamedTuple):

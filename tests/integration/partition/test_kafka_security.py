@@ -42,7 +42,7 @@ LIFETIME_SECONDS = 10.0  # renewed after 8; less would end before a connection m
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    with opened(TokenServer(tmp_path_factory.mktemp("tokens"), LIFETIME_SECONDS)) as server:
+    with TokenServer(tmp_path_factory.mktemp("tokens"), LIFETIME_SECONDS).running() as server:
         yield server
 
 

@@ -1,6 +1,4 @@
-import threading
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from service.app import run_pipeline
 from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from tests.support.committed_messages import committed_messages
+from tests.support.near_a_store import Answer, Replying, serving
 from tests.support.patience import seconds
 
 pytestmark = pytest.mark.integration
@@ -21,49 +20,36 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
 
 
-class Collector(ThreadingHTTPServer):
-    daemon_threads = True
+class Collector:
+    """Takes OTLP over HTTP, and keeps the spans."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.endpoint = ""
         self.spans: list[Any] = []
         self.tokens: set[str | None] = set()
         self.services: set[str] = set()
 
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        request = ExportTraceServiceRequest.FromString(body)
-        self.server.tokens.add(self.headers["x-token"])
-        for resource in request.resource_spans:
+    def take(self, body: bytes) -> None:
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             said = {each.key: each.value.string_value for each in resource.resource.attributes}
-            self.server.services.add(said["service.name"])
+            self.services.add(said["service.name"])
             for scope in resource.scope_spans:
-                self.server.spans += scope.spans
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base
-        """Say nothing."""
+                self.spans += scope.spans
 
 
 @pytest.fixture
 def collector():
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    made = Collector()
+
+    class Handler(Replying):
+        def do_POST(self) -> None:  # noqa: N802 - as its base
+            made.tokens.add(self.headers["x-token"])
+            made.take(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(Answer(200))
+
+    with serving(Handler) as url:
+        made.endpoint = f"{url}/v1/traces"
+        yield made
 
 
 @bolt
