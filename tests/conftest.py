@@ -58,9 +58,19 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
     return pytest_timeout.pytest_timeout_set_timer(item, scaled)
 
 
+# PySpark leaves the sockets by which it fetched rows to the garbage collector.
+AFTER_SPARK = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest files first."""
+    """Start the longest files first, and mark tests that run in a process with a Spark."""
     items.sort(key=lambda item: longest_first.place(item.nodeid))
+    with_spark: set[Path] = set()
+    for item in items:
+        if not {"spark", "driver"}.isdisjoint(getattr(item, "fixturenames", ())):
+            with_spark.add(item.path)
+        if item.path in with_spark:
+            item.add_marker(AFTER_SPARK)
 
 
 @pytest.hookimpl(optionalhook=True)

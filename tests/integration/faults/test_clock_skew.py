@@ -20,11 +20,7 @@ from tests.support.patience import seconds
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Fence, Share, SinkContext
 
-pytestmark = [
-    pytest.mark.faults,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.faults
 
 Result = TypeVar("Result")
 HOUR, YEAR = 3600, 365 * 24 * 3600

@@ -27,12 +27,7 @@ from topology.sink import Committed, Fence
 
 MINUTES = float(os.environ.get("FOREIGN_MINUTES", "10"))
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.timeout(120 * MINUTES + 600),
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120 * MINUTES + 600)]
 
 MOST_PAUSE_SECONDS = 1.0  # between what we read and our commit, drawn, so that theirs come there
 APPENDS = 5  # of a foreign writer before it does something else

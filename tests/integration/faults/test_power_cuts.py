@@ -136,8 +136,6 @@ def test_power_cut_at_any_moment_tears_no_table(kind, disk):
             goes_on(lake(disk, kind), txid, txid + 1)
 
 
-# PySpark leaves the sockets by which it fetched rows to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
 def test_batches_that_spark_wrote_outlive_a_power_cut(kind, disk, spark):
     """Promise 3."""

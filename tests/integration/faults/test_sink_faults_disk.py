@@ -15,11 +15,7 @@ from tests.support.limits import SmallDisk, immutable
 from tests.support.pipeline import CASES, KEEP_TRANSACTIONS, Plant
 from topology.sink import Staged
 
-pytestmark = [
-    pytest.mark.faults,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.faults
 
 REFUSED = {"parquet": "Mkdirs failed to create"}  # Hadoop does not say why
 

@@ -7,11 +7,7 @@ import pytest
 from tests.support.pipeline import KEEP_TRANSACTIONS, Plant
 from topology.errors import SinkFailed
 
-pytestmark = [
-    pytest.mark.faults,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.faults
 
 
 def dropped(plant: Plant) -> None:

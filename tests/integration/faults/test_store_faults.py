@@ -288,8 +288,6 @@ def test_slow_store_loses_nothing(kind, make):
 
 
 @pytest.mark.faults
-# PySpark leaves the sockets by which it fetched rows to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["delta", "upserts"])
 def test_spark_reads_the_same_after_bad_weather(kind, make, spark, tmp_path):
     """Spark has no jars for S3 here, so it reads a copy of the table's folder."""

@@ -23,8 +23,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.nightly,
     pytest.mark.usefixtures("no_spark"),
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 TARGET_BYTES = 1024 * 1024

@@ -11,11 +11,7 @@ from tests.support.delta_table import age, beside
 from tests.support.iceberg_table import EXPIRE_AT_ONCE, SparkTable
 from topology.sink import Committed, SinkContext
 
-pytestmark = [
-    pytest.mark.integration,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 TARGET_BYTES = 1024 * 1024
 SECOND = "orders[1]"
 LAST = 12

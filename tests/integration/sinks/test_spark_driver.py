@@ -23,11 +23,7 @@ from tests.support.patience import seconds
 from tests.support.spark import PAGE, healing
 from topology.sink import Batch, SinkContext
 
-pytestmark = [
-    pytest.mark.integration,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 
 
 def count(session: Any) -> int:

@@ -12,12 +12,7 @@ import pytest
 from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.usefixtures("no_spark"),
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_spark")]
 
 # Secrets, whatever their names look like.
 PROPERTIES = {

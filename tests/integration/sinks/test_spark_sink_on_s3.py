@@ -17,12 +17,7 @@ from tests.support.seaweed import KEY_ID, PUBLIC, SECRET
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence, Sink, SinkContext
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.usefixtures("no_spark"),
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_spark")]
 
 OTHERS_LINE = "orders[1]"
 

@@ -8,11 +8,7 @@ from tests.support import spark as task_functions
 from tests.support.patience import seconds, until
 from tests.support.spark import healing
 
-pytestmark = [
-    pytest.mark.integration,
-    # PySpark leaves the sockets by which it fetched rows to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 
 
 def test_two_jobs_run_at_once(spark, tmp_path):
