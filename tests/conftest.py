@@ -67,7 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: longest_first.place(item.nodeid))
     with_spark: set[Path] = set()
     for item in items:
-        if not {"spark", "driver"}.isdisjoint(getattr(item, "fixturenames", ())):
+        names = getattr(item, "fixturenames", ())
+        if "shared_spark" in names and not {"spark", "driver"}.isdisjoint(names):
             with_spark.add(item.path)
         if item.path in with_spark:
             item.add_marker(AFTER_SPARK)
