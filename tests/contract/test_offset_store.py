@@ -30,7 +30,6 @@ from tests.support.zookeeper import (
     A,
     B,
     MemoryNodesWorld,
-    NodesWorld,
     begin,
     claim,
     commit,
@@ -242,7 +241,7 @@ def test_more_partitions_than_one_write_may_hold_are_committed(world):
     assert node(world, partitions[-1])["offset"] == 3
 
 
-def found(world: NodesWorld, partition: Partition) -> Progress | Position:
+def found(world, partition) -> Progress | Position:
     loaded = world.store().load(partition)
     if loaded.transactions is None:
         return Position(loaded.offset)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -31,7 +31,6 @@ REPLICAS = "--selector=app.kubernetes.io/component=replica"
 IMAGE = MappingProxyType({"repository": "localhost/headrace", "tag": "dev", "pullPolicy": "Never"})
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SECONDS = 120.0
-W = TypeVar("W", bound="World")
 # A file /tmp/hungry has a replica take all memory that it may have, once.
 PIPELINE = """\
 import asyncio
@@ -232,7 +231,7 @@ def ids(ends: Mapping[tuple[str, int], int]) -> Iterator[str]:
 
 
 @contextmanager
-def opened(folder: Path, kind: type[W]) -> Iterator[W]:
+def opened(folder: Path, kind: Any) -> Iterator[Any]:
     made = kind(folder)
     try:
         made.open()

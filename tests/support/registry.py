@@ -10,19 +10,12 @@ import threading
 import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from topology.payloads.schema_registry import Registry
-
-
-class RegistryWorld(Protocol):
-    client: SchemaRegistryClient
-
-    def registry(self) -> Registry: ...
-    def close(self) -> None: ...
 
 
 class MockWorld:

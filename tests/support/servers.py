@@ -5,26 +5,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from examples.support.postgres_server import EmbeddedPostgres
 from service.devservers.process import EmbeddedServer, connects
 
-
-class Server(Protocol):
-    """What is started and stopped: one server, or several."""
-
-    def open(self) -> None: ...
-    def close(self) -> None: ...
-
-
-R = TypeVar("R", bound=Server)
 S = TypeVar("S", bound=EmbeddedServer)
 _POLL_SECONDS = 0.1
 
 
 @contextmanager
-def opened(server: R) -> Iterator[R]:
+def opened(server: Any) -> Iterator[Any]:
+    """Of what is started and stopped: one server, or several."""
     try:
         server.open()
         yield server

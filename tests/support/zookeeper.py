@@ -5,7 +5,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -36,19 +36,6 @@ STORM = (
 )
 SECONDS = seconds(30.0)
 BOTH = ["memory", pytest.param("zookeeper", marks=pytest.mark.integration)]
-
-
-class NodesWorld(Protocol):
-    def store(self, topology_id: str = "shop-1") -> Any: ...
-    def path(self, place: Partition | str) -> str: ...
-    def put(self, place: Partition | str, data: bytes) -> None: ...
-    def raw(self, place: Partition | str) -> bytes: ...
-    def delete(self, path: str) -> None: ...
-    def writes(self) -> int: ...
-    def end_session(self, store: Any) -> None: ...
-    def lose(self) -> None: ...
-    def find(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def path_below(root: str, place: Partition | str) -> str:
@@ -161,18 +148,15 @@ class ZooKeeperWorld:
         self.client.close()
 
 
-def opened(
-    kind: str, request: pytest.FixtureRequest, server: str = "zookeeper"
-) -> Iterator[NodesWorld]:
+def opened(kind: str, request: pytest.FixtureRequest, server: str = "zookeeper") -> Iterator[Any]:
     """What a fixture yields: a world on the server of a fixture, which may be shared."""
-    made: NodesWorld = MemoryNodesWorld()
-    if kind == "zookeeper":
-        made = ZooKeeperWorld(request.getfixturevalue(server))
+    is_real = kind == "zookeeper"
+    made = ZooKeeperWorld(request.getfixturevalue(server)) if is_real else MemoryNodesWorld()
     yield made
     made.close()
 
 
-def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[NodesWorld]:
+def opened_apart(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     """What a fixture yields: a world whose server is the test's own, so that it may be stopped."""
     if kind == "memory":
         yield MemoryNodesWorld()
@@ -206,7 +190,7 @@ def expire(client: KazooClient, server: EmbeddedZooKeeper) -> None:
     second.close()
 
 
-def node(world: NodesWorld, partition: Partition) -> dict[str, Any]:
+def node(world: Any, partition: Partition) -> dict[str, Any]:
     return json.loads(world.raw(partition))
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,6 @@ from topology.sink import Batch, Fence, Share, SinkContext
 
 pytestmark = pytest.mark.faults
 
-Result = TypeVar("Result")
 HOUR, YEAR = 3600, 365 * 24 * 3600
 SHIFTS = (-2 * HOUR, YEAR, -YEAR, 2 * HOUR, 0)  # of a host's clock, against the right one
 
@@ -32,7 +31,7 @@ class Host:
         self.clock = clock
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
-    def do(self, work: Callable[..., Result], *given: Any) -> Result:
+    def do(self, work: Callable[..., Any], *given: Any) -> Any:
         return self._pool.submit(work, *given).result(seconds(60))
 
     def end(self) -> None:
