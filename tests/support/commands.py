@@ -152,9 +152,6 @@ class NodesInMemory:
     def leave(self, name: str) -> None:
         del self.nodes[replica_path(ROOT, PIPELINE, name)]
 
-    def put_plan(self, plan: Plan) -> None:
-        self.put(plan_path(ROOT, PIPELINE), encode_plan(plan))
-
     def put_control(self, control: Control) -> None:
         self.put(control_path(ROOT, PIPELINE), encode_control(control))
 
@@ -220,4 +217,5 @@ class World:
         self.nodes.register("a", P[0], P[1], seen=6)
         self.nodes.register("b", seen=7)
         owners = {P[0]: "a", P[2]: "a", P[3]: "c"}
-        self.nodes.put_plan(Plan(7, "a", owners, {P[1]: Leaving("a", 7)}))
+        plan = Plan(7, "a", owners, {P[1]: Leaving("a", 7)})
+        self.nodes.put(plan_path(ROOT, PIPELINE), encode_plan(plan))

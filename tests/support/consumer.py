@@ -1,5 +1,6 @@
 """A reader on fakes of Kafka and ZooKeeper, for tests."""
 
+import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -227,15 +228,10 @@ class Bench:
 DIGEST = "0" * 32
 
 
-def range_of(first: int, end: int) -> Range:
-    return Range(first, end, end - first, DIGEST)
-
-
 def transactions_of(*ends: int, first: int = 0, committed: int = 0) -> Transactions:
-    begins = (first, *ends)
     standing = tuple(
-        OpenTransaction(committed + number, 1, range_of(begins[number - 1], end))
-        for number, end in enumerate(ends, 1)
+        OpenTransaction(committed + number, 1, Range(begin, end, end - begin, DIGEST))
+        for number, (begin, end) in enumerate(itertools.pairwise((first, *ends)), 1)
     )
     return Transactions("transactional", committed, standing)
 

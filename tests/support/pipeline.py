@@ -316,14 +316,10 @@ def row_of(record: Record) -> Row:
     return Row(number=record.offset, text=(record.value or b"").decode())
 
 
-def of_parquet(folder: Path) -> pa.Table:
-    return pq.read_table(folder)
-
-
 SINKS: dict[str, tuple[Callable[..., Any], Callable[[Path], pa.Table]]] = {
     "delta": (DeltaSink, evidence.read_table),
     "iceberg": (IcebergSink, table_files.of_iceberg),
-    "parquet": (partial(SparkSink, format="parquet"), of_parquet),
+    "parquet": (partial(SparkSink, format="parquet"), pq.read_table),
 }
 KEEP_TRANSACTIONS = ["delta", "iceberg"]
 

@@ -500,12 +500,10 @@ def _parsed_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 def wired(process: Process) -> Topology:
     """Make the topology, with bolts that fail at times."""
     plan = process.world.plan
+    how: dict[str, Any] = {"reliability": plan.guarantee}
     if plan.guarantee in ("transactional", "opaque"):
-        kind: Any = plan.guarantee
-        topology = Topology("random", reliability="exactly-once", transactions=kind)
-    else:
-        reliability: Any = plan.guarantee
-        topology = Topology("random", reliability=reliability)
+        how = {"reliability": "exactly-once", "transactions": plan.guarantee}
+    topology = Topology("random", **how)
     streams: dict[tuple[int, str], Any] = {}
     for number, source in enumerate(plan.sources):
         read = topology.source(source)

@@ -29,17 +29,14 @@ def environment_with_wheel(folder: Path, *absent: str) -> Path:
     for entry in SITE.iterdir():
         if not entry.name.startswith(("headrace", "_editable", *absent)):
             (folder / "packages" / entry.name).symlink_to(entry)
-    _site_of(python).joinpath("packages.pth").write_text(f"{folder / 'packages'}\n")
+    site = python.parents[1] / SITE.relative_to(sys.prefix)
+    (site / "packages.pth").write_text(f"{folder / 'packages'}\n")
     return python
 
 
 def without_clone() -> dict[str, str]:
     """Return the variables of a shell in which no path leads to the clone."""
     return {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
-
-
-def _site_of(python: Path) -> Path:
-    return python.parents[1] / SITE.relative_to(sys.prefix)
 
 
 def _call(*command: str) -> None:
