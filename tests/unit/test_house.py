@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 60,
     "methods of one statement": 421,
     "import cycles": 0,
-    "lines of tests": 73_007,
+    "lines of tests": 71_625,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
