@@ -357,7 +357,9 @@ class AdvancedRunner:
     def holders(self) -> dict[int, str]:
         """Return the steps that keep tuples, by the record or compound tree of a tuple."""
         return {
-            record_id: step for step, kept in self.kept.items() for record_id in kept.record_ids()
+            record_id: step
+            for step, kept in self.kept.items()
+            for record_id in kept.records.values()
         }
 
     def forget_resolved(self) -> None:
@@ -425,28 +427,26 @@ class HeldTuples:
         self._timeout_seconds = timeout_seconds
         self._record_ids = record_ids
         self._indexes_of = indexes_of
-        self._record_id: dict[Tuple[Any], int] = {}  # a record, or a compound tree
+        self.records: dict[Tuple[Any], int] = {}
+        """The record, or compound tree, of each tuple."""
         self._since: dict[Tuple[Any], float] = {}  # the oldest first; empty without a timeout
         self.by_partition: Counter[int] = Counter()
         """Number of tuples, by partition index."""
 
     def __len__(self) -> int:
-        return len(self._record_id)
-
-    def record_ids(self) -> Iterable[int]:
-        return self._record_id.values()
+        return len(self.records)
 
     def add(self, tuples: Collection[Tuple[Any]], now: float) -> None:
         record_ids = self._record_ids_of(tuples)
-        self._record_id.update(zip(tuples, record_ids.tolist(), strict=True))
+        self.records.update(zip(tuples, record_ids.tolist(), strict=True))
         self.by_partition += self._counted(record_ids)
         if self._timeout_seconds is not None:
             self._since.update(dict.fromkeys(tuples, now))
 
     def drop(self, tuples: Iterable[Tuple[Any]]) -> None:
         """Remove tuples; those that were not kept are ignored."""
-        pop = self._record_id.pop
-        dropped = [each for each in tuples if each in self._record_id]
+        pop = self.records.pop
+        dropped = [each for each in tuples if each in self.records]
         if dropped:
             record_ids = np.array([pop(each) for each in dropped], np.int64)
             self.by_partition -= self._counted(record_ids)
@@ -469,10 +469,10 @@ class HeldTuples:
         return overdue
 
     def forget_resolved(self) -> None:
-        record_ids = self._record_ids_of(self._record_id)
+        record_ids = self._record_ids_of(self.records)
         resolved = record_ids < 0
         if resolved.any():
-            pairs = zip(list(self._record_id), resolved.tolist(), strict=True)
+            pairs = zip(list(self.records), resolved.tolist(), strict=True)
             self.drop([each for each, is_resolved in pairs if is_resolved])
 
     def _record_ids_of(self, tuples: Collection[Tuple[Any]]) -> Owners:

@@ -85,9 +85,7 @@ class Combiner(Aggregate):
     merge: Callable[[Any, Any], Any]
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        size = int(groups.max()) + 1 if len(groups) else 0
-        found = [copy.deepcopy(self.zero) for _ in range(size)]
-        return _folded(self.type, self.merge, found, _values(values), groups)
+        return _folded(self.type, self.merge, self.zero, values, groups)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,9 +97,7 @@ class Reducer(Aggregate):
     merge: Callable[[Any, Any], Any] | None = None
 
     def merged(self, values: Column, groups: Groups) -> Column:
-        size = int(groups.max()) + 1 if len(groups) else 0
-        found: list[Any] = [None] * size
-        return _folded(self.type, self._merged, found, _values(values), groups)
+        return _folded(self.type, self._merged, None, values, groups)
 
     def reduced(self, before: Column, rows: Iterable[Sequence[Any]]) -> Column:
         """Change each value by its rows, in order; null starts at zero. Raises AggregateFailed."""
@@ -239,13 +235,10 @@ def _by_group(values: Column, groups: Groups, how: Literal["sum", "min", "max"])
 
 
 def _folded(
-    kind: pa.DataType,
-    merge: Callable[[Any, Any], Any],
-    found: list[Any],
-    values: Sequence[Any],
-    groups: Groups,
+    kind: pa.DataType, merge: Callable[[Any, Any], Any], zero: Any, values: Column, groups: Groups
 ) -> Column:
-    for value, group in zip(values, groups.tolist(), strict=True):
+    found = [copy.deepcopy(zero) for _ in range(int(groups.max(initial=-1)) + 1)]
+    for value, group in zip(_values(values), groups.tolist(), strict=True):
         if value is not None:
             found[group] = _called(merge, found[group], value)
     return as_column(found, kind)

@@ -79,16 +79,8 @@ _TRACED_KINDS = 200  # of which the first failure is logged with its traceback
 _LAST_FRAMES = 20
 _HERE = Path(__file__).parents[1]
 _OURS = tuple(
-    f"{_HERE / package}/"
-    for package in (
-        "acker",
-        "headrace",
-        "partition",
-        "service",
-        "sinks",
-        "topology",
-        "transactions",
-    )
+    f"{_HERE / name}/"
+    for name in ("acker", "headrace", "partition", "service", "sinks", "topology", "transactions")
 )
 _STDLIB = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _PACKAGES = {"site-packages", "dist-packages"}  # the second is Debian's
@@ -184,8 +176,10 @@ def user_frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
     They are those of any library but Headrace where there is no other: a pipeline may be installed.
     """
-    frames = [each for each in traceback.walk_tb(error.__traceback__) if _kind(each) != "ours"]
-    return [each for each in frames if _kind(each) == "user's"] or frames
+    frames: dict[str, list[tuple[FrameType, int]]] = defaultdict(list)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        frames[_kind_of(frame.f_code.co_filename)].append((frame, line))
+    return frames["user's"] or frames["library"]
 
 
 def error_at(error: BaseException) -> str:
@@ -194,10 +188,6 @@ def error_at(error: BaseException) -> str:
         return f"{_short(error.filename)}:{error.lineno}"
     frames = user_frames(error)
     return f"{_short(frames[-1][0].f_code.co_filename)}:{frames[-1][1]}" if frames else ""
-
-
-def _kind(frame: tuple[FrameType, int]) -> str:
-    return _kind_of(frame[0].f_code.co_filename)
 
 
 @cache

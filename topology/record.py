@@ -73,20 +73,16 @@ class Retry(Exception):
 
     def __init__(self, reason: str, *, after_seconds: float | None = None) -> None:
         super().__init__(reason)
-        if after_seconds is not None and not _is_pause(after_seconds):
-            raise ValueError(
-                f"Retry.after_seconds: found {after_seconds!r}, expected a finite number >= 0"
-            )
+        seconds: Any = 0 if after_seconds is None else after_seconds
+        if not (isinstance(seconds, Real) and 0 <= float(seconds) < math.inf):
+            expected = "a finite number >= 0"
+            raise ValueError(f"Retry.after_seconds: found {seconds!r}, expected {expected}")
         self.reason = reason
         self.after_seconds = after_seconds
 
 
 SIGNALS = frozenset({Reject, RejectRows, Retry, type})
 """Types that are no values: exceptions to raise, and classes."""
-
-
-def _is_pause(seconds: Any) -> bool:
-    return isinstance(seconds, Real) and 0 <= float(seconds) < math.inf
 
 
 _SHOWN_BYTES = 60  # of a name, a key or a value

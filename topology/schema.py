@@ -15,7 +15,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, cast
@@ -101,36 +101,25 @@ def schema_of_hints(hints: Mapping[str, Any], place: str) -> pa.Schema:
 
 def _fields(source: Any) -> Iterator[_Hint] | None:
     """Return the fields of a row type, or None if it is not one."""
+    columns: dict[str, str]  # by attribute
     if typing.is_typeddict(source):
-        hints = _hints(source)
-        required = source.__required_keys__
-        return (_Hint(name, hint, name in required) for name, hint in hints.items())
-    if isinstance(source, type) and issubclass(source, msgspec.Struct):
-        hints = _hints(source)
-        return (
-            _Hint(field.encode_name, hints[field.name], required=True)
-            for field in msgspec.structs.fields(source)
-        )
-    if hasattr(source, "model_fields"):  # pydantic's
-        hints = _hints(source)
-        names: Iterable[str] = source.model_fields
-        return (_Hint(name, hints[name], required=True) for name in names)
-    if isinstance(source, type) and dataclasses.is_dataclass(source):
-        hints = _hints(source)
-        return (
-            _Hint(field.name, hints[field.name], required=True)
-            for field in dataclasses.fields(source)
-        )
-    return None
-
-
-def _hints(source: Any) -> dict[str, Any]:
+        columns = {name: name for name in source.__annotations__}
+    elif isinstance(source, type) and issubclass(source, msgspec.Struct):
+        columns = {field.name: field.encode_name for field in msgspec.structs.fields(source)}
+    elif hasattr(source, "model_fields"):  # pydantic's
+        columns = {name: name for name in source.model_fields}
+    elif isinstance(source, type) and dataclasses.is_dataclass(source):
+        columns = {field.name: field.name for field in dataclasses.fields(source)}
+    else:
+        return None
     try:
-        return typing.get_type_hints(source, include_extras=True)
+        hints = typing.get_type_hints(source, include_extras=True)
     except (NameError, TypeError) as error:
         raise InvalidSchema(
             f"schema {source.__name__}: its type hints cannot be resolved: {error}"
         ) from error
+    required = getattr(source, "__required_keys__", hints)
+    return (_Hint(column, hints[name], name in required) for name, column in columns.items())
 
 
 def _field(field: _Hint, path: str, within: tuple[Any, ...]) -> "pa.Field[Any]":

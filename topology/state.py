@@ -19,7 +19,6 @@ from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFaile
 from topology.reference import (
     KEY_TYPES,
     MAX_ROWS,
-    Column,
     KeyIndex,
     LoadedTable,
     Reference,
@@ -56,7 +55,8 @@ class StoredRows:
             told.append(self.news.popleft())
         if not told:
             return None
-        changed = _key_index(self._rows, pa.concat_tables(told), self._key)
+        keys = pa.concat_tables(told).group_by([*self._key], use_threads=False).aggregate([])
+        changed = KeyIndex(_arrays(keys, self._key)).of(_arrays(self._rows, self._key))
         now = _last([self._rows.filter(changed.is_valid()), *told], self._row_key)
         kept = self._rows.filter(changed.is_null())
         self._rows = pa.concat_tables([kept, now]).combine_chunks()
@@ -72,12 +72,6 @@ def _last(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
     is_last = np.zeros(rows.num_rows, np.bool_)
     is_last[last["row_max"].to_numpy()] = True
     return rows.filter(pa.array(is_last))
-
-
-def _key_index(rows: pa.Table, among: pa.Table, names: Sequence[str]) -> Column:
-    """Return the index of each row's key in the other table, or null."""
-    keys = among.select(list(names)).group_by(list(names), use_threads=False).aggregate([])
-    return KeyIndex(_arrays(keys, names)).of(_arrays(rows, names))
 
 
 def _arrays(table: pa.Table, names: Sequence[str]) -> list[Any]:

@@ -271,13 +271,10 @@ def _validate_code(step: BoltStep) -> None:
 def _validate_bolt(step: BoltStep) -> None:
     _validate_code(step)
     for stream, children in step.streams.items():
-        if not children:
-            if stream == DEFAULT_STREAM and len(step.streams) > 1:
-                continue  # it only sends by name; the executor refuses other values
-            place = f"stream '{stream}' of bolt '{step.name}'"
-            if len(step.streams) == 1:
-                place = f"bolt '{step.name}'"
-            raise InvalidTopology(f"{place} {_LEADS_NOWHERE}")
+        has_names = len(step.streams) > 1
+        if not children and not (has_names and stream == DEFAULT_STREAM):
+            place = f"stream '{stream}' of " if has_names else ""
+            raise InvalidTopology(f"{place}bolt '{step.name}' {_LEADS_NOWHERE}")
         for child in children:
             _validate_input(f"bolt '{step.name}'", child, direct=any(map(is_direct, children)))
             check_place(f"bolt '{step.name}'", child, is_source=False)
@@ -356,6 +353,16 @@ def as_text(topology: Topology) -> str:
     return "\n".join(lines)
 
 
+def _edges(topology: Topology) -> Iterator[tuple[Source | BoltStep, str, Step]]:
+    """Yield each arrow's start, stream and end, parents before children; "" is the default."""
+    for source in topology.sources:
+        yield from ((source, "", child) for child in source.children)
+    for step in topology.bolts():
+        for stream, children in step.streams.items():
+            name = "" if stream == DEFAULT_STREAM else stream
+            yield from ((step, name, child) for child in children)
+
+
 def as_mermaid(topology: Topology) -> str:
     """Draw the topology as a Mermaid flow chart."""
     ids: dict[int, str] = {}
@@ -368,12 +375,9 @@ def as_mermaid(topology: Topology) -> str:
         node = ids[id(step)] = f"n{number}"
         shape = '["{}"]' if isinstance(step, BoltStep) else '[("{}")]'
         lines.append(f"  {node}{shape.format(_quoted(step.name))}")
-    for source in topology.sources:
-        lines += [f"  {ids[id(source)]} --> {ids[id(child)]}" for child in source.children]
-    for step in topology.bolts():
-        for stream, children in step.streams.items():
-            arrow = "-->" if stream == DEFAULT_STREAM else f'-- "{_quoted(stream)}" -->'
-            lines += [f"  {ids[id(step)]} {arrow} {ids[id(child)]}" for child in children]
+    for start, stream, end in _edges(topology):
+        arrow = f'-- "{_quoted(stream)}" -->' if stream else "-->"
+        lines.append(f"  {ids[id(start)]} {arrow} {ids[id(end)]}")
     letters = topology.dead_letters.sink
     if letters is not None:
         lines.append(f'  dead[("{_quoted(letters.name)}")]')
@@ -430,14 +434,7 @@ def _ways(topology: Topology, places: Iterable[Any]) -> list[tuple[str, list[tup
 
     In the columns that it crosses it has a place of its own, so that it runs through no box.
     """
-    edges: list[tuple[Any, str, Step]] = []  # parents before children
-    for source in topology.sources:
-        edges += [(source, "", child) for child in source.children]
-    for step in topology.bolts():
-        for stream, children in step.streams.items():
-            name = "" if stream == DEFAULT_STREAM else stream
-            edges += [(step, name, child) for child in children]
-    column = dict.fromkeys(places, 0)
+    edges, column = [*_edges(topology)], dict.fromkeys(places, 0)
     for start, _, end in edges:
         column[end] = max(column[end], column[start] + 1)
     column |= dict.fromkeys(topology.sink_steps(), max(column.values(), default=0))
@@ -514,7 +511,7 @@ def _facts(step: Step) -> dict[str, Any]:
         "kind": step.kind.value,
         "workers": step.workers,
         "tasks": len(step.bolts),
-        "grouping": _grouping(step),
+        "grouping": step.grouping and step.grouping.name,
         "order": step.order.value,
         "timeout_seconds": step.timeout_seconds,
         "to": {
@@ -526,10 +523,6 @@ def _facts(step: Step) -> dict[str, Any]:
 def _sink_class(step: SinkStep) -> str:
     sink = step.sink
     return type(sink.sink if isinstance(sink, ThroughSpark) else sink).__name__
-
-
-def _grouping(step: BoltStep) -> str | None:
-    return step.grouping.name if step.grouping is not None else None
 
 
 def _indent(step: Step, stream: str, depth: int, lines: list[str], drawn: set[Step]) -> None:
@@ -550,7 +543,7 @@ def _indent(step: Step, stream: str, depth: int, lines: list[str], drawn: set[St
     if step.workers > 1:
         traits.append(f"{step.workers} at once")
     if len(step.bolts) > 1:
-        traits.append(f"{len(step.bolts)} tasks by {_grouping(step)}")
+        traits.append(f"{len(step.bolts)} tasks by {step.grouping and step.grouping.name}")
     if step.order is not Order.NONE:
         traits.append(f"in order per {step.order.value}")
     lines.append(f"{pad}-> {step.name}  ({', '.join(traits)})")

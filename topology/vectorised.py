@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from topology.bolt import RECORD_COLUMNS
 from topology.calls import Called, Sent, failure_of, hint_for
 from topology.errors import BoltError, LineageLost
 from topology.record import DEFAULT_STREAM, Message, Record, Reject, RejectRows
@@ -32,16 +33,8 @@ _DROPPED = (
 _MOST_BYTES = 2**31 - 1  # of one binary column
 _BREAK = b"\n"
 _MARK: dict[bytes | str, bytes | str] = {b"headrace": b"line breaks"}
-_FIELDS = {
-    name: pa.field(name, kind)
-    for name, kind in (
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp_ms", pa.int64()),
-    )
-}
+_KINDS = (pa.binary(), pa.binary(), pa.int32(), pa.int64(), pa.int64())
+_FIELDS = {name: pa.field(name, kind) for name, kind in zip(RECORD_COLUMNS, _KINDS, strict=True)}
 _AS_LINES = {"value": _FIELDS["value"].with_metadata(_MARK)}
 
 
@@ -300,16 +293,13 @@ def _add(columns: Columns, rows: list[Row], indices: npt.NDArray[np.int64]) -> N
         _add(columns, rows[middle:], indices[middle:])
 
 
-class _TooWide(Exception):
-    """Rows that need smaller batches."""
-
-
 def _batch(rows: list[Row]) -> pa.RecordBatch:
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     if not names:
         raise ValueError("it is empty")  # a batch without columns has no rows
     if len(rows) > 1 and len(rows) * len(names) > _MOST_CELLS:
-        raise _TooWide  # one row with thousands of members must not widen all others
+        # One row with thousands of members must not widen all others: each half is tried.
+        raise ValueError("too many cells")
     arrays = [_array(name, values_of(rows, name)) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names)
 

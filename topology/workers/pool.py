@@ -168,25 +168,21 @@ class WorkerPool:
         holding = [runner for runner in self._all if runner.queue.held]
         gone = list(record_ids) if holding else []
         for runner in holding:
-            with runner.changing() as queue:
-                queue.release(gone)
+            runner.change(lambda queue: queue.release(gone))
 
     def suspend(self, partition: int) -> None:
         """Start no call of a partition until `resume`: another process may own it."""
         for runner in self._all:
-            with runner.changing() as queue:
-                queue.suspend(partition)
+            runner.change(lambda queue: queue.suspend(partition))
 
     def resume(self, partition: int) -> None:
         for runner in self._all:
-            with runner.changing() as queue:
-                queue.resume(partition)
+            runner.change(lambda queue: queue.resume(partition))
 
     def drop(self, is_gone: Callable[[Call], bool]) -> None:
         """Drop calls that have not started, and free the keys that such calls hold."""
         for runner in self._all:
-            with runner.changing() as queue:
-                queue.drop(is_gone)
+            runner.change(lambda queue: queue.drop(is_gone))
 
     def poll(self, now: float) -> None:
         """Fail the calls that take too long. Called each turn of the loop."""

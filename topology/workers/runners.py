@@ -8,9 +8,9 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -52,16 +52,9 @@ class RunnerStatistics:
     ended_since: float | None = None  # when a task lost its last job and could start no other
 
     def __add__(self, other: "RunnerStatistics") -> "RunnerStatistics":
-        ended = [each.ended_since for each in (self, other) if each.ended_since is not None]
-        return RunnerStatistics(
-            self.in_flight + other.in_flight,
-            self.waiting + other.waiting,
-            self.held + other.held,
-            self.abandoned + other.abandoned,
-            self.timeouts + other.timeouts,
-            self.late + other.late,
-            min(ended, default=None),
-        )
+        *counts, ended = zip(astuple(self), astuple(other), strict=True)
+        since = min((each for each in ended if each is not None), default=None)
+        return RunnerStatistics(*map(sum, counts), since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +91,10 @@ class Runner(ABC):
         self._untimed = 0  # ended calls that were not timed; it only grows
         self._untimed_counted = 0
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[CallQueue]:
-        """Hold the lock while the queue changes, then start the calls that became ready."""
+    def change(self, work: Callable[[CallQueue], object]) -> None:
+        """Change the queue, then start the calls that became ready."""
         with self.lock:
-            yield self.queue
+            work(self.queue)
             self._start_ready()
 
     def submit(self, calls: list[Call]) -> None:
@@ -121,12 +113,10 @@ class Runner(ABC):
     def tick(self) -> None:
         """Have the bolt's `tick` called where its `process` is, unless one is due already."""
 
-    def _tick_failed(self, error: BaseException) -> None:
-        self._put(Ticked(self._step, error=failure_of(self._step, error)))
-
-    def _ticked(self, values: list[Any]) -> None:
-        if values:
-            self._put(Ticked(self._step, values))
+    def _ticked(self, values: Sequence[Any], error: BaseException | None = None) -> None:
+        if values or error is not None:
+            failure = None if error is None else failure_of(self._step, error)
+            self._put(Ticked(self._step, values, failure))
 
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(waiting=self.queue.num_waiting, held=len(self.queue.held))
@@ -181,7 +171,7 @@ class InlineRunner(Runner):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # it may raise anything
-            self._tick_failed(error)
+            self._ticked((), error)
 
     def close(self, deadline: float) -> None:  # noqa: ARG002
         self._is_closing = True
@@ -372,10 +362,7 @@ class ThreadRunner(_PoolRunner):
             self._answers.add(call)
             return
         self._tick = None
-        if call.error is not None:
-            self._tick_failed(call.error)
-        else:
-            self._ticked(call.value)
+        self._ticked(call.value or (), call.error)
         self.is_ticking = False
 
     # The next methods run on the threads.
@@ -578,4 +565,4 @@ class AsyncRunner(_PoolRunner):
         except BaseException as error:  # it may raise anything
             if isinstance(error, asyncio.CancelledError) and self._is_closing:
                 raise
-            self._tick_failed(error)
+            self._ticked((), error)
