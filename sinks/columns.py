@@ -162,7 +162,8 @@ def _fit_columns(piece: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBat
     found = piece.schema.names
     if not set(schema.names).issuperset(found) or len(set(found)) != len(found):
         reason = _unknown_columns(found, schema)
-        return _empty(schema), dict.fromkeys(range(piece.num_rows), reason)
+        empty = pa.RecordBatch.from_pylist([], schema=schema)
+        return empty, dict.fromkeys(range(piece.num_rows), reason)
     columns = [
         piece.column(field.name) if field.name in found else pa.nulls(piece.num_rows, field.type)
         for field in schema
@@ -186,10 +187,6 @@ def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int,
         f"allowed is {_allowed(field)}{_cause(error)}"
         for index, error in failing(convert, len(column), _is_of_values)
     }
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _unknown_columns(found: Any, schema: pa.Schema) -> str:
@@ -262,7 +259,7 @@ def has_no_number(value: Any) -> bool:
     """Whether NaN or an infinity is in a value; msgspec would encode them as null."""
     if type(value) not in (dict, list, tuple):
         # Dataclasses, enumerations, sets. What has no builtin, such as msgspec.Raw, is no float.
-        value = msgspec.to_builtins(value, enc_hook=_as_null)
+        value = msgspec.to_builtins(value, enc_hook=lambda _: None)
         if not isinstance(value, dict | list | tuple):
             return isinstance(value, float) and not isfinite(value)
     for part in chain(value, value.values()) if isinstance(value, dict) else value:
@@ -273,7 +270,3 @@ def has_no_number(value: Any) -> bool:
         elif kind not in _WITHOUT_FLOATS and has_no_number(part):
             return True
     return False
-
-
-def _as_null(value: Any) -> None:
-    del value

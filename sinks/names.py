@@ -69,14 +69,12 @@ def names_in(schema: pa.Schema) -> Iterator[str]:
     return (field.name for each in schema for field in _fields(each))
 
 
-def checked_new_columns(value: str, table: str) -> OnNewColumns:
+def checked_new_columns(value: OnNewColumns, table: str) -> OnNewColumns:
     """Return `on_new_columns` as it was given. Raises InvalidSchema."""
-    for allowed in get_args(OnNewColumns):
-        if value == allowed:
-            found: OnNewColumns = allowed
-            return found
-    names = " and ".join(f"'{each}'" for each in get_args(OnNewColumns))
-    raise InvalidSchema(f"table '{table}': on_new_columns is {value!r}; allowed are {names}")
+    if value not in get_args(OnNewColumns):
+        names = " and ".join(f"'{each}'" for each in get_args(OnNewColumns))
+        raise InvalidSchema(f"table '{table}': on_new_columns is {value!r}; allowed are {names}")
+    return value
 
 
 def backticked(name: str) -> str:

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -16,7 +15,6 @@ import pyarrow.fs as pafs
 from sinks.storage import Storage
 from topology.errors import SinkFailed
 
-Result = TypeVar("Result")
 _CONTENT = b"written by headrace check"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m↳?")
 _ROUNDS = 20
@@ -135,12 +133,13 @@ def plain_message(error: BaseException) -> str:
     return " ".join(_COLOUR.sub("", str(error)).split())
 
 
-def _do(what: str, folder: str, work: Callable[[], Result]) -> Result:
+def _do(what: str, folder: str, work: Callable[[], object]) -> None:
     for left in reversed(range(_TRIES)):
         try:
-            return work()
+            work()
         except OSError as error:
             if not left:
                 raise SinkFailed(f"{folder}: cannot {what}: {error}") from error
             time.sleep(_PAUSE_SECONDS)
-    raise AssertionError
+        else:
+            return

@@ -9,13 +9,14 @@ from topology.sink import Committed, Fence, Share
 LOST = "see docs/how-to/when-a-replay-differs.md#sinkstatelost"
 
 
-def check_fences(fences: Sequence[Fence], found: Sequence[Committed]) -> list[Committed]:
+def check_fences(fences: Sequence[Fence | Share], found: Sequence[Committed]) -> list[Committed]:
     """Return lines, as they were `found`, with the epochs of their fences.
 
     Raises SinkFenced when a line has a higher epoch than its fence.
     """
     for fence, line in zip(fences, found, strict=True):
-        _check_epoch(fence.line, fence.epoch, line)
+        if line.epoch > fence.epoch:
+            raise SinkFenced(fence.line, fence.epoch, line.epoch)
     return [line._replace(epoch=fence.epoch) for fence, line in zip(fences, found, strict=True)]
 
 
@@ -29,8 +30,7 @@ def is_to_commit(
     some shares are there, or a line lacks the txid before, or has a lower epoch than was raised:
     then the sink has lost commits, as when it was restored from a backup.
     """
-    for share, line in zip(shares, found, strict=True):
-        _check_epoch(share.line, share.epoch, line)
+    check_fences(shares, found)
     for line in found:
         epoch = (fenced or {}).get(line.line, 0)
         if line.epoch < epoch:
@@ -50,11 +50,6 @@ def is_to_commit(
                 f"{line.txid}, but those up to {share.txid - 1} were committed in it; {LOST}"
             )
     return bool(missing) or not shares
-
-
-def _check_epoch(name: str, epoch: int, line: Committed) -> None:
-    if line.epoch > epoch:
-        raise SinkFenced(name, epoch, line.epoch)
 
 
 class MemoryLines:

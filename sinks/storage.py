@@ -88,9 +88,8 @@ class Storage:
         given = {**self._arrow(kind, uri), **self.options.get("arrow", {})}
         bucket, slash, path = uri.partition(":")[2].lstrip("/").partition("/")
         container = bucket.partition("@")[0]  # Azure's account is not part of the path
-        return _filesystem(kind, tuple(sorted(given.items()))), f"{container}{slash}{path}".rstrip(
-            "/"
-        )
+        place = f"{container}{slash}{path}".rstrip("/")
+        return _filesystem(kind, tuple(sorted(given.items()))), place
 
     def object_store_options(self, uri: str) -> dict[str, str]:
         """delta-rs's `storage_options` for a URI of `uri`. Raises SinkFailed."""
@@ -265,11 +264,7 @@ def _trust(ca_file: str) -> None:
 @lru_cache(maxsize=16)
 def _filesystem(kind: Kind, given: tuple[tuple[str, Any], ...]) -> pafs.FileSystem:
     """Clients are kept: each has its own connections and its own credentials of the instance."""
-    make: Mapping[Kind, type[Any]] = {
-        "s3": pafs.S3FileSystem,
-        "gcs": pafs.GcsFileSystem,
-        "azure": pafs.AzureFileSystem,
-    }
+    make: Any = {"s3": pafs.S3FileSystem, "gcs": pafs.GcsFileSystem, "azure": pafs.AzureFileSystem}
     found: pafs.FileSystem = make[kind](**dict(given))
     return found
 

@@ -13,12 +13,7 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from topology.errors import (
-    BoltError,
-    InvalidReference,
-    ReferenceLoadFailed,
-    ReferenceNotLoaded,
-)
+from topology.errors import BoltError, InvalidReference, ReferenceLoadFailed, ReferenceNotLoaded
 
 if TYPE_CHECKING:
     from topology.state import StoredRows

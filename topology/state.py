@@ -16,14 +16,7 @@ import pyarrow as pa
 
 from topology.aggregates import Aggregate, Groups, Reducer
 from topology.errors import AggregateFailed, InvalidTopology, ReferenceLoadFailed, expect
-from topology.reference import (
-    KEY_TYPES,
-    MAX_ROWS,
-    KeyIndex,
-    LoadedTable,
-    Reference,
-    key_column,
-)
+from topology.reference import KEY_TYPES, MAX_ROWS, KeyIndex, LoadedTable, Reference, key_column
 from topology.schema import schema_of, schema_of_hints
 from topology.sink import Kind, Sink, SinkContext
 

@@ -332,9 +332,7 @@ class Stream(Generic[T]):
 
     @overload
     def map(
-        self,
-        function: FunctionBolt[T, Out],
-        **options: Unpack[StepOptions],
+        self, function: FunctionBolt[T, Out], **options: Unpack[StepOptions]
     ) -> "Stream[Out]": ...
     @overload
     def map(
@@ -344,9 +342,7 @@ class Stream(Generic[T]):
     ) -> "Stream[Out]": ...
     @overload
     def map(
-        self,
-        function: Callable[[T], Out | Skip | To],
-        **options: Unpack[StepOptions],
+        self, function: Callable[[T], Out | Skip | To], **options: Unpack[StepOptions]
     ) -> "Stream[Out]": ...
     def map(self, function: Any, **options: Any) -> "Stream[Any]":
         """Pass every value through a function that returns one value, or SKIP.
@@ -359,9 +355,7 @@ class Stream(Generic[T]):
 
     @overload
     def flat_map(
-        self,
-        function: FunctionBolt[T, Out],
-        **options: Unpack[StepOptions],
+        self, function: FunctionBolt[T, Out], **options: Unpack[StepOptions]
     ) -> "Stream[Out]": ...
     @overload
     def flat_map(
@@ -371,9 +365,7 @@ class Stream(Generic[T]):
     ) -> "Stream[Out]": ...
     @overload
     def flat_map(
-        self,
-        function: Callable[[T], Iterable[Out | Skip | To]],
-        **options: Unpack[StepOptions],
+        self, function: Callable[[T], Iterable[Out | Skip | To]], **options: Unpack[StepOptions]
     ) -> "Stream[Out]": ...
     def flat_map(self, function: Any, **options: Any) -> "Stream[Any]":
         """Pass on each item of the list or other iterable that a function returns.

@@ -469,10 +469,7 @@ def _connect(conninfo: str) -> Connection:
 
 def _cut_off(connection: Connection) -> None:
     """End a connection for the thread that waits on it; any thread may call this."""
-    with (
-        contextlib.suppress(Exception),
-        socket.socket(fileno=os.dup(connection.fileno())) as raw,
-    ):
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as raw:
         raw.shutdown(socket.SHUT_RDWR)
 
 

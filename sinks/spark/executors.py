@@ -5,6 +5,7 @@ import pickle
 import sys
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -147,21 +148,15 @@ def stage_on_executors(frame: Any, stager: Stager, number: int, group: str) -> l
         finally:
             lighten()
 
-    try:
+    with python_errors(group):
         rows = frame.mapInArrow(stages, _DDL).collect()
-    except Exception as error:
-        check_python(error, group)
-        raise
     return [pickle.loads(bytes(row[0])) for row in rows]  # noqa: S301 - of our own workers
 
 
 def _brought(frame: Any, group: str) -> list[Piece]:
     """Return a DataFrame's rows, in this process's memory. Raises as `stage_on_executors`."""
-    try:
+    with python_errors(group):
         table: pa.Table = frame.toArrow()
-    except Exception as error:
-        check_python(error, group)
-        raise
     return [batch for batch in table.to_batches() if batch.num_rows]
 
 
@@ -213,11 +208,8 @@ def run_tasks(
     def job(session: Any) -> list[bytes]:
         # As many parts as tasks: one is one task of Spark's. No DataFrame, whose plan costs more.
         given = session.sparkContext.parallelize(tasks, len(tasks))
-        try:
+        with python_errors(group):
             results: list[bytes] = given.map(partial(_called, function)).collect()
-        except Exception as error:
-            check_python(error, group)
-            raise
         return results
 
     return driver.run(job, group=group, deadline_seconds=deadline_seconds)
@@ -250,13 +242,18 @@ def _called(function: Callable[[bytes], bytes], task: bytes) -> bytes:
         lighten()
 
 
-def check_python(error: Exception, group: str) -> None:
-    """Raise TaskRaised if a job's error is one of Python's on an executor.
+@contextmanager
+def python_errors(group: str) -> Iterator[None]:
+    """Raise TaskRaised for what Python raised on an executor.
 
-    To be called within the job: a Java exception's text is asked of the JVM.
+    To be used within the job: a Java exception's text is asked of the JVM.
     """
-    said = from_python(error)
-    if said is not None:
+    try:
+        yield
+    except Exception as error:
+        said = from_python(error)
+        if said is None:
+            raise
         raise TaskRaised(group, said) from error
 
 

@@ -44,7 +44,7 @@ _OF_JARS: Mapping[str, Mapping[str, str]] = {
     "iceberg-spark-runtime": {
         "spark.sql.extensions": (
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-        ),
+        )
     },
     "hadoop-aws": {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in ("s3", "s3a")},
 }

@@ -120,9 +120,7 @@ class StateSink(Sink[Any]):
         self._store.open(context, self.shape)
         if not context.exactly_once:
             log.warning(
-                "state_may_count_twice",
-                state=self.name,
-                reason="reliability is not 'exactly-once'",
+                "state_may_count_twice", state=self.name, reason="reliability is not 'exactly-once'"
             )
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
@@ -150,7 +148,10 @@ class StateSink(Sink[Any]):
 
         def change(stored: pa.Table) -> pa.Table:
             nonlocal made
-            made = self._merged(deltas, stored)
+            try:
+                made = merge(self.shape, deltas, stored)
+            except AggregateFailed as error:
+                raise SinkFailed(str(error)) from error
             return made
 
         uncertain, self._uncertain = self._uncertain, None
@@ -168,12 +169,6 @@ class StateSink(Sink[Any]):
 
     def close(self) -> None:
         self._store.close()
-
-    def _merged(self, deltas: Deltas, stored: pa.Table) -> pa.Table:
-        try:
-            return merge(self.shape, deltas, stored)
-        except AggregateFailed as error:
-            raise SinkFailed(str(error)) from error
 
     def _keys(self, deltas: Deltas) -> pa.Table:
         if not self.shape.has_one_line:

@@ -79,11 +79,7 @@ class DeltaSink(TableSink[Row]):
         if context.exactly_once and is_uri(uri):
             probe(replace(context.storage, warehouse=uri))
         self._delta = DeltaLog(
-            self.table,
-            context.storage,
-            uri,
-            remembers=context.exactly_once,
-            key=self._rows.key,
+            self.table, context.storage, uri, remembers=context.exactly_once, key=self._rows.key
         )
         return self._delta
 

@@ -24,7 +24,7 @@ from sinks.names import (
 from sinks.probe import check_clock
 from sinks.shares import LOST, check_fences, is_to_commit
 from sinks.tables.files import DataFile, FileStager, joined
-from sinks.tables.log import Conflict, TableLog, TableState, app_id, pack, unpack
+from sinks.tables.log import Conflict, StoredFile, TableLog, TableState, app_id, pack, unpack
 from topology.errors import SinkBusy, SinkError, SinkFailed
 from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
@@ -196,10 +196,10 @@ class TableSink(Sink[Row]):
     def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
         table = self._opened()
         if not dry_run:
-            done = self._maintain(lambda state: table.compact(state, target_bytes))
-            return done or Compaction(0, 0, 0)
+            nothing = Compaction(0, 0, 0)
+            return self._maintain(lambda state: table.compact(state, target_bytes), nothing)
         small: dict[object, list[int]] = {}
-        for file in self._maintain(table.files) or []:
+        for file in self._maintain(table.files, list[StoredFile]()):
             if file.num_bytes < target_bytes:
                 small.setdefault(file.partition, []).append(file.num_bytes)
         several = [sizes for sizes in small.values() if len(sizes) > 1]
@@ -220,15 +220,14 @@ class TableSink(Sink[Row]):
                 check_clock(stager.storage, stager.uri)
             return table.vacuum(state, older_than_hours, dry_run=dry_run)
 
-        return self._maintain(remove) or Removal(0, 0)
+        return self._maintain(remove, Removal(0, 0))
 
     def expire(self, *, dry_run: bool = False) -> Removal:
         table = self._opened()
-        done = self._maintain(lambda state: table.expire(state, dry_run=dry_run))
-        return done or Removal(0, 0)
+        return self._maintain(lambda state: table.expire(state, dry_run=dry_run), Removal(0, 0))
 
     def data_files(self) -> list[str]:
-        return [file.path for file in self._maintain(self._opened().files) or []]
+        return [file.path for file in self._maintain(self._opened().files, list[StoredFile]())]
 
     def close(self) -> None:
         if self._log is not None:
@@ -310,11 +309,12 @@ class TableSink(Sink[Row]):
                 return found
         raise SinkBusy(_BUSY_SECONDS, "others keep changing the table")
 
-    def _maintain(self, step: Callable[[TableState], Result]) -> Result | None:
+    def _maintain(self, step: Callable[[TableState], Result], without_table: Result) -> Result:
         """Run a step on a state that is read anew, and read again thereafter."""
         self._state = None
         try:
-            return self._run(step)
+            done = self._run(step)
+            return without_table if done is None else done
         finally:
             self._state = None
 

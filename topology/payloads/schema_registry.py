@@ -468,9 +468,7 @@ def protobuf(
     """
 
     def make(client: "SchemaRegistryClient | None") -> Deserialiser:
-        from confluent_kafka.schema_registry.protobuf import (  # noqa: PLC0415
-            ProtobufDeserializer,
-        )
+        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer  # noqa: PLC0415
 
         deserialiser: Any = ProtobufDeserializer(message, {**_SUBJECTS, **properties}, client)
         return deserialiser  # type: ignore[no-any-return]
@@ -504,9 +502,7 @@ def json_schema(
             return decoded(orjson.loads, payload)
 
     def make(client: "SchemaRegistryClient | None") -> Deserialiser:
-        from confluent_kafka.schema_registry.json_schema import (  # noqa: PLC0415
-            JSONDeserializer,
-        )
+        from confluent_kafka.schema_registry.json_schema import JSONDeserializer  # noqa: PLC0415
 
         conf = {**_SUBJECTS, **properties}
         return _typed(JSONDeserializer(schema, None, client, conf, json_decode=parse), kind)

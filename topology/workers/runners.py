@@ -54,7 +54,8 @@ class RunnerStatistics:
     def __add__(self, other: "RunnerStatistics") -> "RunnerStatistics":
         *counts, ended = zip(astuple(self), astuple(other), strict=True)
         since = min((each for each in ended if each is not None), default=None)
-        return RunnerStatistics(*map(sum, counts), since)
+        totals: list[Any] = [*map(sum, counts), since]
+        return RunnerStatistics(*totals)
 
 
 @dataclass(frozen=True, slots=True)
