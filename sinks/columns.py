@@ -226,6 +226,31 @@ def _clipped(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def with_leaves(kind: Any, leaf: Callable[[Any], Any], *, with_nulls: bool = False) -> Any:
+    """Return a type with its innermost types replaced by `leaf`, and lists of one kind.
+
+    `with_nulls`: every part may be null.
+    """
+
+    def part(name: str, field: "pa.Field[Any]") -> "pa.Field[Any]":
+        inner = with_leaves(field.type, leaf, with_nulls=with_nulls)
+        return pa.field(name, inner, with_nulls or field.nullable)
+
+    if isinstance(kind, pa.StructType) and kind.num_fields:
+        return pa.struct([part(each.name, each) for each in kind])
+    if isinstance(kind, pa.MapType):
+        key = with_leaves(kind.key_type, leaf, with_nulls=with_nulls)
+        return pa.map_(key, part("value", kind.item_field))
+    if is_list(kind):
+        return pa.list_(part("element", kind.value_field))
+    return leaf(kind)
+
+
+def is_list(kind: Any) -> bool:
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
 def rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
     """Every row in its order; those of a RecordBatch are dictionaries."""
     for piece in pieces:

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
+from sinks.columns import with_leaves
 from sinks.probe import plain_message
 from sinks.spark.frames import read_by_spark
 from sinks.storage import Storage
@@ -370,18 +371,13 @@ def spark_schema(schema: pa.Schema, leaves: Iterable[str] = ()) -> pa.Schema:
     return pa.schema([(field.name, _spark_type(field.type, physical)) for field in schema])
 
 
-def _spark_type(kind: Any, leaves: Iterator[str]) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _spark_type(kind.storage_type, leaves)
-    if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _spark_type(each.type, leaves)) for each in kind])
-    if pa.types.is_map(kind):
-        key = _spark_type(kind.key_type, leaves)
-        return pa.map_(key, _spark_type(kind.item_type, leaves))
-    if not pa.types.is_nested(kind):
+def _spark_type(kind: Any, leaves: Iterator[str]) -> Any:
+    def leaf(kind: Any) -> Any:
+        if isinstance(kind, pa.BaseExtensionType):
+            return _spark_type(kind.storage_type, leaves)
         return _spark_leaf(kind, next(leaves, ""))
-    element: Any = kind  # a list of some kind
-    return pa.list_(pa.field("element", _spark_type(element.value_type, leaves)))
+
+    return with_leaves(kind, leaf, with_nulls=True)
 
 
 def _spark_leaf(kind: Any, physical: str) -> pa.DataType:

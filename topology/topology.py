@@ -5,6 +5,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -502,9 +503,7 @@ def _facts(step: Step) -> dict[str, Any]:
             "spark_step": step.sink.step.name if isinstance(step.sink, ThroughSpark) else None,
             "sink": _sink_class(step),
             "gives": guarantee_of(step.sink),
-            "batch_rows": step.policy.batch_rows,
-            "batch_bytes": step.policy.batch_bytes,
-            "batch_seconds": step.policy.batch_seconds,
+            **asdict(step.policy),
         }
     return {
         "name": step.name,

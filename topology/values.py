@@ -465,28 +465,13 @@ _TAKES = {
 }
 
 
-class MisplacedNull(ValueError):
-    """A null where the schema allows none."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__(f"{place} is null")
-        self.place = place
-
-
-def without_misplaced_nulls(array: "pa.Array[Any]", field: "pa.Field[Any]") -> None:
-    place = _find(array, field, field.name)
-    if place is not None:
-        raise MisplacedNull(place)
-
-
-def _find(array: Any, field: "pa.Field[Any]", place: str) -> str | None:
+def without_misplaced_nulls(array: Any, field: Field, place: str = "") -> None:
+    """Raise ValueError for a null where the schema allows none, at any depth."""
+    place = place or field.name
     if not field.nullable and array.null_count:
-        return place
+        raise ValueError(f"{place} is null")
     for child, values, name in parts_of(array, field.type):
-        found = _find(values, child, f"{place}{name}")
-        if found is not None:
-            return found
-    return None
+        without_misplaced_nulls(values, child, f"{place}{name}")
 
 
 def parts_of(array: Any, kind: pa.DataType) -> list[tuple["pa.Field[Any]", Any, str]]:

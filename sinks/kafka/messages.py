@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from sinks.columns import has_no_number
+from sinks.columns import has_no_number, with_leaves
 from topology.sink import NO_TRACES, Piece, RowTraces, is_of_trace
+from topology.values import has_part
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 Content: TypeAlias = Callable[[Any], str | bytes | None]
@@ -109,13 +110,12 @@ def _rows_of(pieces: Sequence[Piece]) -> Iterator[Any]:
 
 
 def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
-    schema = pa.schema([each.with_type(_in_microseconds(each.type)) for each in batch.schema])
-    if not schema.equals(batch.schema):
-        columns = [  # one by one, as a whole batch is refused for a null that its schema denies
-            column.cast(field.type, safe=False)
-            for column, field in zip(batch.columns, schema, strict=True)
+    if any(has_part(kind, _has_nanoseconds) for kind in batch.schema.types):
+        columns = [
+            each.cast(with_leaves(each.type, _in_microseconds), safe=False)
+            for each in batch.columns
         ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
     try:
         return batch.to_pylist(maps_as_pydicts="strict")
     except Exception as error:  # noqa: BLE001 - a key twice, a time past the year 9999
@@ -125,24 +125,14 @@ def _rows_of_columns(batch: pa.RecordBatch) -> list[Any]:
     return _rows_of_columns(batch.slice(0, middle)) + _rows_of_columns(batch.slice(middle))
 
 
-def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    def part(field: "pa.Field[Any]") -> "pa.Field[Any]":
-        return field.with_type(_in_microseconds(field.type))
+def _has_nanoseconds(kind: Any) -> bool:
+    return (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)) and bool(kind.unit == "ns")
 
-    found = kind
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        found = pa.timestamp("us", kind.tz)
-    elif pa.types.is_duration(kind) and kind.unit == "ns":
-        found = pa.duration("us")
-    elif isinstance(kind, pa.StructType):
-        found = pa.struct([part(field) for field in kind])
-    elif isinstance(kind, pa.ListType):
-        found = pa.list_(part(kind.value_field))
-    elif isinstance(kind, pa.LargeListType):
-        found = pa.large_list(part(kind.value_field))
-    elif isinstance(kind, pa.MapType):
-        found = pa.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
-    return found
+
+def _in_microseconds(kind: Any) -> Any:
+    if not _has_nanoseconds(kind):
+        return kind
+    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("us")
 
 
 def _add_traces(encoded: Encoded, traces: RowTraces, max_bytes: int) -> None:

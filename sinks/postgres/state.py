@@ -154,16 +154,15 @@ class PostgresState(StateStore):
         tables = [schema.empty_table()]
         with connection.cursor("headrace", binary=True) as cursor:
             cursor.execute(query, values)
-            while rows := cursor.fetchmany(_FETCHED_ROWS):
-                tables.append(self._table(rows, schema))
+            try:
+                while rows := cursor.fetchmany(_FETCHED_ROWS):
+                    parts = zip(zip(*rows, strict=True), schema, strict=True)
+                    arrays = [pa.array(part, field.type) for part, field in parts]
+                    tables.append(pa.table(arrays, schema=schema))
+            except (pa.ArrowInvalid, OverflowError) as error:  # a retry would read the same value
+                message = f"table '{self.table}': a value cannot be read: {error}"
+                raise SinkFailed(message) from error
         return pa.concat_tables(tables)
-
-    def _table(self, rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
-        columns = zip(zip(*rows, strict=True), schema, strict=True)
-        try:
-            return pa.table([pa.array(each, field.type) for each, field in columns], schema=schema)
-        except (pa.ArrowInvalid, OverflowError) as error:  # a retry would read the same value
-            raise SinkFailed(f"table '{self.table}': a value cannot be read: {error}") from error
 
 
 def is_exact(kind: pa.DataType) -> bool:

@@ -38,7 +38,7 @@ from sinks.spark.frames import (
 from sinks.spark.settings import check_installed, local_options
 from sinks.storage import spark_jars
 from sinks.tables.files import joined, sync
-from sinks.tables.log import app_id, pack, unpack
+from sinks.tables.log import app_id, unpack, versions_of
 from sinks.tables.partitioning import check_partitions
 from sinks.tables.table import check_writable
 from topology.errors import InvalidSchema, SinkBusy, SinkFailed
@@ -243,9 +243,11 @@ class SparkSink(Sink[Row]):
             table_id, new = transaction.table_id, [line for line in raised if line not in found]
             if table_id is None:
                 rows = self._spooled(session, empty)
-                table_id = transaction.commit(self._numbers(new), rows, self.partition_by)
+                table_id = transaction.commit(
+                    versions_of(self._owner, new), rows, self.partition_by
+                )
             elif new:
-                transaction.commit(self._numbers(new))
+                transaction.commit(versions_of(self._owner, new))
             self._fenced = table_id
             self._epochs |= {line.line: line.epoch for line in raised}
             return raised
@@ -291,7 +293,8 @@ class SparkSink(Sink[Row]):
                 return
             with self._refused():
                 rows = self._spooled(session, staged.parts) if staged.parts else None
-                transaction.commit(self._numbers(staged.shares), rows, self.partition_by)
+                versions = versions_of(self._owner, staged.shares)
+                transaction.commit(versions, rows, self.partition_by)
 
         if staged.shares or staged.parts:
             self._run_alone(commit, "commit")
@@ -321,13 +324,10 @@ class SparkSink(Sink[Row]):
                 f"table '{self.name}' cannot be written exactly once: it forgets transactions by "
                 f"{delta_transaction.RETENTION}"
             )
-        versions = [transaction.version(app_id(*self._owner, line)) for line in lines]
         return transaction, [
-            Committed(line, *unpack(version)) for line, version in zip(lines, versions, strict=True)
+            Committed(line, *unpack(transaction.version(app_id(*self._owner, line))))
+            for line in lines
         ]
-
-    def _numbers(self, lines: Sequence[Share | Committed]) -> dict[str, int]:
-        return {app_id(*self._owner, line.line): pack(line.epoch, line.txid) for line in lines}
 
     def _options(self) -> dict[str, str]:
         """Options of every write, and of the log: Delta caches a log by its file system's."""

@@ -10,7 +10,7 @@ from sinks.state.merging import row_indexes
 from sinks.state.store import Change, StateSink, StateStore
 from sinks.tables.delta import DeltaSink
 from sinks.tables.delta_log import DeltaLog
-from sinks.tables.log import TableState
+from sinks.tables.log import TableState, versions_of
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Maintenance, Share, Sink, SinkContext, Staged
 from topology.state import Shape, State
@@ -88,7 +88,7 @@ class _StateTable(DeltaSink[Any]):
             stored = self._delta.rows(state, keys, keep)
             rows = change(_rows_of(self._shape, stored, self.table))
             parts = (self._changes(rows),) if rows.num_rows else ()
-            self._land(state, parts, self._versions(shares))
+            self._land(state, parts, versions_of(self._owner, shares))
 
         self._commit_once(Staged(tuple(shares), 0), replace)
 

@@ -44,12 +44,6 @@ class LogEntries:
         except FileNotFoundError:
             return ""
 
-    def text_of_read(self, version: int) -> str:
-        """Return the text of a version that was just read. Raises OSError: the store is away."""
-        if text := self.text(version):
-            return text
-        raise OSError(f"table '{self._name}': the log entry {version} cannot be found any more")
-
     def adding(self, first: int, last: int, paths: Collection[str]) -> set[str]:
         """Return those files that versions from `first` to `last` have added."""
         names = {path.rpartition("/")[2]: path for path in paths}

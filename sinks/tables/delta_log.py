@@ -370,9 +370,11 @@ class DeltaLog(TableLog):
                 raise SinkFailed(f"table '{self.name}' at {self._uri}: {reason}; use SparkSink")
             arrow = pa.schema(table.schema())
         self._facts = facts
-        if table.version() != self._newest:
-            self._mark, self._newest = self._entries.text_of_read(table.version()), table.version()
-            self._versions = {}
+        version: int = table.version()
+        if version != self._newest:
+            if not (text := self._entries.text(version)):
+                raise OSError(f"table '{self.name}': log entry {version} cannot be found any more")
+            self._mark, self._newest, self._versions = text, version, {}
         self._state = TableState(
             metadata.id, self._newest, arrow, tuple(metadata.partition_columns), table
         )

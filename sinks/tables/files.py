@@ -36,7 +36,7 @@ _SAMPLE_ROWS = 1000
 # What writing raises of values; pyarrow's ArrowInvalid and Python's UnicodeErrors are among them.
 _OF_VALUES = (ValueError, OverflowError)
 _JSON = msgspec.json.Encoder(decimal_format="number")
-_LONGEST_TEXT = 32  # characters of a bound; Delta's readers need no more to skip
+_LONGEST_TEXT = 32  # characters of a bound; readers need no more to skip
 _HIGHEST = "\U0010ffff"
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -55,10 +55,12 @@ class Statistics:
 
     def as_delta_json(self) -> str:
         """Format the statistics as Delta's protocol has them ("Per-file Statistics")."""
-        uppers = {name: _upper(value) for name, value in self.maxima.items()}
+        uppers = {name: _as_json(value, upper=True) for name, value in self.maxima.items()}
         found = {
             "numRecords": self.num_rows,
-            "minValues": {name: _lower(value) for name, value in self.minima.items()},
+            "minValues": {
+                name: _as_json(value, upper=False) for name, value in self.minima.items()
+            },
             "maxValues": {name: upper for name, upper in uppers.items() if upper is not None},
             "nullCount": self.nulls,
         }
@@ -360,8 +362,13 @@ def _add_bounds(column: "pa.Field[Any]", chunks: Sequence[Any], into: Statistics
         if each.null_count < chunk.num_values
     ]
     if bounds and None not in bounds:
-        into.minima[column.name] = min(low for low, _ in bounds)
-        into.maxima[column.name] = max(high for _, high in bounds)
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        into.minima[column.name] = low[:_LONGEST_TEXT] if isinstance(low, str) else low
+        if not isinstance(high, str) or len(high) <= _LONGEST_TEXT:
+            into.maxima[column.name] = high
+        # Above all that begins so, unless what was cut off begins with the highest itself.
+        elif high[_LONGEST_TEXT] != _HIGHEST:
+            into.maxima[column.name] = high[:_LONGEST_TEXT] + _HIGHEST
 
 
 def _bounds(said: Any) -> Any:
@@ -385,35 +392,14 @@ def _leaves(kind: Any) -> int:
     return _leaves(value) if value is not None and pa.types.is_nested(kind) else 1
 
 
-def _lower(value: Any) -> Any:
-    if isinstance(value, str):
-        return value[:_LONGEST_TEXT]
-    if isinstance(value, datetime):
-        return _format_time(_floor(value))
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _upper(value: Any) -> Any:
-    """Return a bound that is at least the value; None if there is none."""
-    if isinstance(value, str):
-        if len(value) <= _LONGEST_TEXT:
-            return value
-        # Above all that begins so, unless what was cut off begins with the highest itself.
-        return None if value[_LONGEST_TEXT] == _HIGHEST else value[:_LONGEST_TEXT] + _HIGHEST
-    if isinstance(value, datetime):
-        floor = _floor(value)
+def _as_json(bound: Any, *, upper: bool) -> Any:
+    """Return a bound as Delta's readers expect it, times to the millisecond; None: it has none."""
+    if not isinstance(bound, datetime):
+        return bound.isoformat() if isinstance(bound, date) else bound
+    plain = bound.replace(microsecond=bound.microsecond // 1000 * 1000, tzinfo=None)
+    if upper and bound.microsecond % 1000:
         try:
-            return _format_time(floor if floor == value else floor + _MILLISECOND)
+            plain += _MILLISECOND
         except OverflowError:
             return None
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _floor(value: datetime) -> datetime:
-    return value.replace(microsecond=value.microsecond // 1000 * 1000)
-
-
-def _format_time(value: datetime) -> str:
-    """Format a time to the millisecond, as Delta's readers expect it; in UTC if it has a zone."""
-    zone = "" if value.tzinfo is None else "Z"
-    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
+    return plain.isoformat(timespec="milliseconds") + ("" if bound.tzinfo is None else "Z")

@@ -21,12 +21,12 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
-from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
+from sinks.columns import is_list
 from sinks.storage import Storage
 from sinks.tables.files import DataFile, is_local, sync
 from sinks.tables.iceberg import PartitionBy
-from sinks.tables.log import is_list, plain
+from sinks.tables.log import plain
 from sinks.tables.partitioning import Layout, Part
 from topology.errors import InvalidSchema
 
@@ -35,7 +35,6 @@ _KEPT_BYTES = 8 * 1024 * 1024  # manifests until they are merged, which are a hu
 _kept: dict[str, bytes] = {}  # what was written here, by location, the oldest first
 _lock = threading.Lock()
 _FIELD_ID = b"PARQUET:field_id"
-_LONGEST_BOUND = 32  # characters
 _TYPES = (
     "bool, int8 to int64, float32, float64, decimal128, text, binary, date32, timestamps, lists, "
     "maps and structs of these, and dictionaries"
@@ -156,6 +155,7 @@ class IcebergLayout(Layout):
         columns = [each.column for each in self._fields.values()]
         self._types = {name: schema.find_field(name).field_type for name in columns}
         self._rows = _with_ids(rows, schema.as_arrow())
+        self.columns = rows.names
 
     def parts(self, table: pa.Table) -> Iterator[Part]:
         """Split by the partition spec. Values are Iceberg's own: a date is a number of days."""
@@ -169,16 +169,6 @@ class IcebergLayout(Layout):
         for folder, values, rows in super().parts(table):
             named = dict(zip(spelled, values.values(), strict=True))
             yield Part(f"data/{folder}" if folder else "data", named, rows)
-
-    def misfits(self, table: pa.Table, schema: pa.Schema) -> dict[int, str]:
-        """Return none: the empty text is another value than null."""
-        del table, schema
-        return {}
-
-    def content(self, table: pa.Table, present: list[str]) -> pa.Table:
-        """Return all columns of the rows, as Iceberg's own writers have it."""
-        del present
-        return table.select(self._rows.names)
 
     def spelled(self, name: str, value: Any) -> Any:
         """Spell a value as a manifest has it."""
@@ -318,8 +308,8 @@ def manifest_entry(file: DataFile, table: Table) -> Entry:
         value_counts=dict.fromkeys(ids.values(), file.num_rows),
         null_value_counts={ids[name]: nulls for name, nulls in found.nulls.items()},
         nan_value_counts=None,
-        lower_bounds=_bounds(found.minima, schema, lambda text: text[:_LONGEST_BOUND]),
-        upper_bounds=_bounds(found.maxima, schema, _upper),
+        lower_bounds=_bounds(found.minima, schema),
+        upper_bounds=_bounds(found.maxima, schema),
         key_metadata=None,
         split_offsets=None,
         equality_ids=None,
@@ -328,18 +318,7 @@ def manifest_entry(file: DataFile, table: Table) -> Entry:
     )
 
 
-def _bounds(
-    values: Mapping[str, Any], schema: Any, cut: Callable[[str], str | None]
-) -> dict[int, bytes]:
-    found = {}
-    for name, value in values.items():
-        field = schema.find_field(name)
-        bound = cut(value) if isinstance(value, str) else value
-        if bound is not None:
-            found[field.field_id] = to_bytes(field.field_type, bound)
-    return found
-
-
-def _upper(text: str) -> str | None:
-    """Return a bound that is at least the text; None if there is none."""
-    return truncate_upper_bound_text_string(text, _LONGEST_BOUND)
+def _bounds(values: Mapping[str, Any], schema: Any) -> dict[int, bytes]:
+    fields = {name: schema.find_field(name) for name in values}
+    kinds = {name: field.field_type for name, field in fields.items()}
+    return {fields[name].field_id: to_bytes(kinds[name], value) for name, value in values.items()}

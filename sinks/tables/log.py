@@ -3,7 +3,7 @@
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from sinks.columns import with_leaves
 from sinks.tables.files import DataFile, FileStager
 from topology.errors import SinkFailed
-from topology.sink import Compaction, Removal
+from topology.sink import Committed, Compaction, Removal, Share
 
 _TXID_BITS = 32
 _LAST_TXID = (1 << _TXID_BITS) - 1
@@ -154,28 +155,25 @@ def plain(kind: Any, leaf: Callable[[pa.DataType], pa.DataType]) -> Any:
 
     `leaf` replaces a type that has no others within.
     """
-    types = pa.types
-    if isinstance(kind, pa.DictionaryType):
-        return plain(kind.value_type, leaf)
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if types.is_struct(kind) and kind.num_fields:
-        return pa.struct([plain_field(each.name, each, leaf) for each in kind])
-    if types.is_map(kind):
-        return pa.map_(plain(kind.key_type, leaf), plain_field("value", kind.item_field, leaf))
-    if is_list(kind):
-        return pa.list_(plain_field("element", kind.value_field, leaf))
-    return leaf(kind)
 
+    def plain_leaf(kind: Any) -> Any:
+        if isinstance(kind, pa.DictionaryType):
+            return plain(kind.value_type, leaf)
+        if isinstance(kind, pa.TimestampType):
+            return pa.timestamp("us", "UTC" if kind.tz else None)
+        return leaf(kind)
 
-def is_list(kind: Any) -> bool:
-    types = pa.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return with_leaves(kind, plain_leaf)
 
 
 def app_id(pipeline: str, sink: str, line: str) -> str:
     """Return the application id of a sink's partition; no two have the same."""
     return "/".join(["headrace", *(quote(each, safe="[]") for each in (pipeline, sink, line))])
+
+
+def versions_of(owner: tuple[str, str], lines: Iterable[Share | Committed]) -> dict[str, int]:
+    """Return the version of each line's application. `owner` is the pipeline and the sink."""
+    return {app_id(*owner, line.line): pack(line.epoch, line.txid) for line in lines}
 
 
 def pack(epoch: int, txid: int) -> int:

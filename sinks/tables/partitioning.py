@@ -36,6 +36,9 @@ class Layout:
     told apart by a digest; that harms nobody, because a log names the values beside the file.
     """
 
+    columns: Sequence[str] | None = None
+    """Of the files; None: all but those of the partition."""
+
     def __init__(self, partition_by: Sequence[str] = ()) -> None:
         self.partition_by = tuple(partition_by)
 
@@ -50,7 +53,9 @@ class Layout:
             return
         present = [name for name in self.partition_by if name in table.column_names]
         columns = [_values(table[name]) for name in present]
-        content = self.content(table, present)
+        content = table.drop_columns(present)
+        if self.columns is not None:
+            content = table.select(self.columns)
         for rows in _groups(columns, table.num_rows):
             values = {
                 name: values[codes[rows[0]]]
@@ -64,11 +69,7 @@ class Layout:
 
     def misfits(self, table: pa.Table, schema: pa.Schema) -> dict[int, str]:
         """Return by index the rows that fit a schema, and no folder, each with the reason."""
-        return empty_texts(table, schema, self.partition_by)
-
-    def content(self, table: pa.Table, present: list[str]) -> pa.Table:
-        """Return the columns that files hold, of a table with these of the partition columns."""
-        return table.drop_columns(present)
+        return {} if self.columns else empty_texts(table, schema, self.partition_by)
 
     def spelled(self, name: str, value: Any) -> str | None:
         """Spell a partition column's value as the table's log has it."""

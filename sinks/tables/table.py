@@ -24,7 +24,15 @@ from sinks.names import (
 from sinks.probe import check_clock
 from sinks.shares import LOST, check_fences, is_to_commit
 from sinks.tables.files import DataFile, FileStager, joined
-from sinks.tables.log import Conflict, StoredFile, TableLog, TableState, app_id, pack, unpack
+from sinks.tables.log import (
+    Conflict,
+    StoredFile,
+    TableLog,
+    TableState,
+    app_id,
+    unpack,
+    versions_of,
+)
 from topology.errors import SinkBusy, SinkError, SinkFailed
 from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
@@ -141,7 +149,7 @@ class TableSink(Sink[Row]):
             raised = check_fences(fences, found)
             new = [line for line in raised if line not in found]
             if new:
-                self._land(state, (), self._versions(new))
+                self._land(state, (), versions_of(self._owner, new))
             self._fenced_id = state.table_id
             self._epochs |= {line.line: line.epoch for line in raised}
             return raised
@@ -177,7 +185,7 @@ class TableSink(Sink[Row]):
         def land(state: TableState) -> None:
             if any(tuple(file.partition) != state.partition_by for file in _files(staged.parts)):
                 raise SinkFailed(f"table '{self.table}' was changed while rows were written to it")
-            self._land(state, staged.parts, self._versions(staged.shares))
+            self._land(state, staged.parts, versions_of(self._owner, staged.shares))
 
         if staged.shares or staged.parts:
             self._commit_once(staged, land)
@@ -406,9 +414,6 @@ class TableSink(Sink[Row]):
             Committed(line, *unpack(versions.get(app, 0)))
             for line, app in zip(lines, apps, strict=True)
         ]
-
-    def _versions(self, lines: Sequence[Share | Committed]) -> dict[str, int]:
-        return {app_id(*self._owner, line.line): pack(line.epoch, line.txid) for line in lines}
 
     def _opened(self) -> TableLog:
         if self._log is None:
