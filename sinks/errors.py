@@ -13,11 +13,6 @@ _FULL = "No space left on device"  # so say Python, Arrow, delta-rs and Java
 class WriterStopped(SinkError):
     """The writer was stopped before its work was done."""
 
-    def __init__(self, sink: str, work: str) -> None:
-        super().__init__(f"the writer of sink '{sink}' was stopped before {work}")
-        self.sink = sink
-        self.work = work
-
 
 class SparkStartFailed(SinkError):
     """Spark did not start."""
@@ -26,18 +21,9 @@ class SparkStartFailed(SinkError):
 class SparkDied(SinkError):
     """Spark died under a job; the next job starts it anew."""
 
-    def __init__(self, group: str, said: str) -> None:
-        super().__init__(f"Spark died under job '{group}': {said}")
-        self.group = group
-
 
 class SparkTimeout(SinkError):
     """A Spark job passed its deadline and was cancelled."""
-
-    def __init__(self, group: str, deadline_seconds: float) -> None:
-        super().__init__(f"Spark job '{group}' did not end within {deadline_seconds} seconds")
-        self.group = group
-        self.deadline_seconds = deadline_seconds
 
 
 class TaskRaised(SinkError):
@@ -48,7 +34,6 @@ class TaskRaised(SinkError):
 
     def __init__(self, group: str, said: str) -> None:
         super().__init__(f"a task of Spark job '{group}' raised {said}")
-        self.group = group
         self.said = said
 
 

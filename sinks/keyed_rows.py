@@ -58,7 +58,6 @@ class KeyedRows:
         return {row: reason for row, reason in wrong.items() if not flags[row].as_py()}
 
     def last(self, table: pa.Table) -> pa.Table:
-        """Return the last row of each key, of rows that fit."""
         kinds: list[Any] = [key_type(self.schema.field(name).type) for name in self.key]
         keys = pa.table(
             {  # times are cut to microseconds, as in the files

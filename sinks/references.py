@@ -256,7 +256,6 @@ class Csv:
         return found if is_short and not given else None
 
     def source(self, files: Files) -> Source:
-        """Return the source of CSV files, all with the columns of the first."""
         names: list[str] = []
         for file in files.files:
             first = next(self._rows(files, file), None)

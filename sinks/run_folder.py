@@ -49,7 +49,6 @@ class RunFolder:
         return self.path
 
     def close(self) -> None:
-        """Remove the folder. Idempotent."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._close_lock()
 

@@ -31,7 +31,6 @@ class WriteRetries:
     jitter: float = 0.25  # at most this part of a pause is taken off it
 
     def pause_seconds(self, attempt: int) -> float:
-        """Return the pause after the `attempt`-th failure, counted from 1."""
         pause = self.first_seconds * 2.0 ** min(attempt - 1, 60)
         return min(self.longest_seconds, pause) * (1 - self.jitter * random.random())  # noqa: S311
 
@@ -100,7 +99,7 @@ class RetryLoop:
         failures = 0  # a sink that was busy has not failed
         while True:
             if self._stopping.is_set():
-                raise WriterStopped(self._sink, what)
+                raise WriterStopped(f"the writer of sink '{self._sink}' was stopped before {what}")
             try:
                 result = work()
             except (SinkFailed, SinkFenced):

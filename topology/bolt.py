@@ -327,7 +327,6 @@ def function_name(function: Any) -> str | None:
 
 
 def is_component(made: object) -> bool:
-    """Whether it is the class of a bolt."""
     return isinstance(made, type) and issubclass(made, Component)
 
 
@@ -456,7 +455,6 @@ def tick_emits(bolt: Component) -> bool:
 
 
 def coroutines_of(bolt: object, methods: Iterable[str]) -> list[str]:
-    """Return those of the methods that are coroutine functions."""
     return [name for name in methods if inspect.iscoroutinefunction(getattr(bolt, name, None))]
 
 

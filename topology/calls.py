@@ -41,7 +41,6 @@ class Called:
 
 
 def call_each(step: str, function: Callable[[Any], Any], values: list[Any]) -> Called:
-    """Call a bolt that returns one value or SKIP."""
     out, failures = _collect(step, map(function, values), len(values))
     if failures:
         _explain(values, failures)

@@ -69,7 +69,6 @@ class Executor:
         self.prefetcher = Prefetcher(sources, self.run_concurrent)
 
     def run_source(self, source: Source, messages: Sequence[Message]) -> Outcome:
-        """Run the records of one topic through the topology."""
         if len(messages) > BLOCK_RECORDS and _is_plain(source):
             starts = range(0, len(messages), BLOCK_RECORDS)
             blocks = [messages[start : start + BLOCK_RECORDS] for start in starts]

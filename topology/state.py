@@ -100,7 +100,6 @@ class Shape:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """Columns that identify a stored row."""
         return (*self.key.names, LINE)
 
     @property

@@ -66,7 +66,6 @@ class ClientErrorLog:
         self.last = ""
 
     def take(self, error: KafkaError) -> None:
-        """Log or count an error; this is librdkafka's `error_cb`."""
         kind, now = error.code(), self._clock()
         if kind == KafkaError._AUTHENTICATION:
             self.refused = error
@@ -102,7 +101,6 @@ class Cluster:
         return AdminClient(self.conf())
 
     def explain(self, error: Exception) -> str:
-        """Return an error's text, with what the clients reported last."""
         return f"{text_of(error)}{self.errors.last and f' ({self.errors.last})'}"
 
     def partitions(self, topic: str) -> int:
@@ -180,7 +178,6 @@ class PlainProducer:
             raise
 
     def close(self) -> None:
-        """Drop the producer without waiting."""
         producer, self._producer = self._producer, None
         if producer is not None:
             drop(producer)
@@ -310,14 +307,12 @@ def text_of(error: Exception) -> str:
 
 
 def drop(producer: Producer) -> None:
-    """Drop a producer's messages without waiting."""
     with suppress(KafkaException):  # a fenced producer raises in every call
         producer.purge()
         producer.poll(0)
 
 
 def commit_with_retries(commit: Callable[[float], None]) -> None:
-    """Commit a transaction; repeat it while librdkafka calls the error retriable."""
     ends = time.monotonic() + _SEND_SECONDS
     while True:
         try:

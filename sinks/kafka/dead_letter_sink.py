@@ -155,7 +155,6 @@ class KafkaDeadLetters(DeadLetterSink):
         return {**kafka, **self._properties}
 
     def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
-        """Send without blocking; while the client's queue is full, it waits for `poll`."""
         self._pending += 1
         by_reference = isinstance(letter, DeadLetter) and letter.by_reference
         if isinstance(letter, DeadLetter):
@@ -165,7 +164,6 @@ class KafkaDeadLetters(DeadLetterSink):
             self._unsent.append(new)
 
     def poll(self) -> list[Delivered]:
-        """Serve the client's callbacks, send what waits, and return what was delivered."""
         self._advance(0.0)
         delivered, self._delivered = self._delivered, []
         self._pending -= len(delivered)
@@ -176,7 +174,6 @@ class KafkaDeadLetters(DeadLetterSink):
         return self._pending
 
     def flush(self, timeout_seconds: float) -> None:
-        """Wait for deliveries; `poll` then returns them."""
         ends = time.monotonic() + timeout_seconds
         while self._producer is not None and self._pending > len(self._delivered):
             left = ends - time.monotonic()

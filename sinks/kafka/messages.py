@@ -56,7 +56,6 @@ def message_of(
     headers: Callable[[Any], Headers] | None,
     row: Any,
 ) -> OutgoingMessage:
-    """Encode a row by the user's functions."""
     made_key = None if key is None else key(row)
     made_headers = () if headers is None else tuple(headers(row))
     return OutgoingMessage(topic, value(row), made_key, made_headers)

@@ -242,8 +242,6 @@ class ProducerFence:
         return self._claims.committed(lines)
 
     def commit(self, shares: Sequence[Share], messages: Sequence[OutgoingMessage]) -> None:
-        """Send messages and txids in one transaction; see Sink.commit."""
-
         def commit() -> None:
             claimed = self._claimed
             new = [s for s in shares if s.line not in claimed or claimed[s.line].epoch < s.epoch]
@@ -257,7 +255,6 @@ class ProducerFence:
         self._until_decided(commit)
 
     def close(self) -> None:
-        """Drop the clients and what is known."""
         self._producer.close()
         self._claims.close()
         self._claimed.clear()

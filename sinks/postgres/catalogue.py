@@ -70,7 +70,6 @@ def _check_name(name: str, where: str) -> None:
 def key_of(
     table: str, schema: pa.Schema, key: str | Sequence[str] = (), deleted: str | None = None
 ) -> KeyedRows:
-    """Check what the user gave. Raises InvalidSchema."""
     for name in schema.names:
         _check_name(name, f"table '{table}': column")
     rows = KeyedRows(table, schema, key, deleted)

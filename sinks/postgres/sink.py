@@ -84,7 +84,6 @@ class PostgresSink(Sink[Row]):
         self._settled = threading.Condition()
 
     def open(self, context: SinkContext) -> None:
-        """Connect, create what is missing, and check the table. Raises SinkFailed."""
         self._tried, self._unproven = {}, set()
         self._database.open(context, self._keyed, self.on_new_columns)
         reason = self._database.examined.trial_reason(self._keyed)

@@ -44,12 +44,10 @@ class PostgresState(StateStore):
         self._key: tuple[str, ...] = ()
 
     def sink(self, state: State) -> Sink[Any]:
-        """See the contract. Raises InvalidSchema for a type that the table cannot hold."""
         self._suited(state.shape)
         return super().sink(state)
 
     def open(self, context: SinkContext, shape: Shape) -> None:
-        """Connect, create what is missing, and check the table; see the contract."""
         rows = self._suited(shape)
         self._key = rows.key
         self._database.open(context, rows)
@@ -83,7 +81,6 @@ class PostgresState(StateStore):
         self._database.commit(shares, rows)
 
     def load(self, context: SinkContext, shape: Shape) -> pa.Table:
-        """Read all rows over its own connection; see the contract."""
         rows = self._suited(shape)
 
         def read(connection: Connection, info: TableInfo | None) -> pa.Table:

@@ -27,12 +27,10 @@ _join: Any = pc.binary_join_element_wise  # its stubs want arrays only, it takes
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values are strings."""
     return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values are bytes."""
     is_long = kind in (pa.binary(), pa.large_binary(), pa.binary_view())
     return is_long or kinds.is_fixed_size_binary(kind)
 
@@ -63,7 +61,6 @@ def without(lines: Lines, indexes: Collection[int]) -> Lines:
 
 
 def data_of(lines: Lines) -> memoryview:
-    """Return the bytes of all lines."""
     _, offsets, data = lines.buffers()
     if data is None or offsets is None:
         return memoryview(b"")

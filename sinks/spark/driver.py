@@ -64,7 +64,6 @@ class SparkDriver:
 
     @property
     def restarts(self) -> int:
-        """Starts of a new JVM, but the first."""
         return max(0, self._starts - 1)
 
     @property
@@ -111,9 +110,10 @@ class SparkDriver:
         except Exception as error:
             said = self._died(jvm, error, job_group)
             if expired.is_set():
-                raise SparkTimeout(group, deadline_seconds) from error
+                seconds = f"{deadline_seconds} seconds"
+                raise SparkTimeout(f"Spark job '{group}' did not end within {seconds}") from error
             if said is not None:
-                raise SparkDied(group, said) from error
+                raise SparkDied(f"Spark died under job '{group}': {said}") from error
             raise
         finally:
             done.set()
@@ -133,7 +133,6 @@ class SparkDriver:
                 _cancel(jvm, job_group)
 
     def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
-        """Have a Spark step work in front of a sink that is open. Raises SinkFailed."""
         return SparkPassage(self, step, sink, context)
 
     def close(self, timeout_seconds: float = 10.0) -> None:

@@ -67,7 +67,6 @@ class SparkPassage:
             raise SinkFailed(f"Spark step '{step.name}' before sink '{sink.name}': {wrong}")
 
     def stage(self, batch: Batch) -> Staged:
-        """Have the sink stage the step's output; see `Passage`."""
         sink, number, step = self._sink, batch.sequence, self._step
         fitted = fit_records(batch.pieces) if step.reads_source else fit(batch.pieces, step.schema)
         stager, rows = sink.stager(), fitted.table
@@ -110,7 +109,6 @@ class SparkPassage:
 
 
 def called(step: SparkStep, frame: Any) -> Any:
-    """Call a step's function with a DataFrame. Raises SinkFailed if it returns none."""
     made = step.function(frame)
     if not hasattr(made, "mapInArrow"):
         raise SinkFailed(

@@ -112,7 +112,6 @@ def refusals_of(conf: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def check(conf: Mapping[str, str]) -> None:
-    """Raise SparkStartFailed, naming the property, when Spark cannot be started with it."""
     for name, found, allowed in refusals_of(conf):
         raise SparkStartFailed(f"[spark.conf] {name}: found {found}; allowed is {allowed}")
 

@@ -231,7 +231,6 @@ class SparkSink(Sink[Row]):
         return session.read.schema(self._spark_schema).parquet(*map(local_uri, files))
 
     def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        """Commit the epochs that are new, with no rows; see the contract."""
         if not fences:
             return []
         self._fenced = None

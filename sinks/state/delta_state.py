@@ -31,7 +31,6 @@ class DeltaState(StateStore):
         self._sink: _StateTable | None = None
 
     def sink(self, state: State) -> Sink[Any]:
-        """See the contract. Raises InvalidSchema when Delta cannot have such a table."""
         _StateTable(self.table, state.shape)
         return _DeltaStateSink(self, state)
 

@@ -103,7 +103,6 @@ class LogEntries:
         self._synced = newest
 
     def sync_checkpoint(self, version: int) -> None:
-        """Sync the checkpoint of a version that was synced."""
         self._synced = version - 1
         self.sync_to(version)
 

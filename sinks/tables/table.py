@@ -162,7 +162,6 @@ class TableSink(Sink[Row]):
         return self._run(lambda state: self._found(state, lines)) or nothing
 
     def stage(self, batch: Batch) -> Staged:
-        """Write files that no reader sees; see the contract."""
         return self._fenced_stager().stage(batch)
 
     def stager(self) -> FileStager | None:
