@@ -1,21 +1,4 @@
-"""Errors of topologies, bolts and sinks.
-
-TopologyError
-├── InvalidTopology      the graph itself is invalid; raised at build time
-│   ├── InvalidReference
-│   └── InvalidSchema    a row type has no schema, or a sink cannot write it
-├── ReferenceLoadFailed  a reference table cannot be read, or has invalid rows
-├── AggregateFailed      values of a state cannot be merged or changed
-├── BoltError            a bolt broke its contract
-│   ├── NothingReturned
-│   ├── LineageLost
-│   └── ReferenceNotLoaded
-└── SinkError
-    ├── RowsRejected     some rows do not fit; the others are durable
-    ├── SinkBusy         nothing was written; retry later
-    ├── SinkFenced       another owner of a line has taken over
-    └── SinkFailed       permanent
-"""
+"""Errors of topologies, bolts and sinks."""
 
 from collections.abc import Mapping
 

@@ -1,16 +1,4 @@
-"""From a row's type to the schema of its columns.
-
-| hint | column |
-| --- | --- |
-| `str`, `int`, `float`, `bool`, `bytes` | string, int64, double, bool, binary |
-| `datetime`, `date` | timestamp in microseconds, UTC; date |
-| `Decimal` | decimal(38, 18); `Annotated[Decimal, pa.decimal128(10, 2)]` for another |
-| `list[X]`, `dict[str, X]` | list, map |
-| `Literal["a", "b"]` | the column of its values' type |
-| a TypedDict, dataclass, msgspec.Struct or pydantic model | struct |
-| `X | None`, `NotRequired[X]` | nullable; everything else is not |
-| `Annotated[X, <pyarrow type>]` | that pyarrow type |
-"""
+"""From a row's type to the schema of its columns: docs/reference/python-api.md has the table."""
 
 import dataclasses
 import types

@@ -1,21 +1,7 @@
 """Strict conversion of values and columns: a column takes what it keeps as it is.
 
-| column | takes |
-| --- | --- |
-| whole numbers | whole numbers; decimals, and floats below 2⁵³, without a fraction |
-| floats | floats and whole numbers, to the nearest it has |
-| decimal | decimals and whole numbers whose digits it has |
-| bool | bool |
-| text, bytes | text, bytes: as UTF-8 of each other |
-| date | dates |
-| timestamp with a zone | times with a zone, or without one: they are taken as UTC |
-| timestamp without | times without a zone |
-| time, duration | the same, without a zone |
-| struct | its members; what is missing is null |
-| list, map | lists, maps of what their parts take |
-
-Nothing is cut: neither digits, nor parts of a second, nor a float to infinity. Times and dates are
-of the years 1 to 9999.
+docs/reference/values.md has the table. Nothing is cut: neither digits, nor parts of a second, nor a
+float to infinity. Times and dates are of the years 1 to 9999.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
