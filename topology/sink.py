@@ -157,8 +157,8 @@ class Stager(Protocol):
 class Sink(ABC, Generic[Row]):
     """A destination of rows.
 
-    The owner thread calls `open`, `close` and `stager`, the sink's staging thread `stage`, its
-    commit thread `fence`, `committed` and `commit`, either of the two `discard`. A batch may be
+    The owner thread calls `open` and `close`, the sink's staging thread `stage`, its commit thread
+    `fence`, `committed` and `commit`, either of the two `discard`, any `stager`. A batch may be
     staged while the preceding one is committed. `fence`, `stage` and `commit` may be repeated
     with the same arguments: after SinkBusy when it says so, after any error but SinkFailed and
     SinkFenced with backoff. At most once, a commit is repeated after SinkBusy only.
@@ -208,8 +208,11 @@ class Sink(ABC, Generic[Row]):
     def stage(self, batch: Batch) -> Staged:
         """Prepare the rows, invisibly; leave out and name those that do not fit.
 
-        The result may be lost without harm. The default keeps the pieces as parts.
+        The result may be lost without harm. The default asks the stager; without one it keeps the
+        pieces as parts.
         """
+        if (stager := self.stager()) is not None:
+            return stager.stage(batch)
         return Staged(batch.shares, batch.num_rows, tuple(batch.pieces))
 
     @abstractmethod

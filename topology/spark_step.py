@@ -80,7 +80,9 @@ class ThroughSpark(Sink[Any]):
         return self.sink.committed(lines)
 
     def stage(self, batch: Batch) -> Staged:
-        return self._opened().stage(batch)
+        if self._passage is None:
+            raise SinkFailed(f"Spark step '{self.step.name}' is not open")
+        return self._passage.stage(batch)
 
     def commit(self, staged: Staged) -> None:
         """Commit in the sink. Raises SinkFailed for rows that only the commit rejects."""
@@ -97,11 +99,6 @@ class ThroughSpark(Sink[Any]):
         if passage is not None:
             passage.close()
         self.sink.close()
-
-    def _opened(self) -> Passage:
-        if self._passage is None:
-            raise SinkFailed(f"Spark step '{self.step.name}' is not open")
-        return self._passage
 
 
 def refused(sink: str, step: str, reasons: Iterable[str]) -> SinkFailed:

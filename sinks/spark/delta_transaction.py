@@ -63,7 +63,8 @@ class DeltaTransaction:
         """
         now_ms = self._jvm.scala.Option.apply(int(time.time() * 1000))
         made = self._delta.actions.SetTransaction
-        actions = self._seq([made.apply(app, n, now_ms) for app, n in numbers.items()])
+        to_seq = self._jvm.PythonUtils.toSeq
+        actions = to_seq([made.apply(app, n, now_ms) for app, n in numbers.items()])
         operations = "DeltaOperations$"
         if rows is None:
             operation = getattr(getattr(self._delta, f"{operations}ManualUpdate$"), "MODULE$")
@@ -71,7 +72,7 @@ class DeltaTransaction:
             mode = self._jvm.org.apache.spark.sql.SaveMode.Append
             none = self._jvm.scala.Option.empty()
             options = self._delta.DeltaOptions(self._options, self._spark.sessionState().conf())
-            columns = self._seq([*partition_by])
+            columns = to_seq([*partition_by])
             nothing = self._jvm.PythonUtils.toScalaMap({})
             written = self._delta.commands.WriteIntoDelta(
                 self._log,
@@ -90,9 +91,6 @@ class DeltaTransaction:
             operation = write(mode, partitions, none, options.userMetadata(), *[none] * 5)
         self._transaction.commit(actions, operation)
         return str(self._transaction.metadata().id())
-
-    def _seq(self, items: list[Any]) -> Any:
-        return self._jvm.PythonUtils.toSeq(items)
 
 
 def is_conflict(error: Exception) -> bool:

@@ -46,7 +46,6 @@ from topology.masking import mask, secrets_in
 from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
-    Batch,
     Committed,
     Fence,
     Share,
@@ -260,9 +259,6 @@ class SparkSink(Sink[Row]):
         _, found = self._run(lambda session: self._read(session, lines), "committed")
         self._sync()
         return found
-
-    def stage(self, batch: Batch) -> Staged:
-        return self.stager().stage(batch)
 
     def stager(self) -> SpoolStager:
         return SpoolStager(self._spool_path, self.schema, tuple(self.partition_by))

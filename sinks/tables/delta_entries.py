@@ -39,7 +39,8 @@ class LogEntries:
         """Return a version's actions, a line each; an empty text if only a checkpoint has it."""
         filesystem, root = self._storage.filesystem(self._uri)
         try:
-            with filesystem.open_input_stream(_path(root, version)) as file:
+            path = f"{root}/_delta_log/{version:020d}.json"
+            with filesystem.open_input_stream(path) as file:
                 return file.read().decode(errors="replace")
         except FileNotFoundError:
             return ""
@@ -152,10 +153,6 @@ def _try_lock(folder: int) -> bool:
     except OSError:  # its file system has no locks
         return True
     return True
-
-
-def _path(root: str, version: int) -> str:
-    return f"{root}/_delta_log/{version:020d}.json"
 
 
 def _actions(text: str) -> list[dict[str, Any]]:

@@ -38,7 +38,6 @@ from topology.schema import ArrowSchema, Row, schema_of
 from topology.sink import (
     BOTH_KINDS,
     MIN_AGE_HOURS,
-    Batch,
     Committed,
     Compaction,
     Fence,
@@ -160,9 +159,6 @@ class TableSink(Sink[Row]):
         self._state = None
         nothing = [Committed(line, 0, 0) for line in lines]
         return self._run(lambda state: self._found(state, lines)) or nothing
-
-    def stage(self, batch: Batch) -> Staged:
-        return self._fenced_stager().stage(batch)
 
     def stager(self) -> FileStager | None:
         return self._fenced_stager()
