@@ -4,7 +4,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from html import escape
 from itertools import pairwise
@@ -388,25 +388,26 @@ def as_mermaid(topology: Topology) -> str:
 
 _FILLS = {Source: "#3b82f633", BoltStep: "none", SinkStep: "#22c55e33"}
 _ROW, _BOX, _GAP, _LETTER = 44, 28, 70, 7.5  # pixels
+_Way: TypeAlias = tuple[str, list[Any]]  # a stream, and the places that its arrow leads through
+_Box: TypeAlias = tuple[float, float, float]  # left, right and middle
 
 
 def as_svg(topology: Topology) -> str:
     """Draw the topology for a notebook: sources on the left, sinks on the right."""
     labels: dict[Any, str] = {source: source.label for source in topology.sources}
     labels |= {step: step.name for step in topology.steps()}
-    ways = _ways(topology, labels)
-    boxes = _boxes(labels, ways)
+    ways, boxes = _layout(topology, labels)
     parts = []
     for stream, way in ways:
-        _, x, y = boxes[way[0][0]]
+        _, x, y = boxes[way[0]]
         path = f"M{x:g},{y:g}"
-        for at, _ in way[1:]:
+        for at in way[1:]:
             begin, end, below = boxes[at]
             middle = begin - _GAP / 2
             path += f"C{middle:g},{y:g} {middle:g},{below:g} {begin:g},{below:g}"
             path += "m-6,-4l6,4l-6,4" if at in labels else f"H{end:g}"
             y = below
-        begin, _, below = boxes[way[1][0]]
+        begin, _, below = boxes[way[1]]
         parts.append(
             f'<path d="{path}" fill="none" stroke="currentColor"/><text x="{begin - 8:g}" '
             f'y="{below - 5:g}" font-size="10" text-anchor="end">{escape(stream)}</text>'
@@ -430,36 +431,26 @@ def as_svg(topology: Topology) -> str:
     )
 
 
-def _ways(topology: Topology, places: Iterable[Any]) -> list[tuple[str, list[tuple[Any, int]]]]:
-    """Return each arrow's stream, and what it leads through, with the columns.
+def _layout(topology: Topology, labels: Mapping[Any, str]) -> tuple[list[_Way], dict[Any, _Box]]:
+    """Return the arrows, and the box of each place, near the middle of those it comes from.
 
-    In the columns that it crosses it has a place of its own, so that it runs through no box.
+    In the columns that it crosses an arrow has a place of its own, so that it runs through no box.
     """
-    edges, column = [*_edges(topology)], dict.fromkeys(places, 0)
-    for start, _, end in edges:
+    edges, column = [*_edges(topology)], dict[Any, int].fromkeys(labels, 0)
+    for start, _, end in edges:  # parents before children
         column[end] = max(column[end], column[start] + 1)
     column |= dict.fromkeys(topology.sink_steps(), max(column.values(), default=0))
-    ways = []
-    for edge in edges:
-        start, name, end = edge
-        between = [((edge, at), at) for at in range(column[start] + 1, column[end])]
-        ways.append((name, [(start, column[start]), *between, (end, column[end])]))
-    return ways
-
-
-def _boxes(
-    labels: Mapping[Any, str], ways: Iterable[tuple[str, Sequence[tuple[Any, int]]]]
-) -> dict[Any, tuple[float, float, float]]:
-    """Return left, right and middle of each place, near the middle of those it comes from."""
-    column: dict[Any, int] = dict.fromkeys(labels, 0)
+    ways: list[_Way] = []
     before = defaultdict[Any, list[Any]](list)
-    for _, way in ways:
-        column |= way
-        for (start, _), (end, _) in pairwise(way):
-            before[end].append(start)
+    for start, stream, end in edges:
+        between = [(len(ways), number) for number in range(column[start] + 1, column[end])]
+        column |= {place: place[1] for place in between}
+        ways.append((stream, [start, *between, end]))
+        for first, second in pairwise(ways[-1][1]):
+            before[second].append(first)
     columns = [[at for at in column if column[at] == number] for number in {*column.values()}]
     tallest, left = max(map(len, columns), default=0), 1.0
-    boxes: dict[Any, tuple[float, float, float]] = {}
+    boxes: dict[Any, _Box] = {}
     for places in columns:
         places.sort(
             key=lambda at: sum(boxes[each][2] for each in before[at]) / (len(before[at]) or 1)
@@ -468,7 +459,7 @@ def _boxes(
         for row, at in enumerate(places):
             boxes[at] = left, right, (row + (tallest - len(places) + 1) / 2) * _ROW
         left = right + _GAP
-    return boxes
+    return ways, boxes
 
 
 def as_facts(topology: Topology) -> dict[str, Any]:
