@@ -98,18 +98,12 @@ class _Pending(NamedTuple):
 class KafkaDeadLetters(DeadLetterSink):
     """Send dead letters to a topic and report each once all in-sync replicas have it.
 
-    A dead letter has the record's key, value and headers, followed by `headrace.topic`,
-    `.partition`, `.offset`, `.timestamp_ms` (where it came from), `.reason` (at most 2,048
-    bytes), `.step`, `.attempts`, `.error_class`, `.failed_at_ms`, `.pipeline`, and `.error_at`
-    (file:line) if the user's code raised the error. Where the
-    original had such a header already (a record that failed again), the last one is the newest.
-    A dead letter larger than the topic allows is sent without its value and headers (but for those
-    of a replay), with `headrace.value_size` and `headrace.value_sha256` instead; so is one that
-    asks for it. If that is too large, its key is left out in the same way (`headrace.key_size`,
-    `headrace.key_sha256`), and at last its reason is cut. Unreadable headers are left out, and
-    `headrace.headers_error` says why. A notice has neither key nor value, and the
-    headers `headrace.notice` ("range"), `.topic`, `.partition`, `.first_offset`,
-    `.resume_offset`, `.lost`, `.reason`, `.found`, `.noticed_at_ms` and `.pipeline`.
+    A dead letter has the record's key, value and headers, followed by headers of ours, which
+    docs/how-to/handle-bad-records.md lists; of several with one name (a record that failed again)
+    the last one is the newest. A dead letter larger than the topic allows is sent without its value
+    and headers (but for those of a replay), with a size and a SHA-256 instead; so is one that asks
+    for it. If that is too large, its key is left out in the same way, and at last its reason is
+    cut. A notice has neither key nor value: docs/how-to/when-records-are-lost.md.
 
     `properties` are librdkafka's, laid over those of the service's `[kafka]`.
     """

@@ -218,12 +218,9 @@ def lighten() -> None:
 
     At the end of each task. Otherwise each costs 0.1 to 0.2 s of CPU beside its work:
 
-    Before a task Spark has Python look again which modules there are. With a Python of 3.11 or
-    3.12 that is to read what the archives on the path hold, Spark's own and a large jar, once for
-    each package in them. What is kept of them here is a cache; they are found all the same.
-
-    After a task Spark has Python look through all objects for garbage. Most belong to modules
-    and stay for good; they are left out from the first task's end on.
+    Before a task Spark has Python look for modules again, which reads the archives on the path once
+    for each package in them. After a task it has Python look through all objects for garbage; most
+    belong to modules and stay for good.
     """
     for place, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):

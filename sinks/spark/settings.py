@@ -125,12 +125,9 @@ def settings(
 ) -> dict[str, str]:
     """All properties of the session: defaults, those of the jars, then the user's.
 
-    The user's win, but lists, of jars and of extensions, hold both, and the driver ends when it is
-    out of memory, whatever the options for Java say. On a cluster (`spark.master` not local) the
-    driver's address is left to Spark and the user, and but on Kubernetes the secret of its RPC is
-    too. The driver's temporary files, jars and blocks go to `home`. `python_path` is where Python
-    workers look for modules, in the same order as this process: there, too, a user's folder may
-    come last.
+    The user's win, but for lists and the driver's end when it is out of memory. On a cluster the
+    driver's address is left to Spark and the user. The driver's temporary files, jars and blocks go
+    to `home`; Python workers look for modules in `python_path`.
     """
     merged = {**_DEFAULTS, "spark.app.name": app_name}
     absolute = map(os.path.abspath, python_path)
