@@ -31,7 +31,9 @@ class KeyedRows:
             raise InvalidSchema(f"table '{table}': {reason}")
         self.stored = pa.schema([field for field in schema if field.name != deleted])
         """All columns but the one for deletions."""
-        self.loose = pa.schema([self._loosened(field) for field in schema])
+        loose = {field.name: field.nullable or deleted is not None for field in schema}
+        loose |= dict.fromkeys(self.key, False)
+        self.loose = pa.schema([field.with_nullable(loose[field.name]) for field in schema])
         """The schema of rows that may be deletions, which need only the key."""
 
     def fit(self, pieces: Sequence[Piece], not_null: Collection[str] = ()) -> Fitted:
@@ -85,11 +87,6 @@ class KeyedRows:
         if not pa.types.is_boolean(kind):
             return f"deleted column '{self.deleted}': found {kind}; allowed is bool"
         return None
-
-    def _loosened(self, field: "pa.Field[Any]") -> "pa.Field[Any]":
-        if field.name in self.key:
-            return field.with_nullable(nullable=False)
-        return field if self.deleted is None else field.with_nullable(nullable=True)
 
 
 def is_true(flags: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":

@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+)
 
 from sinks.kafka.messages import OutgoingMessage
 from topology.errors import SinkError
