@@ -90,9 +90,8 @@ class SparkDriver:
         """Run `job(session)` under a job group and a deadline, from any thread.
 
         The deadline is the driver's unless one is given; starting Spark does not count. A job
-        past it is cancelled; if it does not end within ten seconds more, the JVM is killed,
-        which ends calls of Java's that are no jobs, too. Raises SparkTimeout then, SparkDied,
-        SparkStartFailed, or what the job raises.
+        past it is cancelled, and ten seconds later the JVM is killed. Raises SparkTimeout then,
+        SparkDied, SparkStartFailed, or what the job raises.
         """
         if deadline_seconds is None:
             deadline_seconds = self._deadline_seconds

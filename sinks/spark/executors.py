@@ -30,12 +30,8 @@ _DDL = "staged binary"
 class SparkPassage:
     """Has Spark run a step's function over each batch in front of a sink. A Passage.
 
-    1. The rows that fit the step's columns go to the spool, as Parquet.
-    2. One Spark job reads them, runs the function, and has executors stage what comes out, where
-       the sink lets others stage (`Sink`); else it is brought here for the sink to stage.
-    3. The spool's files are removed.
-
-    The sink's `open`, `fence` and `commit` are the caller's affair.
+    One job reads the rows from the spool, and has executors stage what the function returns if the
+    sink has a stager; else it is brought here. The caller opens, fences and commits.
     """
 
     def __init__(
@@ -133,10 +129,9 @@ def _differences(found: Sequence[str], wanted: pa.Schema) -> str | None:
 def stage_on_executors(frame: Any, stager: Stager, number: int, group: str) -> list[Staged]:
     """Have executors stage a DataFrame's rows, each task those of its own partition.
 
-    No row passes through the driver. `number` is the group's; what is staged has no shares yet.
-    Raises TaskRaised, naming the job as `group`, when a function of Python's raised on an
-    executor, be it the stager or one of the DataFrame's own. What other tasks have staged is then
-    left where it is.
+    `number` is the batch's; what is staged has no shares yet. Raises TaskRaised when a function of
+    Python's, the stager or one of the DataFrame's, raised on an executor. What other tasks have
+    staged is then left where it is.
     """
 
     # A function within one, so that it is sent with what it holds; what it calls is imported.
@@ -192,13 +187,10 @@ def run_tasks(
 ) -> list[bytes]:
     """Call a function with each of some tasks, on executors; the results in the tasks' order.
 
-    From any thread. Each is a task of Spark's, so that one whose worker or executor is lost is
-    tried again, and may then run twice at once. The function is one of a module, which workers
-    import: they have the driver's path (`settings`). The bytes go through files and memory of
-    Spark's; what they say is nowhere logged.
-
-    Raises TaskRaised when the function has raised as often as Spark tries a task, and what
-    `SparkJobs.run` raises. Then some of the tasks may have run, or still do for a moment.
+    From any thread. A task whose executor is lost is tried again, and may then run twice at once.
+    Workers import the function's module. What the bytes say is nowhere logged. Raises TaskRaised
+    when the function has raised as often as Spark tries a task, and as `SparkJobs.run`; some of the
+    tasks may then have run, or still do for a moment.
     """
     if not tasks:
         return []

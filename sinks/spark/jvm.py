@@ -66,9 +66,8 @@ class Jvm:
     ) -> "Jvm":
         """Start a JVM and a session in it; takes 3 to 8 seconds. Raises SparkStartFailed.
 
-        Runs in a thread of its own, because PySpark replaces the process's SIGINT handler
-        when it is started on the main thread. The JVM gets its own process session, so
-        Ctrl-C in a terminal reaches the service alone, which then drains; it ends by itself
+        On a thread of its own, as PySpark replaces the SIGINT handler on the main thread. The JVM
+        has its own process session, so Ctrl-C in a terminal reaches the service alone; it ends
         when this process dies, because its standard input closes.
         """
         thread, started = _apart("spark-start", partial(cls._start, app_name, conf, jars))
