@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -94,11 +95,10 @@ def made_of(bolt: Any) -> tuple[Any, Callable[[], Any] | None]:
 def takes_nothing(make: Callable[..., Any]) -> bool:
     """Whether it can be called without arguments. If not it may be a function without @bolt."""
     try:
-        inspect.signature(make).bind()
+        with suppress(ValueError):  # it has no signature
+            inspect.signature(make).bind()
     except TypeError:
         return False
-    except ValueError:  # it has no signature
-        return True
     return True
 
 
