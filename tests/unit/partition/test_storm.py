@@ -134,6 +134,11 @@ INVALID = {
         client(0, 2**63 - 1),
         b'{"firstOffset": -0, "lastOffset": 4}',
     ],
+    **{("core", f"/s/partition_{number}"): [core(3)] for number in ("", "x", "01", "-1")},
+    **{
+        ("trident", f"/s/user/partition_0/{txid}"): [batch(3, 4)]
+        for txid in ("lock", "04", "-1", "4 ")
+    },
 }
 
 
@@ -167,17 +172,6 @@ def test_what_may_mean_two_things_is_an_error():
     assert "/s/t leads to the second" in str(fault("core", both))
     error = fault("core", {"/s/partition_0": core(1)}, topics=("t", "u"))
     assert error.needed == "one topic of t, u"
-
-
-@pytest.mark.parametrize(
-    ("layout", "path"),
-    [
-        *(("core", f"/s/partition_{number}") for number in ("", "x", "01", "-1")),
-        *(("trident", f"/s/user/partition_0/{txid}") for txid in ("lock", "04", "-1", "4 ")),
-    ],
-)
-def test_numbers_in_paths_are_not_guessed(layout, path):
-    assert fault(layout, {**COMMITTED, path: batch(3, 4)}).path == path
 
 
 def test_trident_goes_on_after_the_highest_committed_transaction():

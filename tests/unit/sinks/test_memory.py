@@ -11,7 +11,7 @@ from sinks import DiscardSink, ForeachSink
 from sinks.shares import check_fences, is_to_commit
 from tests.support.batches import LINE, share
 from tests.support.patience import seconds
-from topology.errors import RowsRejected, SinkFailed, SinkFenced
+from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence
 
 
@@ -54,14 +54,6 @@ def test_sinks_without_transactions_get_every_row() -> None:
     assert got == [[{"n": 1}, None, {"n": 2}]]
     assert discard.rows == 3
     assert foreach.name == "mine"
-
-
-def test_function_may_reject_rows() -> None:
-    def write(rows: list[Any]) -> None:
-        raise RowsRejected({0: "no"})
-
-    with pytest.raises(RowsRejected):
-        ForeachSink(write).write(Batch(1, [[1]], 1))
 
 
 def test_importing_the_sinks_imports_no_library_of_a_store() -> None:

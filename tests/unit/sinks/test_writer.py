@@ -22,6 +22,17 @@ NEVER = WriteRetries(first_seconds=3600.0, longest_seconds=3600.0, jitter=0.0)
 Line = BaseException | Callable[[], object] | None
 
 
+def scripted(name: str) -> Any:
+    def method(self: "Script", given: Any) -> Any:
+        self.told.put(name)
+        self.play(name)
+        done = getattr(MemorySink, name)(self, given)
+        self.play(f"after_{name}")
+        return done
+
+    return method
+
+
 class Script(MemorySink[Any]):
     """Before or after what it is told, does what the next line of that script says."""
 
@@ -40,25 +51,7 @@ class Script(MemorySink[Any]):
         if line is not None:
             line()
 
-    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
-        self.told.put("fence")
-        self.play("fence")
-        return super().fence(fences)
-
-    def stage(self, group: Batch) -> Staged:
-        self.told.put("stage")
-        self.play("stage")
-        return super().stage(group)
-
-    def commit(self, staged: Staged) -> None:
-        self.told.put("commit")
-        self.play("commit")
-        super().commit(staged)
-        self.play("after_commit")
-
-    def discard(self, staged: Staged) -> None:
-        self.told.put("discard")
-        self.play("discard")
+    fence, stage, commit, discard = map(scripted, ("fence", "stage", "commit", "discard"))
 
     def heard(self) -> list[str]:
         return [self.told.get_nowait() for _ in range(self.told.qsize())]
@@ -371,42 +364,34 @@ def test_at_most_once_what_wrote_nothing_is_tried_again(desk: Desk) -> None:
 
 
 JAVA = "An error occurred while calling o7.commit.\n: java.io.IOException: full"
+FULL = OSError(28, "No space left on device")
+FREE = r"OSError: .*No space left on device; /orders: [\d,.]+ MiB free of [\d,.]+ MiB"
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "error", "told"),
     [
-        ("file:///orders", r"; /orders: [\d,.]+ MiB free of [\d,.]+ MiB"),
-        (Path("/orders"), r"; /orders: [\d,.]+ MiB free of [\d,.]+ MiB"),
-        ("s3://orders", ""),
-        ("/" + "x" * 300, ""),  # no disk has such a name
-        (b"/orders", ""),
-        (7, ""),
+        ("file:///orders", FULL, FREE),
+        (Path("/orders"), FULL, FREE),
+        *(
+            (path, FULL, "OSError: .*No space left on device")
+            for path in ("s3://orders", "/" + "x" * 300, b"/orders", 7)  # no disk has such a name
+        ),
+        (None, OSError("no\nspace"), "OSError: no"),
+        (None, OSError(), "OSError"),
+        (None, RuntimeError(JAVA), r"RuntimeError: java\.io\.IOException: full"),
     ],
 )
-def test_full_disk_is_told_with_its_path_and_free_space(desk: Desk, path: Any, told: str) -> None:
-    """S02: with any library's words for it, and whatever a user's sink calls `path`."""
-    sink = Script(commit=[OSError(28, "No space left on device")])
+def test_failure_is_told_in_one_line_and_a_full_disk_with_its_free_space(
+    desk: Desk, path: Any, error: Exception, told: str
+) -> None:
+    """S02: with any library's words for it, and whatever a user's sink calls `path`.
+
+    An operator sees that the disk is full, and not where py4j was.
+    """
+    sink = Script(commit=[error])
     sink.path = path
     writer = desk.writer(sink)
     writer.write(rows())
     assert desk.committed().error is None
-    assert re.fullmatch(f"OSError: .*No space left on device{told}", writer.last_error or "")
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (OSError("no\nspace"), "OSError: no"),
-        (OSError(), "OSError"),
-        (RuntimeError(JAVA), "RuntimeError: java.io.IOException: full"),
-    ],
-)
-def test_failure_is_told_in_one_line_with_what_java_said(
-    desk: Desk, error: Exception, said: str
-) -> None:
-    """S02: an operator sees that the disk is full, and not where py4j was."""
-    writer = desk.writer(Script(commit=[error]))
-    writer.write(rows())
-    assert desk.committed().error is None
-    assert writer.last_error == said
+    assert re.fullmatch(told, writer.last_error or "")

@@ -205,11 +205,6 @@ def test_a_failure_in_one_stream_takes_the_records_values_out_of_the_others():
     assert list(failed) == [1]
 
 
-# Tasks
-
-
-# Rows for sinks
-
 ROW = pa.schema([("n", pa.int64()), ("text", pa.string())])
 MANY = [{"n": n, "text": f"{n}"} for n in range(299)]
 
