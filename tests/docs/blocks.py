@@ -1,7 +1,6 @@
 """The code blocks of the documentation: which there are, and the commands in them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,25 +17,25 @@ class Block(NamedTuple):
     text: str
 
     @property
-    def place(self) -> str:
+    def place(self):
         return f"{name_of(self.page)}:{self.line}"
 
     @property
-    def head(self) -> tuple[str, str]:
+    def head(self):
         """What it is known by, wherever on its page it stands: the page, and its first line."""
         return name_of(self.page), self.text.partition("\n")[0]
 
     @property
-    def commands(self) -> list[str]:
+    def commands(self):
         """The lines that a reader is to type."""
         return [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
 
 
-def name_of(page: Path) -> str:
+def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def all_pages() -> list[Path]:
+def all_pages():
     """Every page that the site has, and those beside the code."""
     found = [*ROOT.glob("*.md")]
     for folder in ("docs", "examples", "helm", "deploy"):
@@ -44,7 +43,7 @@ def all_pages() -> list[Path]:
     return sorted(found)
 
 
-def blocks(page: Path, *languages: str) -> Iterator[Block]:
+def blocks(page, *languages):
     """A page's blocks, of some languages or of all; in a list they are indented."""
     text = page.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
@@ -54,19 +53,19 @@ def blocks(page: Path, *languages: str) -> Iterator[Block]:
             yield Block(page, text.count("\n", 0, match.start(3)) + 1, language, "".join(lines))
 
 
-def commands(page: Path) -> list[str]:
+def commands(page):
     """The commands of a page, from top to bottom."""
     return [each for block in blocks(page, "console") for each in block.commands]
 
 
-def inline_commands(page: Path) -> list[str]:
+def inline_commands(page):
     """The commands that a page names in its sentences."""
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     found = re.findall(r"`((?:headrace|make|python -m)\s[a-z-][^`]*)`", text)
     return [" ".join(command.split()) for command in found]
 
 
-def is_played(command: str) -> bool:
+def is_played(command):
     """Whether a command is given on real servers, in the place of the operators' pages.
 
     Of the others, tests of what they are about give those that can be given; `test_snippets.py`
@@ -78,6 +77,6 @@ def is_played(command: str) -> bool:
     return bool(re.search(of_operators, command))
 
 
-def played_pages() -> list[Path]:
+def played_pages():
     """The pages with commands that are given on real servers."""
     return [page for page in all_pages() if any(map(is_played, commands(page)))]

@@ -12,14 +12,14 @@ PICTURES = sorted(FOLDER.glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def lightness(colour: str) -> float:
+def lightness(colour):
     """Of `#rrggbb`: 0 is black, 1 is white (relative luminance, WCAG 2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(one, other):
     darker, lighter = sorted((lightness(one), lightness(other)))
     return (lighter + 0.05) / (darker + 0.05)
 

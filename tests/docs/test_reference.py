@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,11 +32,11 @@ ROOMS = ("headrace", "service", "transactions", "sinks", "topology", "partition"
 LEVELS = ("debug", "info", "warning", "error", "exception")
 
 
-def read(page: str | Path) -> str:
+def read(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def modules() -> list[Path]:
+def modules():
     return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 
@@ -71,7 +70,7 @@ def test_what_a_key_takes_is_said_with_its_limits(row, what):
     assert f" | {what} | " in line
 
 
-def sections() -> Iterator[tuple[str, str, object]]:
+def sections():
     for section, field in Config.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -109,7 +108,7 @@ def test_configuration_page_names_kafka_defaults():
         assert f"`{name}`" in page
 
 
-def commands() -> Iterator[tuple[str, list[str]]]:
+def commands():
     waiting = [("headrace", typer.main.get_command(app))]
     while waiting:
         name, command = waiting.pop()
@@ -209,14 +208,14 @@ def test_storm_versions_name_no_fault(docstring, numbers, tmp_path):
     assert set(storm_tests(tmp_path)) == numbers
 
 
-def pages() -> list[Path]:
+def pages():
     found = [*ROOT.glob("*.md")]
     for folder in ("docs", "examples"):
         found += (ROOT / folder).rglob("*.md")
     return sorted(found)
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -18,7 +18,7 @@ NOT_FETCHED = {"canonical", "prev", "next", "alternate"}  # relations of a <link
 FENCE = re.compile(r"^ *```\w*\n.*?^ *```$", re.DOTALL | re.MULTILINE)
 
 
-def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+def build(root, site):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
     return subprocess.run(
@@ -27,7 +27,7 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site") / "site"
     done = build(ROOT, folder)
     assert done.returncode == 0, done.stderr
@@ -37,15 +37,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Html(HTMLParser):
     """What a page links to, what it makes a browser fetch, what can be linked to in it."""
 
-    def __init__(self, page: Path) -> None:
+    def __init__(self, page):
         super().__init__()
-        self.links: list[str] = []
-        self.fetched: list[str] = []
-        self.anchors: set[str] = set()
+        self.links = []
+        self.fetched = []
+        self.anchors = set()
         self.blocks = self.tables = 0
         self.feed(page.read_text(encoding="utf-8"))
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attributes):
         values = {name: value or "" for name, value in attributes}
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         self.blocks += tag == "pre"
@@ -58,7 +58,7 @@ class Html(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, Html]:
+def pages(site):
     return {page: Html(page) for page in sorted(site.rglob("*.html")) if page.name != "404.html"}
 
 

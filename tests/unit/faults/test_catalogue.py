@@ -2,15 +2,12 @@
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.failpoints import OWN, PLACES, VARIABLE, failpoints
-from tests.acceptance.trial import Trial
 from tests.faults.__main__ import Results
 from tests.faults.catalogue import Play, catalogue, chosen
 from tests.faults.crash import ACTIONS, IN_DELTA, POINTS, crash_cases
@@ -75,14 +72,14 @@ def test_results_count_failed_and_skipped_cases(servers):
     }  # fmt: skip
 
 
-def raise_an_error() -> Outcome:
+def raise_an_error():
     raise AssertionError("not within 90 s")
 
 
 @pytest.mark.parametrize("ends", [lambda: Outcome(lost=1), raise_an_error])
 def test_folder_of_a_failed_case_is_kept_and_no_other(servers, tmp_path, ends):
-    def write_and(ends: Callable[[], Outcome]) -> Play:
-        def case(trial: Trial) -> Outcome:
+    def write_and(ends):
+        def case(trial):
             (trial.folder / "log").write_text("so it was")
             return ends()
 
@@ -98,6 +95,6 @@ def test_folder_of_a_failed_case_is_kept_and_no_other(servers, tmp_path, ends):
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Servers:
+def servers(tmp_path):
     """Servers that are not started: nobody asks them."""
     return Servers(EmbeddedKafka(tmp_path / "k"), EmbeddedZooKeeper(tmp_path / "z"), tmp_path)

@@ -2,18 +2,18 @@
 
 from random import Random
 
-from tests.faults.chaos import KINDS, MOST_HURT, NAMES, State, draw
+from tests.faults.chaos import KINDS, MOST_HURT, NAMES, draw
 
-ALLOWED: dict[str, set[State]] = {
+ALLOWED = {
     "start": {"away"}, "kill": {"up", "starting", "frozen"}, "term": {"up"}, "nap": {"up"},
     "freeze": {"up"},
 }  # fmt: skip
-NEXT: dict[str, State] = {"start": "starting", "kill": "away", "term": "ending"}
+NEXT = {"start": "starting", "kill": "away", "term": "ending"}
 
 
 def test_steps_fit_the_states_and_leave_two_replicas_alone():
     rng, kinds = Random(1), set()
-    states: dict[str, State] = dict.fromkeys(NAMES, "up")
+    states = dict.fromkeys(NAMES, "up")
     for _ in range(2_000):
         name = rng.choice(NAMES)  # what was begun ends
         if states[name] in ("starting", "frozen", "ending"):

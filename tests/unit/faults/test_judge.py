@@ -2,14 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from tests.acceptance import feed
 from tests.acceptance.feed import is_refused
 from tests.acceptance.stored import Stored
-from tests.faults.judge import Break, Found, Guarantee, Outcome, judge
+from tests.faults.judge import Break, Found, Outcome, judge
 
 PART = ("t.in-a", 0)
 ENDS = {PART: 20}
@@ -18,18 +17,18 @@ KEPT = [offset for offset in range(20) if not is_refused(offset)]
 WINDOW = Break({PART: Stored(5, 1, "a")}, {PART: 10})  # 5 to 9 were not committed
 
 
-def found(**changes: Any) -> Found:
+def found(**changes):
     rows = Counter(feed.row(PART, offset) for offset in KEPT)
     letters = Counter((PART, offset) for offset in REFUSED)
     effects = Counter(row.split(" ")[0] for row in rows)
     return replace(Found(rows, letters, effects), **changes)
 
 
-def judged(there: Found, guarantee: Guarantee = "at least once", *breaks: Break) -> Outcome:
+def judged(there, guarantee="at least once", *breaks):
     return judge(there, ENDS, breaks, guarantee, [])
 
 
-def twice(offset: int) -> Found:
+def twice(offset):
     return found(rows=found().rows + Counter([feed.row(PART, offset)]))
 
 

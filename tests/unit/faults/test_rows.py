@@ -1,7 +1,6 @@
 """The rows of the fault matrix: each names tests that exist, and pytest plays them."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -73,13 +72,13 @@ def test_what_is_skipped_did_not_run():
     assert rows.counted(REPORT.format(5, 2)) == (3, 2)
 
 
-def written(folder: Path, test: str) -> Row:
+def written(folder, test):
     path = folder / "test_row.py"
     path.write_text(test)
     return Row("it goes on", "", (f"{path}::test_it",))
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Servers:
+def servers(tmp_path):
     """Servers that are not started: nobody asks them."""
     return Servers(EmbeddedKafka(tmp_path / "k"), EmbeddedZooKeeper(tmp_path / "z"), tmp_path)

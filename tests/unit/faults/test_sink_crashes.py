@@ -6,14 +6,13 @@ from typing import get_args
 
 import pytest
 
-from service.config.settings import EngineName
 from service.failpoints import ACTIONS, PLACES, VARIABLE, failpoints
 from tests.acceptance.stores import STORES
 from tests.faults import sink_crashes
 from tests.faults.sink_crashes import ANY, MOST_CRASHES, OF_FAULTS, drawn, ways
 from topology.sink import Kind
 
-ENGINES: tuple[EngineName, EngineName] = ("local", "spark")
+ENGINES = ("local", "spark")
 
 
 @pytest.mark.parametrize("sink", sink_crashes.every_sink())

@@ -1,31 +1,28 @@
 """What judges the crash tests sees what is missing, there twice, or out of date."""
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.acceptance import wanted
 from tests.acceptance.stores import CountsInDelta, Own, Site, Store, Upserts
 from tests.acceptance.trial import places
-from tests.acceptance.wanted import ROWS, Row
-from topology.sink import Sink
+from tests.acceptance.wanted import ROWS
 
 COUNTS = (700, 500)
 EVERY = list(places(*COUNTS))
 SITE = Site("trial", Path("nowhere"), "")
 
 
-def records(*ends: int) -> list[tuple[int, int]]:
+def records(*ends):
     """The first records of each partition."""
     return list(places(*ends))
 
 
-def table(rows: Iterable[Row]) -> dict[tuple[str, int], str]:
+def table(rows):
     """What a table with keys has when these were written in order."""
-    made: dict[tuple[str, int], str] = {}
+    made = {}
     for place, copy in rows:
         key = wanted.slot_of(place), copy
         made.pop(key, None)
@@ -37,36 +34,36 @@ def table(rows: Iterable[Row]) -> dict[tuple[str, int], str]:
 class Appended(Store):
     """Has the rows it is told."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows):
         super().__init__(SITE, ROWS)
         self._told = list(rows)
 
-    def sink(self) -> Sink[Any]:
+    def sink(self):
         raise NotImplementedError
 
-    def rows(self) -> Iterable[Row]:
+    def rows(self):
         return self._told
 
 
 class Keyed(Upserts):
     """Has the rows it is told."""
 
-    def __init__(self, rows: dict[tuple[str, int], str]) -> None:
+    def __init__(self, rows):
         super().__init__(SITE, ROWS)
         self._told = [(place, copy) for (_, copy), place in rows.items()]
 
-    def rows(self) -> Iterable[Row]:
+    def rows(self):
         return self._told
 
 
 class Counted(CountsInDelta):
     """Has counted the rows it is told."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows):
         super().__init__(SITE, ROWS)
         self._told = Counter((wanted.slot_of(place), copy) for place, copy in rows)
 
-    def counts(self) -> Iterable[tuple[str, int, int]]:
+    def counts(self):
         return [(slot, copy, n) for (slot, copy), n in self._told.items()]
 
 

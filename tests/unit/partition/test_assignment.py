@@ -5,11 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from partition.errors import (
-    StoreCorrupt,
-    StoreForeign,
-    TopicMissing,
-)
+from partition.errors import StoreCorrupt, StoreForeign, TopicMissing
 from partition.interfaces import AtOffset, AtTimestamp, Progress
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy

@@ -1,14 +1,12 @@
 """Whether brokers answer, as statistics tell: what they owe, and how long they may owe it."""
 
-from typing import Any
-
 from partition.kafka.librdkafka import Availability, OpenTransactions
 from partition.records import Partition
 
 NODE = "127.0.0.1:9092"
 
 
-def told(seconds: float, *, owes: bool, idle: float = 0.0) -> dict[str, Any]:
+def told(seconds, *, owes, idle=0.0):
     """Statistics of a moment: whether the broker owes an answer, and since when it was silent."""
     broker = {
         "state": "UP",
@@ -20,7 +18,7 @@ def told(seconds: float, *, owes: bool, idle: float = 0.0) -> dict[str, Any]:
     return {"ts": int(seconds * 1e6), "brokers": {f"{NODE}/1": broker}}
 
 
-def begun() -> Availability:
+def begun():
     found = Availability()
     found.begin(0.5)
     found.take(told(100, owes=False))
@@ -28,7 +26,7 @@ def begun() -> Availability:
     return found
 
 
-def test_a_broker_that_owes_an_answer_for_too_long_is_away() -> None:
+def test_a_broker_that_owes_an_answer_for_too_long_is_away():
     """Faults K02."""
     found = begun()
     found.take(told(102, owes=True, idle=1.0))
@@ -40,7 +38,7 @@ def test_a_broker_that_owes_an_answer_for_too_long_is_away() -> None:
     assert found
 
 
-def test_prefetched_records_end_no_outage_and_who_owes_nothing_is_not_silent() -> None:
+def test_prefetched_records_end_no_outage_and_who_owes_nothing_is_not_silent():
     found = begun()
     found.lose()
     found.note_records()
@@ -49,7 +47,7 @@ def test_prefetched_records_end_no_outage_and_who_owes_nothing_is_not_silent() -
     assert found
 
 
-def test_throttled_broker_gets_more_patience() -> None:
+def test_throttled_broker_gets_more_patience():
     """Faults K16: a quota that is used up is no outage; a frozen broker still is one."""
     found = begun()
     found.throttled(NODE, 8.0)
@@ -61,7 +59,7 @@ def test_throttled_broker_gets_more_patience() -> None:
     assert not found
 
 
-def test_once_the_wait_is_over_patience_is_what_it_was() -> None:
+def test_once_the_wait_is_over_patience_is_what_it_was():
     found = begun()
     found.throttled(NODE, 8.0)
     found.take(told(102, owes=True, idle=1.0))
@@ -74,7 +72,7 @@ def test_once_the_wait_is_over_patience_is_what_it_was() -> None:
 A, B = Partition("t", 0), Partition("t", 1)
 
 
-def logs_told(seconds: float, **logs: tuple[int, int]) -> dict[str, Any]:
+def logs_told(seconds, **logs):
     """Statistics of a moment: of each log its last stable offset and its end."""
     numbers = {"a": "0", "b": "1"}
     partitions = {
@@ -84,7 +82,7 @@ def logs_told(seconds: float, **logs: tuple[int, int]) -> dict[str, Any]:
     return {"ts": int(seconds * 1e6), "topics": {"t": {"partitions": partitions}}}
 
 
-def test_wait_counts_from_the_first_blocked_statistics() -> None:
+def test_wait_counts_from_the_first_blocked_statistics():
     """Faults K13."""
     found = OpenTransactions()
     assert found.seconds(A, 3) == 0
@@ -95,7 +93,7 @@ def test_wait_counts_from_the_first_blocked_statistics() -> None:
     assert found.seconds(A, 2) == 0, "what lies before it is still to come"
 
 
-def test_each_transaction_that_ends_begins_the_wait_anew() -> None:
+def test_each_transaction_that_ends_begins_the_wait_anew():
     found = OpenTransactions()
     found.take(logs_told(100, a=(3, 6)))
     found.take(logs_told(110, a=(5, 9)))
@@ -108,7 +106,7 @@ def test_each_transaction_that_ends_begins_the_wait_anew() -> None:
     assert found.seconds(A, 9) == 0
 
 
-def test_what_is_not_known_holds_nobody_up() -> None:
+def test_what_is_not_known_holds_nobody_up():
     found = OpenTransactions()
     found.take(logs_told(100, a=(-1001, 9)))
     found.take({"topics": {"t": {"partitions": {"-1": {"ls_offset": -1001, "hi_offset": -1}}}}})

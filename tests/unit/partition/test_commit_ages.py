@@ -10,7 +10,7 @@ from partition.manager import PartitionStatistics
 from partition.records import Partition
 
 
-def standing(committed: int, log_end: int, number: int = 0) -> PartitionStatistics:
+def standing(committed, log_end, number=0):
     return PartitionStatistics(
         Partition("orders", number),
         Ledger(committed).statistics(),
@@ -24,11 +24,11 @@ def standing(committed: int, log_end: int, number: int = 0) -> PartitionStatisti
 
 
 @pytest.fixture
-def ages() -> CommitAges:
+def ages():
     return CommitAges()
 
 
-def age(ages: CommitAges, now: float, committed: int, log_end: int) -> float:
+def age(ages, now, committed, log_end):
     (part,) = ages.of([standing(committed, log_end)], now)
     assert replace(part, commit_age_seconds=0.0) == standing(committed, log_end)
     return part.commit_age_seconds

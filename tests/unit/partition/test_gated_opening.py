@@ -2,13 +2,7 @@
 
 import pytest
 
-from partition.errors import (
-    Fenced,
-    OffsetOutOfRange,
-    ReplayDiffers,
-    SinkAhead,
-    StoreBehind,
-)
+from partition.errors import Fenced, OffsetOutOfRange, ReplayDiffers, SinkAhead, StoreBehind
 from partition.records import Range, Resumed, Transactions
 from partition.recovery import StartPolicy
 from tests.support.consumer import ONE, SKIP_LOSS, TWO, GatedBench

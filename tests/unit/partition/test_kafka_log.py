@@ -1,6 +1,5 @@
 """Lines of the log about Kafka's clients."""
 
-import pytest
 import structlog
 from confluent_kafka import KafkaError
 
@@ -8,7 +7,7 @@ from partition.kafka import librdkafka
 from partition.kafka.librdkafka import KafkaLog
 
 
-def test_clients_that_lost_the_same_broker_log_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_lost_the_same_broker_log_it_once(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(librdkafka.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(KafkaLog, "_next", {})

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from partition.ledger import CommitProgress, Ledger
 
@@ -157,7 +152,7 @@ def test_whatever_happens_the_ledger_agrees_with_a_dictionary():
     )
 
 
-def test_progress_counts_below_the_submitted_offset() -> None:
+def test_progress_counts_below_the_submitted_offset():
     progress = CommitProgress(5)
     progress.read = 3
     progress.submit(8, behind=1)

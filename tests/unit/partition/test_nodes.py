@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,20 +35,20 @@ class Unsent(OffsetStore):
     available = True
     session = 0
 
-    def _submit(self, steps: Any, *, claims: Partition | None = None) -> Any:
+    def _submit(self, steps, *, claims=None):
         return steps
 
-    def load(self, partition: Partition) -> Any:
+    def load(self, partition):
         return self._load(partition)
 
     open = close = lambda self: None
 
 
-def process() -> Unsent:
+def process():
     return Unsent(NAMES, f"process-{next(numbers)}")
 
 
-def answer(server: FaultyNodes, request: Any) -> Any:
+def answer(server, request):
     """The reply, or the error in place of one."""
     try:
         return server.answer(request)
@@ -57,7 +56,7 @@ def answer(server: FaultyNodes, request: Any) -> Any:
         return error
 
 
-def test_commit_is_cut_into_requests_of_at_most_512_kib() -> None:
+def test_commit_is_cut_into_requests_of_at_most_512_kib():
     """Faults Z14."""
     server, sizes = FaultyNodes(), []
     nodes = Unsent(NodeNames("/headrace", "shop", "shop-1", "n" * 5_000), "process-large")
@@ -65,7 +64,7 @@ def test_commit_is_cut_into_requests_of_at_most_512_kib() -> None:
     for partition in partitions:
         carry_out(nodes.begin(partition, Position(5)), server.answer)
 
-    def sized(request: Any) -> Any:
+    def sized(request):
         if isinstance(request, Write):
             sizes.append(sum(map(size_of, request.operations)))
         return server.answer(request)
@@ -79,7 +78,7 @@ def test_commit_is_cut_into_requests_of_at_most_512_kib() -> None:
 
 
 @given(st.data())
-def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) -> None:
+def test_replicas_that_claim_and_commit_over_a_bad_network(data):
     """Promise 9: epochs only grow. Promise 2: offsets never fall.
 
     Promise 14: what is open goes on from the offset that was stored with it.
@@ -87,8 +86,8 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
     server = FaultyNodes()
     replicas = [process(), process(), process()]
     carry_out(replicas[0].begin(A, Position(5)), server.answer)
-    runs: dict[int, Run[Any]] = {}  # by replica
-    late: list[Write] = []
+    runs = {}  # by replica
+    late = []
     seen = (0, 0)
     for step in range(data.draw(st.integers(1, 40))):
         which = data.draw(st.integers(0, 2))
@@ -125,7 +124,7 @@ def test_replicas_that_claim_and_commit_over_a_bad_network(data: st.DataObject) 
         seen = (stored.epoch, stored.offset)
 
 
-def test_claim_stays_interrupted_after_its_session_ended() -> None:
+def test_claim_stays_interrupted_after_its_session_ended():
     """Promise 9: our own claim, landed in a session that ended, is not taken for "nobody came"."""
     server, nodes, other = FaultyNodes(), process(), process()
     carry_out(nodes.begin(A, Position(5)), server.answer)
@@ -133,7 +132,7 @@ def test_claim_stays_interrupted_after_its_session_ended() -> None:
     carry_out(other.claim(A), server.answer)
     carry_out(other.commit({A: Progress(Position(9))}), server.answer)
 
-    def lands(request: Any) -> Any:
+    def lands(request):
         reply = server.answer(request)
         if isinstance(request, Write):
             nodes.session_ended()

@@ -1,18 +1,16 @@
 """Generators that are run together: their rounds, and the end of a session amid one."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 from partition.errors import StoreError
-from partition.offsets.requests import Read, ReplyLost, Run, SessionEnded, Steps, run_all
+from partition.offsets.requests import Read, ReplyLost, Run, SessionEnded, run_all
 
 
-def asks(*paths: str) -> Steps[list[Any]]:
+def asks(*paths):
     """Read paths; the errors are among the replies."""
-    replies: list[Any] = []
+    replies = []
     for path in paths:
         try:
             replies.append((yield Read(path)))
@@ -22,27 +20,27 @@ def asks(*paths: str) -> Steps[list[Any]]:
 
 
 class Server:
-    def __init__(self, replies: dict[str, Any], ended: Iterator[bool]) -> None:
+    def __init__(self, replies, ended):
         self.replies = replies
         self.ended = ended
-        self.log: list[str] = []
+        self.log = []
 
-    def send(self, request: Any) -> Callable[[], Any]:
+    def send(self, request):
         self.log.append(f"sent {request.path}")
         return partial(self.reply, request.path)
 
-    def reply(self, path: str) -> Any:
+    def reply(self, path):
         self.log.append(f"replied {path}")
         found = self.replies.get(path)
         if isinstance(found, Exception):
             raise found
         return found
 
-    def session_ended(self) -> bool:
+    def session_ended(self):
         return next(self.ended, False)
 
 
-def test_all_are_sent_before_the_first_reply_is_waited_for() -> None:
+def test_all_are_sent_before_the_first_reply_is_waited_for():
     server = Server({}, iter(()))
     runs = [Run(asks("a", "b")), Run(asks("c"))]
     run_all(runs, server.send, server.session_ended)
@@ -50,7 +48,7 @@ def test_all_are_sent_before_the_first_reply_is_waited_for() -> None:
     assert [run.future.result(0) for run in runs] == [[None, None], [None]]
 
 
-def test_ended_session_is_reported_except_for_final_errors() -> None:
+def test_ended_session_is_reported_except_for_final_errors():
     server = Server({"lost": ReplyLost(), "refused": StoreError("no")}, iter((False, True)))
     runs = [Run(asks(path, "next")) for path in ("done", "lost", "refused")]
     run_all(runs, server.send, server.session_ended)
@@ -61,8 +59,8 @@ def test_ended_session_is_reported_except_for_final_errors() -> None:
     ]
 
 
-def test_what_was_cancelled_is_not_begun_and_an_error_is_its_own() -> None:
-    def fails() -> Steps[None]:
+def test_what_was_cancelled_is_not_begun_and_an_error_is_its_own():
+    def fails():
         yield Read("x")
         raise StoreError("of one")
 

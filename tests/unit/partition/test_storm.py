@@ -1,7 +1,6 @@
 """Where a Storm topology stopped, read from trees in memory: every layout, every fault."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,25 +17,25 @@ P0, P1 = Partition("t", 0), Partition("t", 1)
 class Nodes:
     """A tree of nodes: a path's data; bytes as they are, else as JSON. Versions are 7."""
 
-    def __init__(self, nodes: dict[str, Any]) -> None:
+    def __init__(self, nodes):
         self.nodes = {
             path: data if isinstance(data, bytes) else json.dumps(data).encode()
             for path, data in nodes.items()
         }
 
-    def children(self, path: str) -> list[str] | None:
+    def children(self, path):
         below = [each for each in self.nodes if each.startswith(f"{path}/")]
         if not below and path not in self.nodes:
             return None
         return sorted({each.removeprefix(f"{path}/").split("/")[0] for each in below})[::-1]
 
-    def get(self, path: str) -> ZNode | None:
+    def get(self, path):
         if path in self.nodes:
             return ZNode(self.nodes[path], 7)
         return ZNode(b"") if self.children(path) is not None else None
 
 
-def core(offset: Any, number: int = 0, topic: str = "t") -> dict[str, Any]:
+def core(offset, number=0, topic="t"):
     return {
         "topology": {"id": "wc-3-1400000000", "name": "wc"},
         "offset": offset,
@@ -46,15 +45,15 @@ def core(offset: Any, number: int = 0, topic: str = "t") -> dict[str, Any]:
     }
 
 
-def batch(offset: Any, following: Any, number: int = 0, topic: str = "t") -> dict[str, Any]:
+def batch(offset, following, number=0, topic="t"):
     return {**core(offset, number, topic), "nextOffset": following, "instanceId": "i"}
 
 
-def client(first: Any, last: Any) -> dict[str, Any]:
+def client(first, last):
     return {"firstOffset": first, "lastOffset": last, "topologyId": "wc-3"}
 
 
-def offsets(layout: str, nodes: dict[str, Any], path: str = "/s", topics=("t",)):
+def offsets(layout, nodes, path="/s", topics=("t",)):
     found = read_offsets(Nodes(nodes), layout, path, topics)
     for each in found.values():
         if isinstance(each, StormUnreadable):
@@ -62,7 +61,7 @@ def offsets(layout: str, nodes: dict[str, Any], path: str = "/s", topics=("t",))
     return {partition: each.offset for partition, each in found.items()}
 
 
-def fault(layout: str, nodes: dict[str, Any], topics=("t",)) -> StormUnreadable:
+def fault(layout, nodes, topics=("t",)):
     with pytest.raises(StormUnreadable) as caught:
         offsets(layout, nodes, topics=topics)
     return caught.value
@@ -220,7 +219,7 @@ def test_without_currtx_nothing_tells_what_is_committed(layout):
 
 def test_vanished_node_means_storm_still_runs():
     class Running(Nodes):
-        def get(self, path: str) -> ZNode | None:
+        def get(self, path):
             return None if path.endswith("/4") else super().get(path)
 
     nodes = {"/s/coordinator/currtx": 5, "/s/user/partition_0/4": batch(1, 2)}
@@ -232,7 +231,7 @@ def test_no_answer_is_not_no_offset():
     """Storm 8: an error of ZooKeeper ends the reading."""
 
     class Away(Nodes):
-        def get(self, path: str) -> ZNode | None:
+        def get(self, path):
             raise StoreUnavailable(path, "away")
 
     with pytest.raises(StoreUnavailable):

@@ -10,20 +10,20 @@ from partition.records import OpenTransaction, Range, Transactions, epoch_runs
 DIGEST = "00112233445566778899aabbccddeeff"
 
 
-def one(txid: int, first: int, end: int, attempt: int = 1) -> OpenTransaction:
+def one(txid, first, end, attempt=1):
     return OpenTransaction(txid, attempt, Range(first, end, end - first, DIGEST, 5))
 
 
 TWO = Transactions("transactional", 41, (one(42, 900, 1300), one(43, 1300, 1301, attempt=7)))
 
 
-def test_what_is_open_goes_on_from_the_offset_without_a_hole() -> None:
+def test_what_is_open_goes_on_from_the_offset_without_a_hole():
     """Promise 14: txids are contiguous, and so are the ranges."""
     assert TWO.checked(900) is TWO
     assert TWO.first == 900
 
 
-def test_ranges_are_promised_once_the_lowest_is_sealed() -> None:
+def test_ranges_are_promised_once_the_lowest_is_sealed():
     """Before that nobody can have committed any of them, since they are committed in order."""
     planned = OpenTransaction(42, 1, Range(900, 1300))
     assert not Transactions("opaque", 41).is_promised
@@ -48,7 +48,7 @@ def test_ranges_are_promised_once_the_lowest_is_sealed() -> None:
         (Range(900, 1300, None, None, -5), "leader epoch -5"),
     ],
 )
-def test_a_range_that_no_records_can_have_is_refused(covers: Range, says: str) -> None:
+def test_a_range_that_no_records_can_have_is_refused(covers, says):
     found = Transactions("opaque", 41, (OpenTransaction(42, 1, covers),))
     with pytest.raises(ValueError, match=says):
         found.checked(900)
@@ -59,9 +59,7 @@ def test_a_range_that_no_records_can_have_is_refused(covers: Range, says: str) -
     st.integers(0, 2**31),
     st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 9)), max_size=6),
 )
-def test_ranges_laid_end_to_end_pass_from_their_beginning_only(
-    offset: int, committed: int, cut: list[tuple[int, int]]
-) -> None:
+def test_ranges_laid_end_to_end_pass_from_their_beginning_only(offset, committed, cut):
     """Promise 14: from any offset, however many are open."""
     place, made = offset, []
     for txid, (length, attempt) in enumerate(cut, committed + 1):
@@ -74,13 +72,13 @@ def test_ranges_laid_end_to_end_pass_from_their_beginning_only(
             found.checked(offset + 1)
 
 
-def runs(epochs: list[int | None]) -> tuple[tuple[int, int], ...]:
+def runs(epochs):
     offsets = np.arange(100, 100 + 2 * len(epochs), 2)
     return epoch_runs(list(enumerate(epochs)), offsets, lambda message: message[1])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=50).map(sorted))
-def test_each_run_begins_where_the_epoch_changes(epochs: list[int]) -> None:
+def test_each_run_begins_where_the_epoch_changes(epochs):
     expected = [
         (100 + 2 * at, epoch)
         for at, epoch in enumerate(epochs)

@@ -1,27 +1,13 @@
 """The stored form of offsets and topics: read back, refused, and storm-kafka's own."""
 
 import json
-from typing import Any
 
 import pytest
 
 from partition.errors import StoreCorrupt
 from partition.interfaces import StoredOffset
-from partition.offsets.znode import (
-    MAX_BYTES,
-    OffsetNode,
-    Writer,
-    decode,
-    decode_topic,
-    encode,
-)
-from partition.records import (
-    OpenTransaction,
-    Partition,
-    Position,
-    Range,
-    Transactions,
-)
+from partition.offsets.znode import MAX_BYTES, OffsetNode, Writer, decode, decode_topic, encode
+from partition.records import OpenTransaction, Partition, Position, Range, Transactions
 
 PLACE = Partition("orders", 3)
 PATH = "/headrace/shop/orders/partition_3"
@@ -40,19 +26,19 @@ TWO = Transactions(
 )
 
 
-def open_node(transactions: Transactions | None, offset: int = 900) -> OffsetNode:
+def open_node(transactions, offset=900):
     stored = StoredOffset(Position(offset, 3, "kf3"), "shop-1", "shop", 9, transactions)
     return OffsetNode(stored, Writer("abc", 4), "abc-1")
 
 
-def with_transactions(transactions: Any, offset: int = 900) -> bytes:
+def with_transactions(transactions, offset=900):
     """A node as another than `encode` would write it."""
     fields = json.loads(encode(PLACE, open_node(None, offset)))
     fields["headrace"]["transactions"] = transactions
     return json.dumps(fields).encode()
 
 
-def test_a_node_has_storm_kafkas_fields_and_our_own() -> None:
+def test_a_node_has_storm_kafkas_fields_and_our_own():
     stored = StoredOffset(Position(17, 3, "kf3"), "shop-1", "shop", 9)
     node = OffsetNode(stored, Writer("abc", 4), "abc-1")
     assert json.loads(encode(PLACE, node)) == {
@@ -99,7 +85,7 @@ KIND = {"kind": "transactional", "committed": 41}
         ),
     ],
 )
-def test_invalid_transactions_are_corrupt(found: Any, says: str) -> None:
+def test_invalid_transactions_are_corrupt(found, says):
     """Promise 8: a record of them that cannot be read is not "nothing is open".
 
     Storm 42: a record that is not whole does not look like none.
@@ -112,12 +98,12 @@ def test_invalid_transactions_are_corrupt(found: Any, says: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_nothing_is_written_that_could_not_be_read_back() -> None:
+def test_nothing_is_written_that_could_not_be_read_back():
     with pytest.raises(ValueError, match="it was to begin at 901"):
         encode(PLACE, open_node(TWO, offset=901))
 
 
-def test_without_a_writer_a_node_is_just_what_storm_kafka_writes() -> None:
+def test_without_a_writer_a_node_is_just_what_storm_kafka_writes():
     node = OffsetNode(StoredOffset(Position(15266940), "wc-3-1400000000", "wc"))
     written = encode(Partition("t", 0), node)
     assert json.loads(written) == json.loads(STORM) | {"broker": {"host": "", "port": 0}}
@@ -169,7 +155,7 @@ CORRUPT = {
 @pytest.mark.parametrize(
     ("read", "data"), [(read, each) for read, found in CORRUPT.items() for each in found]
 )
-def test_anything_else_is_corrupt_and_neither_absent_nor_empty(read, data) -> None:
+def test_anything_else_is_corrupt_and_neither_absent_nor_empty(read, data):
     """Promise 8: unreadable is not absent; the error names the path and shows what is there.
 
     O06: what a later version wrote is not guessed, and so not overwritten by a claim.

@@ -5,11 +5,7 @@ import logging
 import pytest
 
 from partition.errors import StoreUnavailable
-from partition.offsets.requests import (
-    Pause,
-    SessionEnded,
-    Write,
-)
+from partition.offsets.requests import Pause, SessionEnded, Write
 from partition.zookeeper.zookeeper_client import KazooLog, ZooKeeperSecurity
 from partition.zookeeper.zookeeper_store import changing
 from tests.support.faulty_store import FaultyNodes, carry_out

@@ -44,7 +44,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_row_that_does_not_fit_is_set_apart_alone_and_the_reason_says_why(kind: str) -> None:
+def test_a_row_that_does_not_fit_is_set_apart_alone_and_the_reason_says_why(kind):
     change, words = BAD[kind]
     fitted = fit([[GOOD, GOOD], [GOOD, GOOD | change, GOOD]], SCHEMA)
     assert list(fitted.rejected) == [3]
@@ -61,14 +61,14 @@ def test_a_row_that_does_not_fit_is_set_apart_alone_and_the_reason_says_why(kind
     ],
     ids=str,
 )
-def test_a_time_whose_offset_leads_out_of_the_years_does_not_fit(time: datetime) -> None:
+def test_a_time_whose_offset_leads_out_of_the_years_does_not_fit(time):
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     fitted = fit([[{"at": datetime(2026, 1, 1, tzinfo=UTC)}, {"at": time}]], schema)
     assert list(fitted.rejected) == [1]
     assert "outside of the years 1 to 9999" in fitted.rejected[1]
 
 
-def test_missing_or_null_column_is_null_and_hides_no_unknown_one() -> None:
+def test_missing_or_null_column_is_null_and_hides_no_unknown_one():
     short = {name: value for name, value in GOOD.items() if name != "name"}
     rows = [short, short | {"nome": "a"}, GOOD | {"nested": None}, GOOD | {"counts": None}]
     fitted = fit([[], rows], SCHEMA)
@@ -76,9 +76,9 @@ def test_missing_or_null_column_is_null_and_hides_no_unknown_one() -> None:
     assert fitted.table.column("name").to_pylist() == [None, "a", "a"]
 
 
-def test_something_that_is_no_row_is_rejected() -> None:
+def test_something_that_is_no_row_is_rejected():
     class Rude:
-        def __repr__(self) -> str:
+        def __repr__(self):
             raise RuntimeError
 
     fitted = fit([[GOOD, 7, None, "text", Rude(), [GOOD]]], SCHEMA)
@@ -89,7 +89,7 @@ def test_something_that_is_no_row_is_rejected() -> None:
     assert "use flat_map() or yield" in fitted.rejected[5]
 
 
-def test_dataclasses_structs_and_other_mappings_are_rows() -> None:
+def test_dataclasses_structs_and_other_mappings_are_rows():
     @dataclass
     class Data:
         id: int
@@ -99,14 +99,14 @@ def test_dataclasses_structs_and_other_mappings_are_rows() -> None:
         id: int
         name: str
 
-    rows = [Data(1, {"x": 5}), Struct(2, "b"), MappingProxyType({"id": 3}), Struct("4", "c")]  # type: ignore[arg-type]
+    rows = [Data(1, {"x": 5}), Struct(2, "b"), MappingProxyType({"id": 3}), Struct("4", "c")]
     fitted = fit([rows], SCHEMA)
     assert list(fitted.rejected) == [3]
     assert fitted.table.column("id").to_pylist() == [1, 2, 3]
     assert fitted.table.column("nested").to_pylist() == [{"x": 5, "y": None}, None, None]
 
 
-def test_a_piece_of_columns_is_taken_by_name_and_cast() -> None:
+def test_a_piece_of_columns_is_taken_by_name_and_cast():
     piece = pa.record_batch({"name": pa.array(["a", "b"]), "id": pa.array([1, 2], pa.int8())})
     fitted = fit([piece], SCHEMA)
     assert fitted.rejected == {}
@@ -124,7 +124,7 @@ def test_a_piece_of_columns_is_taken_by_name_and_cast() -> None:
     assert fitted.table.column("score").to_pylist() == [0.5, 1.0, 2.0**53, 0.5]
 
 
-def test_nested_nulls_in_a_slice_of_columns_are_found_at_their_row() -> None:
+def test_nested_nulls_in_a_slice_of_columns_are_found_at_their_row():
     rows = [GOOD, GOOD | {"counts": {"k": 1, "l": None}}, GOOD, GOOD | {"nested": {"x": None}}]
     piece = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     good = pa.RecordBatch.from_pylist([GOOD], schema=SCHEMA)
@@ -133,7 +133,7 @@ def test_nested_nulls_in_a_slice_of_columns_are_found_at_their_row() -> None:
     assert fitted.table.num_rows == 4
 
 
-def test_an_unknown_column_rejects_every_row_of_its_piece() -> None:
+def test_an_unknown_column_rejects_every_row_of_its_piece():
     piece = pa.record_batch({"id": [1, 2], "colour": ["red", "blue"]})
     fitted = fit([piece, [GOOD]], SCHEMA)
     assert set(fitted.rejected) == {0, 1}
@@ -141,7 +141,7 @@ def test_an_unknown_column_rejects_every_row_of_its_piece() -> None:
     assert fitted.table.num_rows == 1
 
 
-def whole(value: Any, bits: int) -> bool:
+def whole(value, bits):
     """Whether a column of whole numbers keeps a value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return value is None
@@ -150,7 +150,7 @@ def whole(value: Any, bits: int) -> bool:
     return value == int(value) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
 
 
-def text(value: Any) -> bool:
+def text(value):
     """Whether a column of text keeps a value."""
     try:
         return value is None or bool((value if isinstance(value, bytes) else value.encode()) + b"x")
@@ -158,21 +158,21 @@ def text(value: Any) -> bool:
         return False
 
 
-def utf8(value: Any) -> bool:
+def utf8(value):
     try:
         return not isinstance(value, bytes) or value.decode() is not None
     except UnicodeError:
         return False
 
 
-def single(value: Any) -> bool:
+def single(value):
     """Whether a column of single floats keeps a value, but for its last digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value is None
     return not math.isfinite(value) or abs(value) < 2.0**128 - 2.0**103
 
 
-def kept_alone(row: dict[str, Any]) -> bool:
+def kept_alone(row):
     """Whether every column of FLAT keeps the row's value. Asks nothing of pyarrow."""
     c = row.get("c")
     numbers = c if isinstance(c, list) else []
@@ -219,9 +219,7 @@ any_row = st.dictionaries(st.sampled_from("abcde"), values, max_size=5)
 
 @settings(max_examples=200)
 @given(st.lists(st.lists(likely | any_row, max_size=6), max_size=3))
-def test_good_rows_are_exactly_those_whose_columns_keep_their_values(
-    pieces: list[list[Any]],
-) -> None:
+def test_good_rows_are_exactly_those_whose_columns_keep_their_values(pieces):
     fitted = fit(pieces, FLAT)
     rows = [row for piece in pieces for row in piece]
     bad = {index for index, row in enumerate(rows) if not kept_alone(row)}
@@ -234,8 +232,8 @@ def test_good_rows_are_exactly_those_whose_columns_keep_their_values(
     assert repr(fitted.table.to_pylist()) == repr(expected.to_pylist())  # NaN is not equal to NaN
 
 
-def test_rows_that_are_left_out_later_have_their_places_among_all() -> None:
-    pieces: list[Any] = [[{"n": "x"}, {"n": 1}, {"n": "y"}, {"n": 2}], [{"n": 3}]]
+def test_rows_that_are_left_out_later_have_their_places_among_all():
+    pieces = [[{"n": "x"}, {"n": 1}, {"n": "y"}, {"n": 2}], [{"n": 3}]]
     fitted = fit(pieces, pa.schema([("n", pa.int64())]))
     less = fitted.without({0: "one", 2: "three"})
     assert less.table["n"].to_pylist() == [2]

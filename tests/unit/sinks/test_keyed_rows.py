@@ -2,7 +2,6 @@
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,11 +22,11 @@ SCHEMA = pa.schema(
 ROWS = KeyedRows("t", SCHEMA, ["id"], "gone")
 
 
-def row(key: int | None, name: str | None = "x", *, gone: bool | None = False) -> dict[str, Any]:
+def row(key, name="x", *, gone=False):
     return {"id": key, "name": name, "town": None, "gone": gone}
 
 
-def last_of(rows: list[dict[str, Any]]) -> list[tuple[int, str, bool]]:
+def last_of(rows):
     """The last row of each key, of rows that all fit."""
     fitted = ROWS.fit([rows])
     assert not fitted.rejected
@@ -36,7 +35,7 @@ def last_of(rows: list[dict[str, Any]]) -> list[tuple[int, str, bool]]:
     ]
 
 
-def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
+def test_a_null_that_may_not_be_rejects_its_row_alone():
     fitted = ROWS.fit(
         [
             [row(1), row(None), row(3, None), row(4, None, gone=True)],
@@ -52,7 +51,7 @@ def test_a_null_that_may_not_be_rejects_its_row_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.text("ab", max_size=1), st.booleans())))
-def test_many_rows_come_to_what_a_dictionary_comes_to(given_rows: list[Any]) -> None:
+def test_many_rows_come_to_what_a_dictionary_comes_to(given_rows):
     wanted = {key: (key, name, gone) for key, name, gone in given_rows}
     found = last_of([row(key, name, gone=gone) for key, name, gone in given_rows])
     assert sorted(found) == sorted(wanted.values())
@@ -77,7 +76,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "values"), KINDS, ids=[str(kind) for kind, _ in KINDS])
-def test_keys_of_this_type_are_told_apart(kind: pa.DataType, values: list[Any]) -> None:
+def test_keys_of_this_type_are_told_apart(kind, values):
     schema = pa.schema([("k", kind), ("n", pa.int64()), ("other", kind)])
     rows = KeyedRows("t", schema, ["n", "k"], None)
     first, second = values
@@ -96,13 +95,13 @@ def test_keys_of_this_type_are_told_apart(kind: pa.DataType, values: list[Any]) 
         (["id"], "x", "deleted column 'x': found double; allowed is bool"),
     ],
 )
-def test_a_key_that_cannot_be_is_refused(key: list[str], deleted: str | None, reason: str) -> None:
+def test_a_key_that_cannot_be_is_refused(key, deleted, reason):
     schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("gone", pa.bool_())])
     with pytest.raises(InvalidSchema, match=f"table 't': .*{reason}"):
         KeyedRows("t", schema, key, deleted)
 
 
-def test_of_rows_that_only_delete_no_more_than_the_key_matters() -> None:
+def test_of_rows_that_only_delete_no_more_than_the_key_matters():
     keyed = KeyedRows("t", pa.schema([("id", pa.int64()), ("gone", pa.bool_())]), ["id"], "gone")
     table = keyed.fit([[{"id": 1, "gone": True}, {"id": 2}, {"id": 3, "gone": False}]]).table
     wrong = dict.fromkeys(range(3), "wrong")
@@ -111,9 +110,7 @@ def test_of_rows_that_only_delete_no_more_than_the_key_matters() -> None:
 
 
 @pytest.mark.parametrize(("deleted", "expected"), [(None, {0, 1}), ("gone", {0})])
-def test_null_of_a_column_that_the_table_has_not_null_is_refused(
-    deleted: str | None, expected: set[int]
-) -> None:
+def test_null_of_a_column_that_the_table_has_not_null_is_refused(deleted, expected):
     schema = pa.schema([("number", pa.int64()), ("value", pa.int64()), ("gone", pa.bool_())])
     rows = [{"number": number, "value": None, "gone": number > 0} for number in range(2)]
     keyed = KeyedRows("orders", schema, "number", deleted)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,11 +14,11 @@ from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Fence
 
 
-def found(txid: int, line: str = LINE, epoch: int = 1) -> Committed:
+def found(txid, line=LINE, epoch=1):
     return Committed(line, epoch, txid)
 
 
-def test_next_txid_of_each_line_is_to_be_committed_and_others_are_not() -> None:
+def test_next_txid_of_each_line_is_to_be_committed_and_others_are_not():
     """Promise 14."""
     shares = [share(7), share(1, "orders[1]")]
     assert is_to_commit(shares, [found(6), found(0, "orders[1]")])
@@ -30,13 +29,13 @@ def test_next_txid_of_each_line_is_to_be_committed_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("has", [0, 5])
-def test_sink_that_lost_commits_gets_no_more(has: int) -> None:
+def test_sink_that_lost_commits_gets_no_more(has):
     """Promise 14: put back to an older state under a running service, rows would be missing."""
     with pytest.raises(SinkFailed, match=rf"up to {has}, but those up to 6 were committed"):
         is_to_commit([share(7)], [found(has)])
 
 
-def test_lower_epoch_than_the_lines_is_fenced_first() -> None:
+def test_lower_epoch_than_the_lines_is_fenced_first():
     """Promise 9."""
     with pytest.raises(SinkFenced):
         is_to_commit([share(7)], [found(2, epoch=2)])
@@ -45,8 +44,8 @@ def test_lower_epoch_than_the_lines_is_fenced_first() -> None:
     assert check_fences([Fence(LINE, 1)], [found(5, epoch=0)]) == [found(5)]
 
 
-def test_sinks_without_transactions_get_every_row() -> None:
-    got: list[list[Any]] = []
+def test_sinks_without_transactions_get_every_row():
+    got = []
     foreach, discard = ForeachSink(got.append, name="mine"), DiscardSink()
     columns = pa.RecordBatch.from_pylist([{"n": 2}])
     for sink in (foreach, discard):
@@ -56,7 +55,7 @@ def test_sinks_without_transactions_get_every_row() -> None:
     assert foreach.name == "mine"
 
 
-def test_importing_the_sinks_imports_no_library_of_a_store() -> None:
+def test_importing_the_sinks_imports_no_library_of_a_store():
     code = (
         "import sys, sinks; from sinks.spark.driver import SparkDriver; "
         "late = {'pyspark', 'py4j', 'confluent_kafka', 'pandas', 'deltalake', 'pyiceberg'}; "

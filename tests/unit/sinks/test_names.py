@@ -2,10 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -18,7 +16,7 @@ from sinks.names import checked_table, is_absolute, local_path, table_folder, ta
 from sinks.storage import Storage
 from tests.support.batches import SCHEMA
 from topology.errors import InvalidSchema, SinkFailed
-from topology.sink import Sink, SinkContext
+from topology.sink import SinkContext
 
 ROOT = Path("/data/ware house#1%2e")
 names = st.one_of(
@@ -39,7 +37,7 @@ names = st.one_of(
 @example("..\\b")
 @example("file:..")
 @example("\0")
-def test_a_name_is_refused_or_is_a_place_below_the_warehouse(name: str) -> None:
+def test_a_name_is_refused_or_is_a_place_below_the_warehouse(name):
     try:
         checked_table(name)
     except InvalidSchema:
@@ -58,7 +56,7 @@ def test_a_name_is_refused_or_is_a_place_below_the_warehouse(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["orders", "shop/orders", "große Aufträge", "a%41", "v1..2", "a#b", "it's `x`", "a=b/c"]
 )
-def test_a_name_of_a_place_below_the_warehouse_is_taken_as_it_is(name: str) -> None:
+def test_a_name_of_a_place_below_the_warehouse_is_taken_as_it_is(name):
     assert checked_table(name) == name
     assert table_path("s3a://bucket/lake/", name) == f"s3a://bucket/lake/{name}"
     assert table_path("/lake", name) == f"file:///lake/{name}"
@@ -66,7 +64,7 @@ def test_a_name_of_a_place_below_the_warehouse_is_taken_as_it_is(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["/lake/orders", "s3a://bucket/orders", "file:///lake/orders"])
-def test_an_absolute_path_and_a_uri_need_no_warehouse(name: str) -> None:
+def test_an_absolute_path_and_a_uri_need_no_warehouse(name):
     assert checked_table(name) == name
     assert is_absolute(name)
     assert table_path("/elsewhere", name).endswith(name)
@@ -95,7 +93,7 @@ def test_an_absolute_path_and_a_uri_need_no_warehouse(name: str) -> None:
         (Path("a"), "found PosixPath"),
     ],
 )
-def test_a_name_that_is_refused_says_why_and_what_is_allowed(name: str, found: str) -> None:
+def test_a_name_that_is_refused_says_why_and_what_is_allowed(name, found):
     with pytest.raises(InvalidSchema) as caught:
         checked_table(name)
     assert found in str(caught.value)
@@ -116,9 +114,7 @@ def test_a_name_that_is_refused_says_why_and_what_is_allowed(name: str, found: s
         (pa.field("s", pa.dictionary(pa.int8(), pa.decimal128(1, 2))), "found decimal128(1, 2)"),
     ],
 )
-def test_column_that_no_file_can_have_is_refused_when_it_is_named(
-    column: "pa.Field[Any]", found: str
-) -> None:
+def test_column_that_no_file_can_have_is_refused_when_it_is_named(column, found):
     schema = pa.schema([pa.field("n", pa.int64()), column])
     for kind in (DeltaSink, IcebergSink, partial(SparkSink, format="parquet")):
         with pytest.raises(InvalidSchema, match=f"table 'orders'.*{re.escape(found)}.*allowed are"):
@@ -128,17 +124,16 @@ def test_column_that_no_file_can_have_is_refused_when_it_is_named(
 # Where tables lie.
 
 KINDS = [DeltaSink, partial(SparkSink, format="parquet")]
-Make = Callable[..., Sink[Any]]
 
 
-def opened(make: Make, warehouse: Path, table: str = "orders") -> None:
+def opened(make, warehouse, table="orders"):
     """Open a sink with a Spark that nothing is asked of."""
     context = SinkContext("p", "s", {}, Storage(str(warehouse)), Mock(spec=[]))
     make(table, schema=SCHEMA).open(context)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Path:
+def lake(tmp_path):
     """A warehouse, beside which is a folder `elsewhere`."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "lake").mkdir()
@@ -147,9 +142,7 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("table", ["orders", "orders/new", "shop/orders"])
-def test_a_table_that_a_link_takes_out_of_the_warehouse_is_refused(
-    make: Make, table: str, lake: Path
-) -> None:
+def test_a_table_that_a_link_takes_out_of_the_warehouse_is_refused(make, table, lake):
     elsewhere = lake.parent / "elsewhere"
     (lake / "shop").mkdir()
     (lake / "orders").symlink_to(elsewhere)
@@ -163,7 +156,7 @@ def test_a_table_that_a_link_takes_out_of_the_warehouse_is_refused(
 
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("inner", ["_delta_log", "metadata", "data"])
-def test_a_table_whose_log_is_elsewhere_is_refused(make: Make, inner: str, lake: Path) -> None:
+def test_a_table_whose_log_is_elsewhere_is_refused(make, inner, lake):
     for table in (lake / "orders", lake.parent / "absolute"):
         table.mkdir()
         (table / inner).symlink_to(lake.parent / "elsewhere")
@@ -171,7 +164,7 @@ def test_a_table_whose_log_is_elsewhere_is_refused(make: Make, inner: str, lake:
             opened(make, lake, "orders" if table.parent == lake else str(table))
 
 
-def test_the_warehouse_itself_may_be_a_link(lake: Path) -> None:
+def test_the_warehouse_itself_may_be_a_link(lake):
     (lake.parent / "link").symlink_to(lake)
     (lake / "real").mkdir()
     (lake / "orders").symlink_to("real")
@@ -183,7 +176,7 @@ def test_the_warehouse_itself_may_be_a_link(lake: Path) -> None:
     assert table_folder("s3a://bucket/lake", "orders") is None
 
 
-def test_a_table_that_a_link_makes_the_warehouse_itself_is_refused(lake: Path) -> None:
+def test_a_table_that_a_link_makes_the_warehouse_itself_is_refused(lake):
     (lake / "orders").symlink_to(".")
     with pytest.raises(SinkFailed, match=f"leads to {lake}"):
         table_folder(str(lake), "orders")
@@ -198,9 +191,9 @@ def test_a_table_that_a_link_makes_the_warehouse_itself_is_refused(lake: Path) -
     ],
 )
 @pytest.mark.parametrize("make", KINDS)
-def test_a_table_of_another_kind_is_refused(make: Make, log: str, kind: str, lake: Path) -> None:
+def test_a_table_of_another_kind_is_refused(make, log, kind, lake):
     (lake / "orders" / log).mkdir(parents=True)
-    if kind.endswith(getattr(make, "__name__", "SparkSink")):  # type: ignore[attr-defined]
+    if kind.endswith(getattr(make, "__name__", "SparkSink")):
         return
     with pytest.raises(SinkFailed, match=f"is an? {kind}"):
         opened(make, lake)

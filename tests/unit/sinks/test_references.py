@@ -2,8 +2,6 @@
 
 import datetime as dt
 import gzip
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,11 +16,11 @@ from sinks.storage import Storage
 from topology.errors import ReferenceLoadFailed
 
 
-def table(place: str, **options: Any) -> Reference:
+def table(place, **options):
     return reference(place, **({"key": "k"} | options))
 
 
-def rows(made: Reference, warehouse: Path) -> list[dict[str, Any]]:
+def rows(made, warehouse):
     return read_reference(made, Storage(str(warehouse)), None).to_pylist()
 
 
@@ -50,14 +48,14 @@ def rows(made: Reference, warehouse: Path) -> list[dict[str, Any]]:
     ],
     ids=lambda it: f"{it.place} {it.properties}" if isinstance(it, Reference) else None,
 )
-def test_the_place_and_the_properties_say_who_reads(made: Reference, by_spark: bool):
+def test_the_place_and_the_properties_say_who_reads(made, by_spark):
     assert needs_spark(made, Storage("/warehouse")) is by_spark
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
     driver = wiring.spark_for([], "shop", config, [made])
     assert (driver is not None) is by_spark
 
 
-def test_only_the_wanted_columns_are_read_in_their_order(tmp_path: Path):
+def test_only_the_wanted_columns_are_read_in_their_order(tmp_path):
     odd = pa.table(
         {"x`y": [1, 2], 'a"b': ["u", "v"], "the.key": ["a", "b"], "the": [{"key": 5}, None]}
     )
@@ -71,7 +69,7 @@ def test_only_the_wanted_columns_are_read_in_their_order(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json", "delta"])
-def test_no_more_rows_are_read_than_tell_that_there_are_too_many(tmp_path: Path, kind: str):
+def test_no_more_rows_are_read_than_tell_that_there_are_too_many(tmp_path, kind):
     place = tmp_path / "it"
     if kind == "delta":
         write_deltalake(place, pa.table({"k": list(range(50))}))
@@ -91,7 +89,7 @@ def test_no_more_rows_are_read_than_tell_that_there_are_too_many(tmp_path: Path,
         assert found.num_rows == count
 
 
-def test_a_key_may_be_in_the_folders_names_only(tmp_path: Path):
+def test_a_key_may_be_in_the_folders_names_only(tmp_path):
     for day in ("2024-01-01", "2024-01-02"):
         (tmp_path / "it" / f"k={day}").mkdir(parents=True)
         (tmp_path / "it" / f"k={day}" / "x.csv").write_text("v\n1\n")
@@ -99,12 +97,12 @@ def test_a_key_may_be_in_the_folders_names_only(tmp_path: Path):
     assert rows(made, tmp_path) == [{"k": dt.date(2024, 1, 1)}, {"k": dt.date(2024, 1, 2)}]
 
 
-def test_packed_text_is_unpacked(tmp_path: Path):
+def test_packed_text_is_unpacked(tmp_path):
     (tmp_path / "it.csv.gz").write_bytes(gzip.compress(b"k,v\n1,2\n") + gzip.compress(b"3,4\n"))
     assert rows(table("it.csv.gz"), tmp_path) == [{"k": "1", "v": "2"}, {"k": "3", "v": "4"}]
 
 
-def test_what_was_appended_since_is_there_with_the_next_load(tmp_path: Path):
+def test_what_was_appended_since_is_there_with_the_next_load(tmp_path):
     write_deltalake(tmp_path / "it.delta", pa.table({"k": ["a"]}))
     assert rows(table("it.delta"), tmp_path) == [{"k": "a"}]
     write_deltalake(tmp_path / "it.delta", pa.table({"k": ["b"]}), mode="append")
@@ -129,9 +127,7 @@ def test_what_was_appended_since_is_there_with_the_next_load(tmp_path: Path):
         ("a.csv/c=1e5/x.csv", "k\n1\n", "found a folder of '1.*'; allowed are numbers without exp"),
     ],
 )
-def test_what_is_not_read_as_spark_would_is_refused_and_named(
-    tmp_path: Path, name: str, text: str, message: str
-):
+def test_what_is_not_read_as_spark_would_is_refused_and_named(tmp_path, name, text, message):
     place = name.partition("/")[0]
     if place != name:
         (tmp_path / place / "c=1").mkdir(parents=True)
@@ -144,12 +140,12 @@ def test_what_is_not_read_as_spark_would_is_refused_and_named(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json", "delta", "iceberg"])
-def test_a_table_that_is_not_there_is_named(tmp_path: Path, kind: str):
+def test_a_table_that_is_not_there_is_named(tmp_path, kind):
     with pytest.raises(ReferenceLoadFailed, match=f"reference 'nowhere': {kind} 'nowhere': .*not"):
         rows(table("nowhere", format=kind), tmp_path)
 
 
-def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path, monkeypatch):
+def test_a_missing_package_is_named_with_what_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
     with pytest.raises(ReferenceLoadFailed, match=r"pip install 'headrace\[delta\]'"):
         rows(table("a.delta"), tmp_path)

@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ sys.stdin.read()
 """
 
 
-def started(root: Path, child: str = "") -> "subprocess.Popen[str]":
+def started(root, child=""):
     """A process that holds a folder, with what it prints once it does."""
     return subprocess.Popen(
         [sys.executable, "-c", OTHER, str(root), child],
@@ -35,22 +34,22 @@ def started(root: Path, child: str = "") -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def kill(process: "subprocess.Popen[str]") -> None:
+def kill(process):
     process.kill()
     process.communicate(timeout=seconds(10))
 
 
-def left(root: Path) -> list[Path]:
+def left(root):
     return sorted(root.glob("*/files/*"))
 
 
-def opened(root: Path) -> RunFolder:
+def opened(root):
     folder = RunFolder(root, "spool")
     folder.open()
     return folder
 
 
-def test_folder_is_private_and_goes_with_close(tmp_path: Path) -> None:
+def test_folder_is_private_and_goes_with_close(tmp_path):
     folder = opened(tmp_path / "root")
     for path in (folder.path, folder.path.parent):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
@@ -61,9 +60,8 @@ def test_folder_is_private_and_goes_with_close(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_kept(tmp_path: Path) -> None:
+def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_kept(tmp_path):
     process = started(tmp_path)
-    assert process.stdout is not None
     process.stdout.readline()
     opened(tmp_path).close()
     assert len(left(tmp_path)) == 1
@@ -72,9 +70,8 @@ def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_kept(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_is_kept_while_a_child_with_the_lock_lives(tmp_path: Path) -> None:
+def test_folder_is_kept_while_a_child_with_the_lock_lives(tmp_path):
     process = started(tmp_path, "child")
-    assert process.stdout is not None
     child = int(process.stdout.readline())
     os.kill(child, signal.SIGSTOP)  # else it ends with its parent, whose pipe it reads
     process.kill()
@@ -88,9 +85,7 @@ def test_folder_is_kept_while_a_child_with_the_lock_lives(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("days", [0, 2])
-def test_folder_of_another_host_is_kept_for_a_day(
-    days: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_another_host_is_kept_for_a_day(days, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run_folder.socket, "gethostname", lambda: "other")
         process = opened(tmp_path)
@@ -101,7 +96,7 @@ def test_folder_of_another_host_is_kept_for_a_day(
     assert process.path.exists() == (days == 0)
 
 
-def test_folders_that_are_none_of_ours_are_kept(tmp_path: Path) -> None:
+def test_folders_that_are_none_of_ours_are_kept(tmp_path):
     for name in ("spool-backup", "spool-x-0123", "orders"):
         (tmp_path / name / "files").mkdir(parents=True)
         os.utime(tmp_path / name / "files", (0, 0))

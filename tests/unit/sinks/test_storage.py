@@ -1,8 +1,6 @@
 """One description of a store, in the words of each library that reaches it."""
 
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -37,7 +35,7 @@ def nothing_is_known():
         ("s3://lake/tables/", "s3a://other/orders", "s3a://other/orders"),
     ],
 )
-def test_a_table_has_one_absolute_path_or_uri(warehouse: str, table: str, uri: str) -> None:
+def test_a_table_has_one_absolute_path_or_uri(warehouse, table, uri):
     assert Storage(warehouse).uri(table) == uri
 
 
@@ -51,16 +49,14 @@ def test_a_table_has_one_absolute_path_or_uri(warehouse: str, table: str, uri: s
         (GOOGLE, "gs://lake/orders", pafs.GcsFileSystem, "lake/orders"),
     ],
 )
-def test_a_table_is_on_arrows_own_file_system(
-    storage: Storage, uri: str, kind: type, path: str
-) -> None:
+def test_a_table_is_on_arrows_own_file_system(storage, uri, kind, path):
     files, found = storage.filesystem(uri)
     assert isinstance(files, kind)
     assert found == path
     assert storage.filesystem(uri)[0] == files
 
 
-def test_a_local_store_needs_no_options() -> None:
+def test_a_local_store_needs_no_options():
     storage = Storage("/data")
     assert storage.object_store_options(storage.uri("orders")) == {}
     assert storage.catalog_properties() == {}
@@ -68,13 +64,13 @@ def test_a_local_store_needs_no_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
-def test_a_name_that_libraries_read_differently_is_refused_in_a_store(name: str) -> None:
+def test_a_name_that_libraries_read_differently_is_refused_in_a_store(name):
     assert Storage("/data").uri(name) == f"/data/{name}"
     with pytest.raises(SinkFailed, match=r"names without '#', '[?]' and '%'"):
         S3.uri(name)
 
 
-def test_each_library_gets_the_endpoint_and_the_key_under_its_own_names() -> None:
+def test_each_library_gets_the_endpoint_and_the_key_under_its_own_names():
     assert S3.object_store_options("s3://lake/t") == {
         "aws_access_key_id": "id-77",
         "aws_secret_access_key": CANARY,
@@ -102,7 +98,7 @@ def test_each_library_gets_the_endpoint_and_the_key_under_its_own_names() -> Non
     }
 
 
-def test_without_a_key_each_library_looks_for_credentials_itself() -> None:
+def test_without_a_key_each_library_looks_for_credentials_itself():
     storage = Storage("s3://lake", region="eu-west-1")
     assert storage.object_store_options("s3://lake/t") == {
         "aws_region": "eu-west-1",
@@ -116,7 +112,7 @@ def test_without_a_key_each_library_looks_for_credentials_itself() -> None:
     assert provider.endswith(".DefaultCredentialsProvider")
 
 
-def test_a_bucket_that_is_not_in_the_path_is_in_the_hosts_name() -> None:
+def test_a_bucket_that_is_not_in_the_path_is_in_the_hosts_name():
     storage = Storage("s3://lake", endpoint="https://store", path_style=False)
     options = storage.object_store_options("s3://lake/t")
     assert options["aws_endpoint_url_s3"] == "https://lake.store"
@@ -124,7 +120,7 @@ def test_a_bucket_that_is_not_in_the_path_is_in_the_hosts_name() -> None:
     assert storage.catalog_properties()["s3.endpoint"] == "https://store"
 
 
-def test_azure_and_google_have_options_of_their_own() -> None:
+def test_azure_and_google_have_options_of_their_own():
     assert AZURE.object_store_options(AZURE.uri("orders")) == {"azure_storage_account_key": CANARY}
     assert AZURE.catalog_properties() == {"adls.account-key": CANARY, "adls.account-name": "shop"}
     assert AZURE.spark_conf() == {
@@ -140,13 +136,13 @@ def test_azure_and_google_have_options_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("uri", ["hdfs://name/orders", "wasbs://c@a.blob/orders"])
-def test_another_file_system_is_refused_with_those_that_are_allowed(uri: str) -> None:
+def test_another_file_system_is_refused_with_those_that_are_allowed(uri):
     with pytest.raises(SinkFailed, match=r"allowed are a local path and s3://.* by Spark"):
         Storage("/data").filesystem(uri)
 
 
-def test_options_of_a_library_go_over_ours() -> None:
-    options: dict[str, dict[str, Any]] = {
+def test_options_of_a_library_go_over_ours():
+    options = {
         "arrow": {"request_timeout": 3},
         "delta": {"timeout": "9s", "aws_region": "mars", "allow_http": False},
         "iceberg": {"s3.connect-timeout": 2.5},
@@ -158,7 +154,7 @@ def test_options_of_a_library_go_over_ours() -> None:
     assert storage.catalog_properties()["s3.connect-timeout"] == "2.5"
 
 
-def test_a_secrets_file_that_changed_is_read_again_and_its_secret_hidden(tmp_path: Path) -> None:
+def test_a_secrets_file_that_changed_is_read_again_and_its_secret_hidden(tmp_path):
     file = tmp_path / "secret"
     file.write_text("first-1111\n")
     files = {"secret_access_key": str(file)}
@@ -176,7 +172,7 @@ def test_a_secrets_file_that_changed_is_read_again_and_its_secret_hidden(tmp_pat
 
 
 @pytest.mark.parametrize("storage", [S3, AZURE])
-def test_no_secret_is_shown_and_a_copy_in_another_process_has_it(storage: Storage) -> None:
+def test_no_secret_is_shown_and_a_copy_in_another_process_has_it(storage):
     with_options = Storage("s3://lake", options={"delta": {"aws_secret_access_key": CANARY}})
     assert CANARY not in f"{storage!r} {storage} {with_options!r}"
     assert pickle.loads(pickle.dumps(storage)) == storage  # noqa: S301 - our own

@@ -1,6 +1,6 @@
 import queue
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from sinks.errors import WriterStopped
 from sinks.memory import MemorySink
-from sinks.writer import BatchCommitted, BatchStaged, Done, SinkWriter, WriteRetries
+from sinks.writer import BatchCommitted, BatchStaged, SinkWriter, WriteRetries
 from tests.support.batches import LINE, share
 from tests.support.patience import seconds
 from topology.errors import RowsRejected, SinkBusy, SinkFailed, SinkFenced
-from topology.sink import Batch, Committed, Fence, Share, Staged
+from topology.sink import Batch, Committed, Fence, Staged
 
 FAST = WriteRetries(first_seconds=0.001, longest_seconds=0.002)
 NEVER = WriteRetries(first_seconds=3600.0, longest_seconds=3600.0, jitter=0.0)
@@ -22,8 +22,8 @@ NEVER = WriteRetries(first_seconds=3600.0, longest_seconds=3600.0, jitter=0.0)
 Line = BaseException | Callable[[], object] | None
 
 
-def scripted(name: str) -> Any:
-    def method(self: "Script", given: Any) -> Any:
+def scripted(name):
+    def method(self, given):
         self.told.put(name)
         self.play(name)
         done = getattr(MemorySink, name)(self, given)
@@ -38,12 +38,12 @@ class Script(MemorySink[Any]):
 
     path: str | None = None
 
-    def __init__(self, **scripts: list[Line]) -> None:
+    def __init__(self, **scripts):
         super().__init__("script")
         self.scripts = scripts
-        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.told = queue.SimpleQueue()
 
-    def play(self, name: str) -> None:
+    def play(self, name):
         script = self.scripts.get(name)
         line = script.pop(0) if script else None
         if isinstance(line, BaseException):
@@ -53,54 +53,52 @@ class Script(MemorySink[Any]):
 
     fence, stage, commit, discard = map(scripted, ("fence", "stage", "commit", "discard"))
 
-    def heard(self) -> list[str]:
+    def heard(self):
         return [self.told.get_nowait() for _ in range(self.told.qsize())]
 
 
 class Desk:
     """Writers under test and the queue their results come to."""
 
-    def __init__(self) -> None:
-        self.done: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self.writers: list[SinkWriter] = []
+    def __init__(self):
+        self.done = queue.SimpleQueue()
+        self.writers = []
 
-    def writer(
-        self, sink: MemorySink[Any], retries: WriteRetries = FAST, **options: Any
-    ) -> SinkWriter:
+    def writer(self, sink, retries=FAST, **options):
         self.writers.append(SinkWriter(sink, self.done.put, retries=retries, **options))
         self.writers[-1].start()
         return self.writers[-1]
 
-    def staged(self) -> BatchStaged:
+    def staged(self):
         return self._next(BatchStaged)
 
-    def committed(self) -> BatchCommitted:
+    def committed(self):
         return self._next(BatchCommitted)
 
-    def _next(self, kind: type[Any]) -> Any:
+    def _next(self, kind):
         done = self.done.get(timeout=seconds(10))
         assert isinstance(done, kind)
         return done
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def desk():
     desk = Desk()
     yield desk
     assert all(writer.stop(10) for writer in desk.writers)
 
 
-def group(*shares: Share, number: int = 1) -> Batch:
+def group(*shares, number=1):
     shares = shares or (share(),)
     return Batch(number, [[each.txid for each in shares]], len(shares), shares)
 
 
-def ready(sink: MemorySink[Any], *shares: Share) -> Staged:
+def ready(sink, *shares):
     return MemorySink.stage(sink, group(*shares))
 
 
-def test_a_commit_under_way_may_end_when_its_writer_is_stopped(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+def test_a_commit_under_way_may_end_when_its_writer_is_stopped(desk):
+    gate = queue.SimpleQueue()
     sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     writer.commit(ready(sink, share(1)))
@@ -112,12 +110,12 @@ def test_a_commit_under_way_may_end_when_its_writer_is_stopped(desk: Desk) -> No
 
 
 @pytest.mark.parametrize("task", ["fence", "stage", "commit"])
-def test_what_fails_is_tried_again_until_it_is_done(desk: Desk, task: str) -> None:
+def test_what_fails_is_tried_again_until_it_is_done(desk, task):
     """Promise 15: with the sink away nothing is lost, and the process goes on.
 
     Storm 17: and a batch is not done before.
     """
-    script: list[Line] = [ConnectionRefusedError("gone"), OSError("still gone")]
+    script = [ConnectionRefusedError("gone"), OSError("still gone")]
     sink = Script(**{task: script})
     writer = desk.writer(sink)
     with capture_logs() as logs:
@@ -140,7 +138,7 @@ def test_what_fails_is_tried_again_until_it_is_done(desk: Desk, task: str) -> No
     assert desk.done.empty()
 
 
-def test_a_commit_whose_reply_was_lost_is_repeated_and_finds_itself_done(desk: Desk) -> None:
+def test_a_commit_whose_reply_was_lost_is_repeated_and_finds_itself_done(desk):
     """Storm 45: a crash between the commit and knowing of it; the txid tells."""
     sink = Script(after_commit=[OSError("reply lost")])
     desk.writer(sink).commit(ready(sink, share(1), share(1, "orders[1]")))
@@ -149,10 +147,10 @@ def test_a_commit_whose_reply_was_lost_is_repeated_and_finds_itself_done(desk: D
     assert sink.rows == [1, 1]
 
 
-def test_what_a_successor_committed_under_the_txid_is_not_taken_for_ours(desk: Desk) -> None:
+def test_what_a_successor_committed_under_the_txid_is_not_taken_for_ours(desk):
     """Promise 9: a zombie that lost its reply learns that it was fenced."""
 
-    def taken_over() -> None:
+    def taken_over():
         MemorySink.fence(sink, [Fence(LINE, 2)])
         other = Batch(1, [["the successor's"]], 1, (share(1, epoch=2),))
         MemorySink.commit(sink, MemorySink.stage(sink, other))
@@ -169,7 +167,7 @@ def test_what_a_successor_committed_under_the_txid_is_not_taken_for_ours(desk: D
 
 
 @pytest.mark.parametrize("error", [SinkFailed("no such place"), SinkFenced(LINE, 1, 2)])
-def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> None:
+def test_what_cannot_heal_is_reported_at_once(desk, error):
     sink = Script(fence=[error], stage=[error], commit=[error])
     writer = desk.writer(sink, NEVER)
     assert writer.fence(Fence(LINE, 1)).exception(seconds(10)) is error
@@ -182,8 +180,8 @@ def test_what_cannot_heal_is_reported_at_once(desk: Desk, error: Exception) -> N
     assert writer.last_error.startswith(type(error).__name__)
 
 
-def test_lines_are_fenced_together_and_without_those_of_others(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+def test_lines_are_fenced_together_and_without_those_of_others(desk):
+    gate = queue.SimpleQueue()
     sink = Script(fence=[lambda: gate.get(timeout=seconds(10))])
     MemorySink.fence(sink, [Fence("b", 7)])
     writer = desk.writer(sink)
@@ -200,14 +198,14 @@ def test_lines_are_fenced_together_and_without_those_of_others(desk: Desk) -> No
 class Wrong(Script):
     """A sink that answers what it was not asked."""
 
-    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+    def fence(self, fences):
         return [Committed("flights[0]", 1, 0)]
 
-    def stage(self, batch: Batch) -> Staged:
+    def stage(self, batch):
         return Staged(batch.shares[1:], 1, (), {1: "?"})
 
 
-def test_sink_that_breaks_its_contract_has_failed(desk: Desk) -> None:
+def test_sink_that_breaks_its_contract_has_failed(desk):
     writer = desk.writer(Wrong())
     writer.stage(group())
     assert "rejected row 1 of a batch of 1" in str(desk.staged().error)
@@ -227,7 +225,7 @@ def test_sink_that_breaks_its_contract_has_failed(desk: Desk) -> None:
     assert "row 2 of a batch of 2" in str(desk.committed().error)
 
 
-def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk: Desk) -> None:
+def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk):
     sink = Script(discard=[OSError("file is held")])
     writer = desk.writer(sink)
     with capture_logs() as logs:
@@ -240,7 +238,7 @@ def test_what_is_discarded_goes_on_the_staging_thread_and_nothing_is_told(desk: 
     assert desk.done.empty()
 
 
-def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Desk) -> None:
+def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk):
     sink = Script(stage=[OSError("away")], commit=[OSError("away")])
     writer = desk.writer(sink, NEVER)
     writer.stage(group(number=7))
@@ -266,12 +264,12 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk: Des
 # Without transactions
 
 
-def rows(sequence: int = 1) -> Batch:
+def rows(sequence=1):
     return Batch(sequence, [["a", "b"]], 2)
 
 
-def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(desk: Desk) -> None:
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(desk):
+    gate = queue.SimpleQueue()
     sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     assert writer.fence().result(seconds(10)) == 0
@@ -293,9 +291,9 @@ def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(
     assert sink.rows == ["first", "second"]
 
 
-def test_rows_that_only_the_commit_refuses_are_rejected_beside_the_others(desk: Desk) -> None:
+def test_rows_that_only_the_commit_refuses_are_rejected_beside_the_others(desk):
     class Picky(Script):
-        def stage(self, batch: Batch) -> Staged:
+        def stage(self, batch):
             return replace(super().stage(batch), num_rows=1, rejected={0: "too short"})
 
     writer = desk.writer(Picky(commit=[OSError("once"), RowsRejected({1: "too long"})]))
@@ -306,9 +304,7 @@ def test_rows_that_only_the_commit_refuses_are_rejected_beside_the_others(desk: 
     assert writer.failing_since is None
 
 
-def test_a_batch_that_cannot_be_committed_is_let_go_and_one_that_cannot_be_staged_is_told(
-    desk: Desk,
-) -> None:
+def test_a_batch_that_cannot_be_committed_is_let_go_and_one_that_cannot_be_staged_is_told(desk):
     failed = SinkFailed("no such place")
     sink = Script(commit=[failed])
     desk.writer(sink, NEVER).write(rows())
@@ -318,8 +314,8 @@ def test_a_batch_that_cannot_be_committed_is_let_go_and_one_that_cannot_be_stage
     assert desk.staged().error is failed
 
 
-def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk: Desk) -> None:
-    busy: list[Line] = [SinkBusy(0.0)] * 20
+def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk):
+    busy = [SinkBusy(0.0)] * 20
     sink = Script(stage=[SinkBusy(0.001)], commit=[*busy, OSError("once")])
     writer = desk.writer(sink, WriteRetries(0.001, 3600.0))
     with capture_logs() as logs:
@@ -330,14 +326,14 @@ def test_a_failure_after_the_sink_was_busy_waits_no_longer_than_a_first_one(desk
     assert failed == [1]
 
 
-def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter() -> None:
+def test_pauses_double_up_to_the_longest_and_only_shrink_by_the_jitter():
     policy = WriteRetries()
     whole = [min(30.0, 0.5 * 2**n) for n in range(100)]
     for attempt, longest in enumerate(whole, start=1):
         assert 0.75 * longest <= policy.pause_seconds(attempt) <= longest
 
 
-def test_at_most_once_a_batch_whose_commit_failed_is_not_tried_again(desk: Desk) -> None:
+def test_at_most_once_a_batch_whose_commit_failed_is_not_tried_again(desk):
     sink = Script(commit=[OSError("answer lost")])
     writer = desk.writer(sink, NEVER, at_most_once=True)
     with capture_logs() as logs:
@@ -355,7 +351,7 @@ def test_at_most_once_a_batch_whose_commit_failed_is_not_tried_again(desk: Desk)
     assert [log["event"] for log in logs] == ["sink_batch_given_up", "sink_recovered"]
 
 
-def test_at_most_once_what_wrote_nothing_is_tried_again(desk: Desk) -> None:
+def test_at_most_once_what_wrote_nothing_is_tried_again(desk):
     sink = Script(stage=[OSError("away")], commit=[SinkBusy(0.001)])
     desk.writer(sink, at_most_once=True).write(rows(3))
     done = desk.committed()
@@ -382,9 +378,7 @@ FREE = r"OSError: .*No space left on device; /orders: [\d,.]+ MiB free of [\d,.]
         (None, RuntimeError(JAVA), r"RuntimeError: java\.io\.IOException: full"),
     ],
 )
-def test_failure_is_told_in_one_line_and_a_full_disk_with_its_free_space(
-    desk: Desk, path: Any, error: Exception, told: str
-) -> None:
+def test_failure_is_told_in_one_line_and_a_full_disk_with_its_free_space(desk, path, error, told):
     """S02: with any library's words for it, and whatever a user's sink calls `path`.
 
     An operator sees that the disk is full, and not where py4j was.

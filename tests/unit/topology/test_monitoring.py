@@ -14,14 +14,7 @@ from headrace import bolt
 from headrace.sinks import DiscardSink
 from headrace.testing import topology_test
 from tests.support.bolts import Keeps, made, new_topology
-from topology.monitoring import (
-    BOUNDS,
-    FailureLog,
-    Histogram,
-    RecentFailure,
-    error_at,
-    line_of,
-)
+from topology.monitoring import BOUNDS, FailureLog, Histogram, RecentFailure, error_at, line_of
 
 
 def buckets(spread):

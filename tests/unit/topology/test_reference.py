@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
+from headrace import InvalidTopology, ReferenceNotLoaded, reference
 from tests.support.patience import seconds
 from topology.errors import BoltError, InvalidReference, ReferenceLoadFailed
 
@@ -26,14 +26,14 @@ WEATHER = [
 
 
 @pytest.fixture
-def airports() -> Reference:
+def airports():
     made = reference("airports.csv", key="faa")
     made.load(AIRPORTS)
     return made
 
 
 @pytest.fixture
-def weather() -> Reference:
+def weather():
     made = reference("db.weather", key=("origin", "hour"), value="temp")
     made.load(WEATHER)
     return made
@@ -204,7 +204,7 @@ def test_the_dictionary_is_made_when_first_needed_and_then_with_each_load(airpor
 def test_many_threads_may_be_the_first_to_look_up(airports):
     together = Barrier(8)
 
-    def look_up(_number: int) -> str:
+    def look_up(_number):
         together.wait(seconds(10))
         return str(airports["EWR"]["name"])
 

@@ -105,10 +105,7 @@ def hello(value):
 
 @bolt
 def hello_kept(value):
-    return To(
-        value="hello",
-        stream=str(value, encoding="utf-8"),
-    )
+    return To(value="hello", stream=str(value, encoding="utf-8"))
 
 
 class NeedsArguments(Own):

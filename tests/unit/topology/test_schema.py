@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -36,11 +36,11 @@ class Everything(TypedDict):
     absent: NotRequired[str]
 
 
-def required(name: str, kind: pa.DataType) -> "pa.Field[Any]":
+def required(name, kind):
     return pa.field(name, kind, nullable=False)
 
 
-def test_every_hint_has_its_column() -> None:
+def test_every_hint_has_its_column():
     place = pa.struct([required("code", pa.string()), ("height", pa.float64())])
     assert schema_of(Everything) == pa.schema(
         [
@@ -64,7 +64,7 @@ def test_every_hint_has_its_column() -> None:
     )
 
 
-def test_a_dataclass_and_a_struct_give_the_schema_of_the_same_typed_dict() -> None:
+def test_a_dataclass_and_a_struct_give_the_schema_of_the_same_typed_dict():
     @dataclass
     class Row:
         code: str
@@ -81,7 +81,7 @@ def test_a_dataclass_and_a_struct_give_the_schema_of_the_same_typed_dict() -> No
     assert schema_of(Row) == schema_of(Struct) == schema_of(Model) == schema_of(Place)
 
 
-def test_a_pyarrow_schema_is_taken_as_it_is() -> None:
+def test_a_pyarrow_schema_is_taken_as_it_is():
     schema = pa.schema([("a", pa.uint8())])
     assert schema_of(schema) is schema
 
@@ -91,7 +91,7 @@ class Endless(TypedDict):
 
 
 class Misspelt(TypedDict):
-    value: "Nowhere"  # type: ignore[name-defined]  # noqa: F821
+    value: "Nowhere"  # noqa: F821
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ class Misspelt(TypedDict):
         (pa.schema([("a", pa.int8()), ("a", pa.int8())]), ["twice"]),
     ],
 )
-def test_what_is_no_schema_is_refused_by_name(source: Any, words: list[str]) -> None:
+def test_what_is_no_schema_is_refused_by_name(source, words):
     with pytest.raises(InvalidSchema) as caught:
         schema_of(source)
     assert all(word in str(caught.value) for word in words)

@@ -1,8 +1,7 @@
 """What a state is stored as, looked up as, and what it refuses to be."""
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pytest
@@ -11,11 +10,10 @@ from hypothesis import strategies as st
 
 from sinks.state.store import MemoryState
 from sinks.storage import Storage
-from topology.aggregates import Aggregate, combiner, count, least, most, reducer, total
+from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import InvalidTopology, ReferenceLoadFailed
-from topology.reference import LoadedTable
 from topology.sink import SinkContext
-from topology.state import Shape, State, StoredRows
+from topology.state import State, StoredRows
 from topology.topology import Topology
 
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None)
@@ -26,12 +24,12 @@ class Key(TypedDict):
     day: int
 
 
-def state(**given: Any) -> State:
-    defaults: dict[str, Any] = {"key": {"word": str}, "into": MemoryState()}
+def state(**given):
+    defaults = {"key": {"word": str}, "into": MemoryState()}
     return State("words", **(defaults | given))
 
 
-def test_a_row_has_its_key_line_values_and_txid() -> None:
+def test_a_row_has_its_key_line_values_and_txid():
     shape = state(key=Key).holds(n=count(), top=most("x", type=float)).shape
     assert [(field.name, str(field.type), field.nullable) for field in shape.schema] == [
         ("word", "string", False),
@@ -58,13 +56,11 @@ def test_a_row_has_its_key_line_values_and_txid() -> None:
         (pa.timestamp("ns", "UTC"), pa.timestamp("us", "UTC")),
     ],
 )
-def test_a_key_is_stored_in_a_type_that_every_store_has(
-    given_type: pa.DataType, stored: pa.DataType
-) -> None:
+def test_a_key_is_stored_in_a_type_that_every_store_has(given_type, stored):
     assert state(key=pa.schema([("k", given_type)])).fields.types == [stored]
 
 
-def test_lookups_merge_a_key_over_its_lines() -> None:
+def test_lookups_merge_a_key_over_its_lines():
     words = state().holds(n=count(), x=total("x"))
     stored = [
         {"word": "a", "_line": "1", "n": 1, "x": 10, "_txid": 5},
@@ -78,7 +74,7 @@ def test_lookups_merge_a_key_over_its_lines() -> None:
     assert words.join(batch, on="text")["n"].to_pylist() == [2, None, 5]
 
 
-def rows(words: State, *found: tuple[str, str, int, int]) -> pa.Table:
+def rows(words, *found):
     """Stored rows, of word, line, n and txid."""
     columns = dict(zip(("word", "_line", "n", "_txid"), zip(*found, strict=True), strict=True))
     return pa.table({name: [*each] for name, each in columns.items()}, schema=words.shape.schema)
@@ -87,22 +83,22 @@ def rows(words: State, *found: tuple[str, str, int, int]) -> pa.Table:
 class Following:
     """A state that its own run keeps and looks up; what stands there is given."""
 
-    def __init__(self, *stored: tuple[str, str, int, int]) -> None:
+    def __init__(self, *stored):
         self.words = state(value="n").holds(n=count())
-        self.words.into = self  # type: ignore[assignment]
+        self.words.into = self
         self.stored = rows(self.words, *stored)
         self.words.follow()
         self.words.use(self.loaded())
 
-    def load(self, context: SinkContext, shape: Shape) -> pa.Table:
+    def load(self, context, shape):
         del context, shape
         return self.stored
 
-    def loaded(self) -> LoadedTable:
+    def loaded(self):
         return self.words.read(self.words.fetch(CONTEXT))
 
 
-def test_commits_during_a_load_are_not_lost_with_it() -> None:
+def test_commits_during_a_load_are_not_lost_with_it():
     following = Following(("a", "1", 1, 5), ("b", "1", 1, 5))
     words = following.words
     loads = [following.loaded(), following.loaded()]
@@ -116,7 +112,7 @@ def test_commits_during_a_load_are_not_lost_with_it() -> None:
     assert dict(words) == {"a": 3}, "what a later load says counts"
 
 
-def test_nothing_is_kept_for_a_load_that_has_failed() -> None:
+def test_nothing_is_kept_for_a_load_that_has_failed():
     following = Following(("a", "1", 1, 5))
     words = following.words
     following.stored = pa.table({"word": ["a"], "_line": ["1"]})
@@ -127,20 +123,20 @@ def test_nothing_is_kept_for_a_load_that_has_failed() -> None:
     assert (dict(words), words.has_news) == ({"a": 2}, False)
 
 
-def test_values_that_cannot_be_merged_fail_the_load() -> None:
+def test_values_that_cannot_be_merged_fail_the_load():
     words = state().holds(last=reducer("", lambda _, row: row["x"], type=str))
     stored = [{"word": "a", "_line": line, "last": line, "_txid": 1} for line in "12"]
     with pytest.raises(ReferenceLoadFailed, match="'last': a key has rows in several partitions"):
         words.read(pa.Table.from_pylist(stored, words.shape.schema))
 
 
-def aggregated_twice() -> None:
+def aggregated_twice():
     words, stream = state(), Topology("t").source("words")
     stream.aggregate(words, n=count())
     stream.aggregate(words, n=count())
 
 
-def shared(**others: Aggregate) -> None:
+def shared(**others):
     """Aggregate one state in two topologies, in the other with other aggregates."""
     words = state()
     Topology("one").source("words").aggregate(words, n=count(), top=most("x"))
@@ -158,7 +154,7 @@ def shared(**others: Aggregate) -> None:
         (lambda: state().shape, "has no values"),
         (lambda: state().holds(), "aggregates: found {}"),
         (lambda: state().holds(Word=count()), "column: found 'Word'"),
-        (lambda: state().holds(n=3), "n: found 3, expected count"),  # type: ignore[arg-type]
+        (lambda: state().holds(n=3), "n: found 3, expected count"),
         (lambda: state().holds(n=count()).holds(n=count()), "has values already"),
         (aggregated_twice, "is aggregated twice"),
         (
@@ -169,15 +165,15 @@ def shared(**others: Aggregate) -> None:
         (lambda: shared(n=count(), top=least("x")), r"found .*top=min\('x', int64\), expected"),
         (lambda: shared(n=count(), top=most("y")), r"found .*top=max\('y', int64\), expected"),
         (lambda: shared(n=count(), top=most("x", type=str)), r"found .*'x', string\), expected"),
-        (lambda: shared(n=3), "n: found 3, expected count"),  # type: ignore[arg-type]
+        (lambda: shared(n=3), "n: found 3, expected count"),
     ],
 )
-def test_invalid_state_is_refused(make: Callable[[], object], found: str) -> None:
+def test_invalid_state_is_refused(make, found):
     with pytest.raises(InvalidTopology, match=found):
         make()
 
 
-def test_cell_or_factory_that_aggregates_a_state_may_run_again() -> None:
+def test_cell_or_factory_that_aggregates_a_state_may_run_again():
     words = state()
     for zero in (1, 2):
         longest = combiner(zero, lambda row: row["n"], max, type=int)
@@ -199,23 +195,21 @@ some_rows = st.lists(
 )
 
 
-def table(found: list[dict[str, Any]]) -> pa.Table:
+def table(found):
     return pa.Table.from_pylist(found, schema=SCHEMA)
 
 
-def in_order(found: Any) -> list[dict[str, Any]]:
+def in_order(found):
     return sorted(found, key=lambda row: (row["word"], row["line"]))
 
 
-def by_row(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+def by_row(found):
     return {(row["word"], row["line"]): row for row in found}
 
 
 @given(some_rows, st.lists(st.lists(some_rows, max_size=3), max_size=3))
-def test_stored_rows_are_what_a_dictionary_of_them_would_be(
-    before: list[dict[str, Any]], turns: list[list[list[dict[str, Any]]]]
-) -> None:
-    news: deque[pa.Table] = deque()
+def test_stored_rows_are_what_a_dictionary_of_them_would_be(before, turns):
+    news = deque()
     stored = StoredRows(table(before), news, ["word"], ["word", "line"])
     expected = by_row(before)
     for commits in turns:

@@ -12,7 +12,7 @@ import pytest
 
 import headrace.sinks
 from headrace import InvalidTopology, RetryPolicy, Topology, all_tasks, bolt, fields
-from headrace.sinks import DiscardSink, MemorySink, Sink, SinkContext, SparkSink, Staged
+from headrace.sinks import DiscardSink, MemorySink, Sink, SparkSink
 from sinks.state.store import MemoryState
 from tests.support.bolts import Keeps, Own, columns, made, new_topology, same, wait
 from tests.support.front import Front
@@ -133,15 +133,15 @@ def test_pattern_reads_topics_whose_whole_name_matches():
 class Plain(Sink[Any]):
     """Without transactions and a size of its batches; it may stand in front of another."""
 
-    def __init__(self, sink: Sink[Any] | None = None) -> None:
+    def __init__(self, sink=None):
         self.name = "table"
         self.sink = sink
 
-    def open(self, context: SinkContext) -> None: ...
+    def open(self, context): ...
 
-    def commit(self, staged: Staged) -> None: ...
+    def commit(self, staged): ...
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 def large(frame):
@@ -340,7 +340,7 @@ def test_drawing_has_a_column_per_step_and_arrows_around_boxes():
     first.branch(odd=lambda _: True)["odd"].into(MemorySink("odd rows"))
     first.into(MemorySink("near"))
     boxes = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', topology._repr_html_())
-    by_column: dict[str, set[str]] = {}
+    by_column = {}
     for x, y, _ in boxes:
         by_column.setdefault(x, set()).add(y)
     assert [len(rows) for rows in by_column.values()] == [1, 1, 2, 3]

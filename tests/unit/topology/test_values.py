@@ -4,7 +4,6 @@ from collections import defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from math import inf
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ MOMENT = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - without a zone, that is
 WHOLE = pa.field("n", pa.int64(), nullable=False)
 POINT = pa.struct([("x", pa.int64()), ("y", pa.float32())])
 
-KEPT: list[tuple[pa.DataType, Any, Any]] = [
+KEPT = [
     (pa.int64(), 5, 5),
     (pa.int64(), 5.0, 5),
     (pa.int8(), Decimal(5), 5),
@@ -61,15 +60,11 @@ KEPT: list[tuple[pa.DataType, Any, Any]] = [
     (pa.int64(), pa.scalar(5), 5),
     (pa.timestamp("us"), pa.scalar(MOMENT), MOMENT),
     (pa.list_(pa.dictionary(pa.int32(), pa.string())), [pa.scalar("a")], ["a"]),
-    (
-        pa.struct([("k", pa.dictionary(pa.int32(), pa.string()))]),
-        {"k": pa.scalar("a")},
-        {"k": "a"},
-    ),
+    (pa.struct([("k", pa.dictionary(pa.int32(), pa.string()))]), {"k": pa.scalar("a")}, {"k": "a"}),
     (POINT, defaultdict(int, x=1), {"x": 1, "y": None}),
 ]
 
-LOST: list[tuple[pa.DataType, Any]] = [
+LOST = [
     (pa.int64(), 1.5),
     (pa.int64(), Decimal("1.5")),
     (pa.int64(), True),
@@ -126,32 +121,27 @@ LOST: list[tuple[pa.DataType, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (WHOLE.type, None),
-        (pa.struct([WHOLE]), {}),
-        (pa.list_(WHOLE), [None]),
-    ],
+    ("kind", "value"), [(WHOLE.type, None), (pa.struct([WHOLE]), {}), (pa.list_(WHOLE), [None])]
 )
-def test_misplaced_null_is_refused_at_any_depth(kind: pa.DataType, value: Any) -> None:
+def test_misplaced_null_is_refused_at_any_depth(kind, value):
     with pytest.raises(ValueError, match="is null"):
         converted([value], pa.field("c", kind, nullable=False))
 
 
 @pytest.mark.parametrize(("kind", "value", "kept"), KEPT)
-def test_what_a_column_keeps_its_parts_keep(kind: pa.DataType, value: Any, kept: Any) -> None:
+def test_what_a_column_keeps_its_parts_keep(kind, value, kept):
     for wrapped, put, got in _nested(kind, value, kept):
         assert converted([None, put], pa.field("c", wrapped)).to_pylist() == [None, got]
 
 
 @pytest.mark.parametrize(("kind", "value"), LOST)
-def test_what_a_column_refuses_its_parts_refuse(kind: pa.DataType, value: Any) -> None:
+def test_what_a_column_refuses_its_parts_refuse(kind, value):
     for wrapped, put, _ in _nested(kind, value, None):
         with pytest.raises((ValueError, TypeError, OverflowError)):
             converted([None, put], pa.field("c", wrapped))
 
 
-def _nested(kind: pa.DataType, value: Any, kept: Any) -> list[tuple[pa.DataType, Any, Any]]:
+def _nested(kind, value, kept):
     """A type and a value as a part of others: the type, the value and what is kept of it."""
     two = pa.struct([("n", pa.int64()), ("v", kind)])
     by_text = pa.map_(pa.string(), kind)
@@ -170,7 +160,7 @@ def _nested(kind: pa.DataType, value: Any, kept: Any) -> list[tuple[pa.DataType,
 
 EPOCH_NS = 1_767_322_800_000_000_000
 
-CAST: list[tuple["pa.Array[Any]", pa.DataType, Any]] = [
+CAST = [
     (pa.array([5], pa.int8()), pa.int64(), 5),
     (pa.array([5]), pa.float32(), 5.0),
     (pa.array([{"x": 2**53 + 1}]), pa.struct([("x", pa.float64())]), {"x": 2.0**53}),
@@ -186,7 +176,7 @@ CAST: list[tuple["pa.Array[Any]", pa.DataType, Any]] = [
     (pa.array([None, None], pa.string()), pa.int64(), None),
 ]
 
-NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
+NOT_CAST = [
     (pa.array(["0.5"]), pa.float64()),
     (pa.array([10**9]), pa.decimal128(10, 2)),
     (pa.array([date.max]), pa.timestamp("us")),
@@ -206,23 +196,19 @@ NOT_CAST: list[tuple["pa.Array[Any]", pa.DataType]] = [
 
 
 @pytest.mark.parametrize(("column", "kind", "kept"), CAST)
-def test_a_column_that_the_other_keeps_is_taken(
-    column: "pa.Array[Any]", kind: pa.DataType, kept: Any
-) -> None:
+def test_a_column_that_the_other_keeps_is_taken(column, kind, kept):
     array = cast(column, pa.field("c", kind))
     assert array.type == kind
     assert array[0].as_py() == kept
 
 
 @pytest.mark.parametrize(("column", "kind"), NOT_CAST)
-def test_a_column_that_would_become_another_is_refused(
-    column: "pa.Array[Any]", kind: pa.DataType
-) -> None:
+def test_a_column_that_would_become_another_is_refused(column, kind):
     with pytest.raises((ValueError, TypeError, NotImplementedError)):
         cast(column, pa.field("c", kind))
 
 
-def test_values_and_columns_follow_the_same_rules() -> None:
+def test_values_and_columns_follow_the_same_rules():
     """What a value may become as a value, it may become in a column of its own type."""
     looked_at = 0
     for kind, value, *kept in [*KEPT, *LOST]:
@@ -241,7 +227,7 @@ def test_values_and_columns_follow_the_same_rules() -> None:
     assert looked_at > 40
 
 
-def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process() -> None:
+def test_a_scalar_of_pyarrows_in_a_dictionary_does_not_end_the_process():
     texts, numbers = pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.int64())
     assert converted(["a", pa.scalar("b")], pa.field("c", texts)).to_pylist() == ["a", "b"]
     assert converted([1, pa.scalar(2)], pa.field("c", numbers)).to_pylist() == [1, 2]

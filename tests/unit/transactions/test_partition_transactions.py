@@ -336,10 +336,7 @@ def test_moved_log_is_an_error_until_the_replay_is_whole():
 
 # After the spark engine, which plans ranges before it reads them
 
-PLANNED = (
-    OpenTransaction(5, 2, Range(100, 110)),
-    OpenTransaction(6, 1, Range(110, 120)),
-)
+PLANNED = (OpenTransaction(5, 2, Range(100, 110)), OpenTransaction(6, 1, Range(110, 120)))
 
 
 def replay_planned(*offsets, opened=PLANNED):

@@ -37,12 +37,7 @@ def test_odd_record_goes_to_each_partition_in_turn():
     planner = RangePlanner(RangePolicy(records=4))
     places = {0: (0, 100), 1: (0, 100), 2: (0, 100)}
     taken = [planner.plan(0.0, places) for _turn in range(4)]
-    assert taken == [
-        {0: 2, 1: 1, 2: 1},
-        {0: 1, 1: 2, 2: 1},
-        {0: 1, 1: 1, 2: 2},
-        {0: 2, 1: 1, 2: 1},
-    ]
+    assert taken == [{0: 2, 1: 1, 2: 1}, {0: 1, 1: 2, 2: 1}, {0: 1, 1: 1, 2: 2}, {0: 2, 1: 1, 2: 1}]
 
 
 def test_rest_of_a_full_group_waits():

@@ -1,8 +1,6 @@
 """Heartbeats driven request by request: every reply may be lost, every session may end."""
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -20,16 +18,16 @@ PATH = "/headrace/shop/@replicas/a"
 class Replica:
     """A process and its session."""
 
-    def __init__(self, server: FaultyNodes) -> None:
+    def __init__(self, server):
         self.server = server
         self.beats = Heartbeats("/headrace", "shop", Member("a", "p-a"))
         self.session = object()
 
-    def beat(self, fate: Callable[[int, Any], None] = lambda _count, _request: None) -> Any:
+    def beat(self, fate=lambda _count, _request: None):
         """Beat once; `fate` is told of each request first, and may raise."""
         numbers = itertools.count()
 
-        def answer(request: Any) -> Any:
+        def answer(request):
             fate(next(numbers), request)
             return self.server.answer(request, self.session)
 
@@ -37,14 +35,14 @@ class Replica:
 
 
 @pytest.fixture
-def a() -> Replica:
+def a():
     return Replica(FaultyNodes())
 
 
-def test_lost_replies_of_readings_are_asked_for_again(a: Replica) -> None:
-    lost: list[Any] = []
+def test_lost_replies_of_readings_are_asked_for_again(a):
+    lost = []
 
-    def fate(_count: int, request: Any) -> None:
+    def fate(_count, request):
         if isinstance(request, Read | Children) and lost[-1:] != [request]:
             lost.append(request)
             raise ReplyLost
@@ -54,8 +52,8 @@ def test_lost_replies_of_readings_are_asked_for_again(a: Replica) -> None:
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_beat_begins_anew_in_the_next_session(a: Replica, at: int) -> None:
-    def fate(count: int, _request: Any) -> None:
+def test_a_beat_begins_anew_in_the_next_session(a, at):
+    def fate(count, _request):
         if count == at:
             a.server.drop(a.session)
             a.session = object()
@@ -67,9 +65,7 @@ def test_a_beat_begins_anew_in_the_next_session(a: Replica, at: int) -> None:
     assert decode_member(PATH, stat.data, stat.created).process == "p-a"
 
 
-def test_a_plan_too_large_for_a_node_is_refused_by_name(
-    a: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_too_large_for_a_node_is_refused_by_name(a, monkeypatch):
     monkeypatch.setattr("partition.replicas.heartbeat.MAX_BYTES", 50)
     with pytest.raises(StoreError, match="@plan would be"):
         a.beat()

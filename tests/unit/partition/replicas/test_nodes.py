@@ -43,13 +43,13 @@ PLAN = Plan(
 NOTE = Note("ops@desk", "why not", 12)
 
 
-def test_the_nodes_lie_beside_the_topics() -> None:
+def test_the_nodes_lie_beside_the_topics():
     assert nodes.replica_path("/headrace/", "shop", "a") == "/headrace/shop/@replicas/a"
     assert nodes.plan_path("/headrace", "shop") == "/headrace/shop/@plan"
     assert nodes.control_path("/headrace", "shop") == "/headrace/shop/@control"
 
 
-def test_a_plan_is_read_back() -> None:
+def test_a_plan_is_read_back():
     data = nodes.encode_plan(PLAN)
     assert json.loads(data) == {
         "version": 1,
@@ -63,11 +63,11 @@ def test_a_plan_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("control", [Control(), Control(NOTE, {"b": NOTE, "a": NOTE}, 2)])
-def test_what_operators_ask_for_is_read_back(control: Control) -> None:
+def test_what_operators_ask_for_is_read_back(control):
     assert nodes.decode_control("/x", nodes.encode_control(control)) == control
 
 
-def changed(data: bytes, **fields: object) -> bytes:
+def changed(data, **fields):
     return json.dumps(json.loads(data) | fields).encode()
 
 
@@ -84,19 +84,19 @@ def changed(data: bytes, **fields: object) -> bytes:
         ({"leaving": {"a": {"1" * 5000: {"t": "2"}}}}, "is no number of a plan"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_corrupt(fields: dict[str, object], found: str) -> None:
+def test_a_plan_that_makes_no_sense_is_corrupt(fields, found):
     with pytest.raises(StoreCorrupt, match=rf"/x/@plan cannot be read: .*{found}"):
         nodes.decode_plan("/x/@plan", changed(nodes.encode_plan(PLAN), **fields))
 
 
 @pytest.mark.parametrize("fields", [{"holds": {"t": "3,1"}}, {"seen": -1}, {"process": None}])
-def test_a_member_that_makes_no_sense_is_corrupt(fields: dict[str, object]) -> None:
+def test_a_member_that_makes_no_sense_is_corrupt(fields):
     with pytest.raises(StoreCorrupt, match="/x/a cannot be read"):
         nodes.decode_member("/x/a", changed(nodes.encode_member(MEMBER), **fields), 1)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 201, "@a"])
-def test_names_that_are_none(name: str) -> None:
+def test_names_that_are_none(name):
     with pytest.raises(ValueError, match="characters of A-Z a-z 0-9"):
         nodes.check_name(name)
 

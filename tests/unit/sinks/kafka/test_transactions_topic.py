@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -21,26 +20,26 @@ from topology.sink import Committed, Fence, Share
 A, B = "orders[0]", "orders[1]"
 
 
-def broker(seed: int = 0, *, lost_replies: float = 0.0) -> Broker:
+def broker(seed=0, *, lost_replies=0.0):
     return Broker(Shuffled(seed), lost_replies)
 
 
-def owner(broker: Broker, name: str) -> ProducerFence:
+def owner(broker, name):
     return ProducerFence(name, SimulatedOwnershipLog(broker), partial(SimulatedProducer, broker))
 
 
-def share(line: str, txid: int, epoch: int) -> Share:
+def share(line, txid, epoch):
     return Share(line, epoch, txid, 1, txid, txid + 1, "", 1)
 
 
-def rows(*shares: Share) -> list[OutgoingMessage]:
+def rows(*shares):
     """A message per share, which tells who sent it."""
     return [OutgoingMessage("rows", f"{each.line} {each.txid} {each.epoch}") for each in shares]
 
 
-def landed(broker: Broker) -> dict[str, list[tuple[int, int]]]:
+def landed(broker):
     """By line, txids and epochs of the rows that are committed."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    found = defaultdict(list)
     for message in broker.committed():
         if message.topic == "rows":
             line, txid, epoch = str(message.value).split()
@@ -48,7 +47,7 @@ def landed(broker: Broker) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def work(owner, epochs, told, last: int = 4):
+def work(owner, epochs, told, last=4):
     """Take lines over, and commit their transactions up to the last, together."""
     fences = [Fence(line, epoch) for line, epoch in epochs.items()]
     found = owner.fence(fences)
@@ -65,7 +64,7 @@ def work(owner, epochs, told, last: int = 4):
 def test_three_owners_commit_each_txid_once(seed, lost_replies):
     """Promise 9: whatever the order of their requests, the highest epoch wins and none repeats."""
     kafka = broker(seed, lost_replies=lost_replies)
-    told: list[Any] = []
+    told = []
     owners = [owner(kafka, f"p{epoch}") for epoch in (1, 2, 3)]
     raised = kafka.shuffled.run(
         [partial(work, each, {A: n, B: n}, told) for n, each in enumerate(owners, start=1)]
@@ -145,14 +144,14 @@ def test_committed_waits_for_our_own_open_transaction():
     assert landed(kafka)[A] == [(1, 1)]
 
 
-def with_open_transaction(kafka: Broker) -> ProducerFence:
+def with_open_transaction(kafka):
     """An owner that broke off between its messages and the end of its transaction."""
     one = owner(kafka, "p1")
     one.fence([Fence(A, 1)])
-    kafka.shuffled.step = _freeze_at(2)  # type: ignore[method-assign]
+    kafka.shuffled.step = _freeze_at(2)
     with pytest.raises(Frozen):
         one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
-    kafka.shuffled.step = lambda: False  # type: ignore[method-assign]
+    kafka.shuffled.step = lambda: False
     return one
 
 
@@ -160,7 +159,7 @@ class Frozen(Exception):
     """It does no more."""
 
 
-def _freeze_at(step: int) -> Any:
+def _freeze_at(step):
     left = iter(range(1, step))
 
     def freeze():

@@ -3,25 +3,24 @@
 import math
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.postgres.text import Lines, data_of, encode, longest, without
+from sinks.postgres.text import data_of, encode, longest, without
 
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\t": "\t"}
 
 
-def decoded(lines: Lines) -> list[list[str | None]]:
+def decoded(lines):
     text = bytes(data_of(lines)).decode()
     assert text.endswith("\n") or not text
     return [[_value(each) for each in line.split("\t")] for line in text.split("\n")[:-1]]
 
 
-def _value(text: str) -> str | None:
+def _value(text):
     if text == "\\N":
         return None
     found, place = "", 0
@@ -34,7 +33,7 @@ def _value(text: str) -> str | None:
     return found
 
 
-def one(kind: pa.DataType, *values: Any) -> pa.Table:
+def one(kind, *values):
     return pa.table({"x": pa.array(values, kind)})
 
 
@@ -75,7 +74,7 @@ def one(kind: pa.DataType, *values: Any) -> pa.Table:
     ],
     ids=str,
 )  # fmt: skip
-def test_values_are_encoded_for_copy(kind: pa.DataType, value: Any, text: str) -> None:
+def test_values_are_encoded_for_copy(kind, value, text):
     lines, rejected = encode(one(kind, value, None, value))
     assert rejected == {}
     assert decoded(lines) == [[text], [None], [text]]
@@ -91,9 +90,7 @@ def test_values_are_encoded_for_copy(kind: pa.DataType, value: Any, text: str) -
     ],
     ids=str,
 )
-def test_invalid_value_rejects_its_row_alone(
-    kind: pa.DataType, good: Any, bad: Any, says: str
-) -> None:
+def test_invalid_value_rejects_its_row_alone(kind, good, bad, says):
     table = one(kind, good, bad, None, good).append_column("n", pa.array(range(4)))
     lines, rejected = encode(table)
     assert list(rejected) == [1]
@@ -102,7 +99,7 @@ def test_invalid_value_rejects_its_row_alone(
     assert [row[1] for row in decoded(lines)] == ["0", "2", "3"]
 
 
-def test_rows_can_be_left_out() -> None:
+def test_rows_can_be_left_out():
     chunked = pa.concat_tables(
         [one(pa.string(), "a", "b"), one(pa.string()), one(pa.string(), "é")]
     )
@@ -119,7 +116,7 @@ texts = st.text(
 
 
 @given(st.lists(st.tuples(st.none() | texts, st.none() | st.binary(max_size=5))))
-def test_any_text_and_bytes_are_encoded(rows: list[tuple[str | None, bytes | None]]) -> None:
+def test_any_text_and_bytes_are_encoded(rows):
     table = pa.table(
         {
             "t": pa.array([text for text, _ in rows], pa.string()),
@@ -135,7 +132,7 @@ def test_any_text_and_bytes_are_encoded(rows: list[tuple[str | None, bytes | Non
     ]
 
 
-def test_longest_values_are_counted_in_bytes() -> None:
+def test_longest_values_are_counted_in_bytes():
     table = pa.table({"a": ["é", None], "b": [b"123", b""], "n": [1, 2]})
     assert longest(table, ["a", "b", "n"]) == 5
     assert longest(table, []) == 0

@@ -2,10 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,26 +17,26 @@ from tests.support.patience import seconds, until
 class Process:
     pid = 1
 
-    def __init__(self) -> None:
-        self.status: int | None = None
+    def __init__(self):
+        self.status = None
         self.killed = threading.Event()
 
-    def kill(self) -> None:
+    def kill(self):
         self.status = -9
         self.killed.set()
 
-    def poll(self) -> int | None:
+    def poll(self):
         return self.status
 
 
 class FakeJvm:
     """A JVM that is as it is told to be, and notes what is done to it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.process = Process()
         self.how = "well"
-        self.groups: list[str] = []
-        self.cancelled: list[str] = []
+        self.groups = []
+        self.cancelled = []
         self.stopped = threading.Event()
         self.session = SimpleNamespace(
             sparkContext=SimpleNamespace(
@@ -47,18 +45,18 @@ class FakeJvm:
             )
         )
 
-    def state(self, _timeout_seconds: float) -> str:
+    def state(self, _timeout_seconds):
         return "gone" if self.process.status is not None else self.how
 
-    def release(self) -> None: ...
+    def release(self): ...
 
-    def cancel(self, job_group: str) -> None:
+    def cancel(self, job_group):
         self.cancelled.append(job_group)
 
-    def last_words(self) -> str | None:
+    def last_words(self):
         return None if self.process.status is None else f"signal {-self.process.status}"
 
-    def stop(self, timeout_seconds: float) -> None:
+    def stop(self, timeout_seconds):
         del timeout_seconds
         self.process.status = -9
         self.stopped.set()
@@ -67,24 +65,24 @@ class FakeJvm:
 class World:
     """Every JVM that was started, with which jars and within which time."""
 
-    def __init__(self) -> None:
-        self.jvms: list[FakeJvm] = []
-        self.started_with: list[tuple[list[str], float]] = []
-        self.before_start: Callable[[], object] = lambda: None
+    def __init__(self):
+        self.jvms = []
+        self.started_with = []
+        self.before_start = lambda: None
 
-    def start(self, _name: str, _conf: Any, jars: list[str], timeout_seconds: float) -> FakeJvm:
+    def start(self, _name, _conf, jars, timeout_seconds):
         self.before_start()
         self.started_with.append((jars, timeout_seconds))
         self.jvms.append(FakeJvm())
         return self.last
 
     @property
-    def last(self) -> FakeJvm:
+    def last(self):
         return self.jvms[-1]
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch):
     world = World()
     monkeypatch.setattr(driver_module, "Jvm", SimpleNamespace(start=world.start))
     monkeypatch.setattr(driver_module, "_GRACE_SECONDS", 0.05)
@@ -92,7 +90,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def driver(world: World) -> Iterator[SparkDriver]:
+def driver(world):
     del world
     driver = SparkDriver("test")
     driver.open()
@@ -100,23 +98,23 @@ def driver(world: World) -> Iterator[SparkDriver]:
     driver.close()
 
 
-def well(_session: object) -> str:
+def well(_session):
     return "done"
 
 
-def waits(event: threading.Event, error: Exception) -> Callable[[object], None]:
-    def job(_session: object) -> None:
+def waits(event, error):
+    def job(_session):
         assert event.wait(seconds(10))
         raise error
 
     return job
 
 
-def started(work: Callable[[], object], *errors: type[Exception]) -> Callable[[], str]:
+def started(work, *errors):
     """Do work on a thread; what is returned waits for its end, and tells what it raised."""
-    caught: list[str] = []
+    caught = []
 
-    def run() -> None:
+    def run():
         try:
             work()
         except errors as error:
@@ -125,14 +123,14 @@ def started(work: Callable[[], object], *errors: type[Exception]) -> Callable[[]
     thread = threading.Thread(target=run)
     thread.start()
 
-    def end() -> str:
+    def end():
         thread.join(seconds(10))
         return caught[0]
 
     return end
 
 
-def events(logs: Sequence[Any]) -> list[str]:
+def events(logs):
     return [each["event"] for each in logs]
 
 
@@ -145,13 +143,11 @@ def events(logs: Sequence[Any]) -> list[str]:
         ("ended between two jobs", ["spark_died", "spark_restarted"]),
     ],
 )
-def test_jvm_that_is_of_no_use_is_replaced(
-    driver: SparkDriver, world: World, how: str, logged: list[str]
-) -> None:
+def test_jvm_that_is_of_no_use_is_replaced(driver, world, how, logged):
     """No job fails for a JVM that has ended before it; a job's own error is passed on."""
     first = world.last
 
-    def fails(_session: object) -> None:
+    def fails(_session):
         first.how = how
         raise ValueError("no such table")
 
@@ -170,7 +166,7 @@ def test_jvm_that_is_of_no_use_is_replaced(
     assert len(world.jvms) == 1 + is_replaced
 
 
-def test_one_stopped_context_is_replaced_once(driver: SparkDriver, world: World) -> None:
+def test_one_stopped_context_is_replaced_once(driver, world):
     first, late = world.last, threading.Event()
     slow = waits(late, ValueError("the old context is stopped"))
     ended = started(lambda: driver.run(slow, group="slow"), SparkDied)
@@ -186,7 +182,7 @@ def test_one_stopped_context_is_replaced_once(driver: SparkDriver, world: World)
 
 
 @pytest.mark.parametrize("given", [0.05, None], ids=["the job's", "the driver's"])
-def test_the_deadline_is_the_jobs_own_or_the_drivers(world: World, given: float | None) -> None:
+def test_the_deadline_is_the_jobs_own_or_the_drivers(world, given):
     driver = SparkDriver("test", job_deadline_seconds=3600.0 if given else 0.05)
     driver.open()
     hang = waits(world.last.process.killed, ConnectionRefusedError())
@@ -197,11 +193,11 @@ def test_the_deadline_is_the_jobs_own_or_the_drivers(world: World, given: float 
     driver.close()
 
 
-def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, world: World) -> None:
+def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver, world):
     ended, jvm = threading.Event(), world.last
     wait = waits(ended, ValueError("cancelled"))
     runs = [
-        started(lambda group=group: driver.run(wait, group=group), ValueError)  # type: ignore[misc]
+        started(lambda group=group: driver.run(wait, group=group), ValueError)
         for group in ("g", "g", "h")
     ]
     until("all run", lambda: len(jvm.groups) == 3)
@@ -214,13 +210,13 @@ def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver: SparkDriver, wor
     assert sorted(jvm.cancelled) == sorted(g for g in jvm.groups if g[0] == "g")
 
 
-def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver: SparkDriver, world: World) -> None:
-    def refuse(_job_group: str) -> None:
+def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver, world):
+    def refuse(_job_group):
         raise ConnectionRefusedError("gone")
 
-    world.last.cancel = refuse  # type: ignore[method-assign]
+    world.last.cancel = refuse
 
-    def cancelled(_session: object) -> str:
+    def cancelled(_session):
         driver.cancel("g")
         until("it is logged", lambda: logs)
         return "done"
@@ -230,14 +226,12 @@ def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver: SparkDriver, wor
     assert [(each["event"], each["error"]) for each in logs] == [("spark_cancel_failed", "gone")]
 
 
-def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one(
-    world: World,
-) -> None:
+def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one(world):
     """Promise 16: the process ends in time, whatever Spark does."""
     driver = SparkDriver("test")
     starting, may_start = threading.Event(), threading.Event()
 
-    def hang() -> None:
+    def hang():
         starting.set()
         may_start.wait(seconds(10))
 
@@ -251,13 +245,11 @@ def test_a_driver_that_is_closed_while_spark_starts_neither_waits_nor_leaves_one
     assert not driver.running
 
 
-def test_a_job_waits_for_a_spark_that_starts_beside_and_tries_again_if_it_failed(
-    world: World,
-) -> None:
+def test_a_job_waits_for_a_spark_that_starts_beside_and_tries_again_if_it_failed(world):
     outcomes = [SparkStartFailed("no memory"), None]
     driver, may_start = SparkDriver("test"), threading.Event()
 
-    def start() -> None:
+    def start():
         may_start.wait(seconds(10))
         if (error := outcomes.pop(0)) is not None:
             raise error
@@ -265,7 +257,7 @@ def test_a_job_waits_for_a_spark_that_starts_beside_and_tries_again_if_it_failed
     world.before_start = start
     driver.open_beside()
     until("it starts", driver._lock.locked)
-    answers: list[str] = []
+    answers = []
     job = threading.Thread(target=lambda: answers.append(driver.run(well, group="g")))
     job.start()
     may_start.set()
@@ -275,16 +267,14 @@ def test_a_job_waits_for_a_spark_that_starts_beside_and_tries_again_if_it_failed
     driver.close()
 
 
-def test_py4j_does_not_log_calls_cut_off_by_close(
-    driver: SparkDriver, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_py4j_does_not_log_calls_cut_off_by_close(driver, world, caplog):
     message, jvm = "Exception while sending command.", world.last
 
-    def complain() -> None:
+    def complain():
         where = ("root", logging.ERROR, "py4j/java_gateway.py", 1)
         logging.getLogger().handle(logging.LogRecord(*where, message, None, None))
 
-    def cut_off(_session: object) -> None:
+    def cut_off(_session):
         assert jvm.stopped.wait(seconds(10))
         complain()
         raise ConnectionResetError
@@ -298,7 +288,7 @@ def test_py4j_does_not_log_calls_cut_off_by_close(
     assert [record.message for record in caplog.records] == [message]
 
 
-def test_a_driver_is_opened_with_the_jars_that_are_there_then(world: World) -> None:
+def test_a_driver_is_opened_with_the_jars_that_are_there_then(world):
     jars = [Path("first.jar")]
     driver = SparkDriver("test", jars=lambda: jars, job_deadline_seconds=1.0)
     driver.open()

@@ -1,7 +1,5 @@
 """A Spark step at work, on frames that are Arrow tables."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace import Record, RowsRejected, SinkFailed
-from headrace.sinks import Batch, ForeachSink, MemorySink, Sink, SinkContext
+from headrace.sinks import Batch, ForeachSink, MemorySink, SinkContext
 from partition.records import Partition, Position
 from sinks.columns import fit, rows_of
 from sinks.errors import TaskRaised
@@ -26,24 +24,24 @@ SHARES = tuple(Share(f"orders[{number}]", 1, 1, 1, 0, 2, "", 2) for number in ra
 ORDERS = Partition("orders", 0)
 
 
-def even(frame: Frame) -> Frame:
+def even(frame):
     """Leaves odd numbers out, and gives the others twice."""
     odd = pc.bit_wise_and(frame.table["number"].cast(pa.int64()), pa.scalar(1))
     kept = frame.table.filter(pc.equal(odd, pa.scalar(0)))
     return Frame(pa.concat_tables([kept, kept]))
 
 
-def raises(frame: Frame) -> Frame:
+def raises(frame):
     raise KeyError("name")
 
 
-def raises_later(frame: Frame) -> Frame:
+def raises_later(frame):
     if frame.table.num_rows:
         raise OSError("away")
     return frame
 
 
-def group(*numbers: Any) -> Batch:
+def group(*numbers):
     rows = [{"number": number} for number in numbers]
     return Batch(1, [rows[:1], rows[1:]], len(rows), SHARES)
 
@@ -51,62 +49,56 @@ def group(*numbers: Any) -> Batch:
 class Apart:
     """A stager that keeps what it was given."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema):
         self.schema = schema
 
-    def stage(self, group: Batch) -> Staged:
+    def stage(self, group):
         fitted = fit(group.pieces, self.schema)
         return Staged(group.shares, fitted.table.num_rows, (fitted.table,), fitted.rejected)
 
-    def discard(self, staged: Staged) -> None: ...
+    def discard(self, staged): ...
 
 
 class ApartSink(MemorySink[Any]):
     """Its rows are staged elsewhere, unless it says that they cannot be."""
 
-    def __init__(self, schema: pa.Schema = NUMBERS, *, can: bool = True) -> None:
+    def __init__(self, schema=NUMBERS, *, can=True):
         super().__init__("table", schema=schema)
         self.can = can
-        self.staged_here: list[Batch] = []
-        self.discarded: list[Staged] = []
+        self.staged_here = []
+        self.discarded = []
 
-    def stager(self) -> Apart | None:
+    def stager(self):
         return Apart(pa.schema(self.schema or NUMBERS)) if self.can else None
 
-    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+    def joined(self, shares, staged):
         rejected = {row: why for each in staged for row, why in each.rejected.items()}
         rows = [row for each in staged for table in each.parts for row in table.to_pylist()]
         return Staged(shares, len(rows), (rows,), rejected)
 
-    def stage(self, group: Batch) -> Staged:
+    def stage(self, group):
         self.staged_here.append(group)
         return super().stage(group)
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged):
         self.discarded.append(staged)
 
 
 @pytest.fixture
-def driver() -> Driver:
+def driver():
     return Driver()
 
 
-def passage(
-    driver: Driver,
-    sink: Sink[Any],
-    folder: Path,
-    function: Callable[[Any], Any] = even,
-    schema: pa.Schema | None = NUMBERS,
-) -> SparkPassage:
+def passage(driver, sink, folder, function=even, schema=NUMBERS):
     context = SinkContext("p", "table", {}, Storage(str(folder)), driver)
     return SparkPassage(driver, spark_step(function, schema, None), sink, context)
 
 
-def spooled(folder: Path) -> list[Path]:
+def spooled(folder):
     return [path for path in (folder / ".spool").rglob("*.parquet") if path.is_file()]
 
 
-def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver: Driver, tmp_path: Path) -> None:
+def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver, tmp_path):
     """A group without rows is no job, and is committed."""
     sink = ApartSink()
     step = passage(driver, sink, tmp_path)
@@ -127,10 +119,8 @@ def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver: Driver, tmp_p
     assert list((tmp_path / ".spool").iterdir()) == []
 
 
-@pytest.mark.parametrize("sink", [ApartSink(can=False), MemorySink[Any]("table")])
-def test_rows_are_brought_here_for_a_sink_without_stager(
-    driver: Driver, tmp_path: Path, sink: MemorySink[Any]
-) -> None:
+@pytest.mark.parametrize("sink", [ApartSink(can=False), MemorySink("table")])
+def test_rows_are_brought_here_for_a_sink_without_stager(driver, tmp_path, sink):
     staged = passage(driver, sink, tmp_path).stage(group(2, 3))
     assert (staged.shares, staged.num_rows) == (SHARES, 2)
     sink.commit(staged)
@@ -141,9 +131,7 @@ def test_rows_are_brought_here_for_a_sink_without_stager(
 
 
 @pytest.mark.parametrize("can", [True, False])
-def test_a_row_that_does_not_fit_the_sink_ends_the_run(
-    driver: Driver, tmp_path: Path, *, can: bool
-) -> None:
+def test_a_row_that_does_not_fit_the_sink_ends_the_run(driver, tmp_path, *, can):
     sink = ApartSink(pa.schema({"number": pa.int8()}), can=can)
     said = "sink 'table' rejected . output rows of Spark step 'even', whose records are unknown"
     with pytest.raises(SinkFailed, match=said):
@@ -151,8 +139,8 @@ def test_a_row_that_does_not_fit_the_sink_ends_the_run(
     assert len(sink.discarded) == 1
 
 
-def test_row_refused_at_the_commit_ends_the_run() -> None:
-    def refuses(rows: list[Any]) -> None:
+def test_row_refused_at_the_commit_ends_the_run():
+    def refuses(rows):
         raise RowsRejected({0: "no"})
 
     front = ThroughSpark(spark_step(lambda frame: frame, None, None), ForeachSink(refuses))
@@ -160,7 +148,7 @@ def test_row_refused_at_the_commit_ends_the_run() -> None:
         front.commit(Staged((), 1, ([1],)))
 
 
-def test_the_spool_is_empty_after_an_error_too(driver: Driver, tmp_path: Path) -> None:
+def test_the_spool_is_empty_after_an_error_too(driver, tmp_path):
     with pytest.raises(OSError, match="away"):
         passage(driver, ApartSink(), tmp_path, raises_later).stage(group(1))
     assert spooled(tmp_path) == []
@@ -185,9 +173,7 @@ def test_the_spool_is_empty_after_an_error_too(driver: Driver, tmp_path: Path) -
         (even, None, "a folder that can be written is needed"),
     ],
 )
-def test_what_can_never_work_fails_the_start(
-    driver: Driver, tmp_path: Path, function: Any, schema: pa.Schema | None, said: str
-) -> None:
+def test_what_can_never_work_fails_the_start(driver, tmp_path, function, schema, said):
     folder = tmp_path / "file"
     if schema is None:
         folder.touch()
@@ -195,21 +181,21 @@ def test_what_can_never_work_fails_the_start(
         passage(driver, ApartSink(schema or NUMBERS), folder, function)
 
 
-def records_of(log: FaultyLog) -> list[Record]:
-    messages: list[Any] = log.read(ORDERS, Position(0), 10)
+def records_of(log):
+    messages = log.read(ORDERS, Position(0), 10)
     return [Record(message.value(), message) for message in messages]
 
 
-def test_records_have_the_columns_of_sparks_kafka_source(driver: Driver, tmp_path: Path) -> None:
+def test_records_have_the_columns_of_sparks_kafka_source(driver, tmp_path):
     log, found = FaultyLog({"orders": 1}), list[pa.Table]()
     log.append(ORDERS, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
     log.append(ORDERS, None)
 
-    def kept(frame: Frame) -> Frame:
+    def kept(frame):
         found.append(frame.table)
         return frame
 
-    step = passage(driver, MemorySink[Any]("table"), tmp_path, kept, schema=None)
+    step = passage(driver, MemorySink("table"), tmp_path, kept, schema=None)
     step.stage(Batch(1, [records_of(log)], 2))
     first, second = found[1].to_pylist()
     assert {**first, "timestamp": first["timestamp"].timestamp()} == {
@@ -225,7 +211,7 @@ def test_records_have_the_columns_of_sparks_kafka_source(driver: Driver, tmp_pat
 
 
 @pytest.mark.parametrize("timestamp_ms", [1_767_322_800_000_000_000, -(2**62), 253_402_300_800_000])
-def test_a_records_time_that_nobody_has_is_null(timestamp_ms: int) -> None:
+def test_a_records_time_that_nobody_has_is_null(timestamp_ms):
     """A producer that gives nanoseconds must not stop the partition."""
     log = FaultyLog({"orders": 1})
     for each in (1500, timestamp_ms, 253_402_300_799_999):
@@ -236,9 +222,9 @@ def test_a_records_time_that_nobody_has_is_null(timestamp_ms: int) -> None:
     assert [None if time is None else time.year for time in times] == [1970, None, 9999]
 
 
-def test_what_an_executor_raised_is_told_in_one_line() -> None:
+def test_what_an_executor_raised_is_told_in_one_line():
     class Broken(Frame):
-        def mapInArrow(self, function: Any, ddl: str) -> Any:  # noqa: N802
+        def mapInArrow(self, function, ddl):  # noqa: N802
             text = "Traceback (most recent call last):\n  File x\nValueError: not today\n\n\tat x"
             raise RuntimeError(text)
 
@@ -246,7 +232,7 @@ def test_what_an_executor_raised_is_told_in_one_line() -> None:
         stage_on_executors(Broken(NUMBERS.empty_table()), Apart(NUMBERS), 1, "job")
 
 
-def test_a_large_part_is_staged_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_part_is_staged_piece_by_piece(monkeypatch):
     monkeypatch.setattr("sinks.spark.executors._ROWS_AT_ONCE", 4)
     frame = Frame(pa.table({"number": range(10)}), parts=1)
     staged = stage_on_executors(frame, Apart(NUMBERS), 7, "job")

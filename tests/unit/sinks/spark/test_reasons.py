@@ -6,7 +6,7 @@ from sinks.spark.jvm import from_log, last_words
 
 
 class Silent(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise ConnectionRefusedError
 
 
@@ -24,7 +24,7 @@ class Silent(Exception):
         (ValueError("x" * 1000), "x" * 500),
     ],
 )
-def test_an_error_is_told_in_one_line(error: Exception, said: str) -> None:
+def test_an_error_is_told_in_one_line(error, said):
     assert one_line(error) == said
 
 
@@ -50,17 +50,17 @@ Driver stacktrace:
 """
 
 
-def test_python_error_of_an_executor_has_no_traceback() -> None:
+def test_python_error_of_an_executor_has_no_traceback():
     assert from_python(ValueError(RAISED)) == "ValueError: no such task:"
     assert from_python(ValueError("Traceback (most recent call last):\n  File")) is not None
 
 
 @pytest.mark.parametrize("error", [ValueError("java.io.IOException: full"), Silent()])
-def test_an_error_that_is_not_pythons_on_an_executor_is_none(error: Exception) -> None:
+def test_an_error_that_is_not_pythons_on_an_executor_is_none(error):
     assert from_python(error) is None
 
 
-def test_a_log_is_told_by_its_first_exception() -> None:
+def test_a_log_is_told_by_its_first_exception():
     printed = "WARN hello\nException in thread main: no\n\tat Error.java\nError two"
     assert from_log(printed) == "Exception in thread main: no"
     assert from_log("nothing") is None
@@ -85,5 +85,5 @@ def test_a_log_is_told_by_its_first_exception() -> None:
         ("", None),
     ],
 )
-def test_a_jvms_last_words_are_why_it_ended_itself(printed: str, said: str | None) -> None:
+def test_a_jvms_last_words_are_why_it_ended_itself(printed, said):
     assert last_words(printed) == said

@@ -14,11 +14,11 @@ ICEBERGS_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExt
 HOME = Path("/run/a place")
 
 
-def made(conf: dict[str, str], *jars: str) -> dict[str, str]:
+def made(conf, *jars):
     return settings("orders", conf, jars, HOME)
 
 
-def test_what_the_user_sets_wins() -> None:
+def test_what_the_user_sets_wins():
     ours = made({}, DELTA)
     joined = {"spark.driver.extraJavaOptions", "spark.jars", "spark.sql.extensions"}
     theirs = {name: "theirs" for name in ours if name not in joined}
@@ -26,7 +26,7 @@ def test_what_the_user_sets_wins() -> None:
     assert {name: made(theirs, DELTA)[name] for name in theirs} == theirs
 
 
-def test_jars_and_extensions_are_ours_and_the_users() -> None:
+def test_jars_and_extensions_are_ours_and_the_users():
     conf = {
         "spark.jars": "/mine.jar",
         "spark.sql.extensions": f"com.example.Mine, {DELTAS_EXTENSION}",
@@ -41,7 +41,7 @@ def test_jars_and_extensions_are_ours_and_the_users() -> None:
 
 
 @pytest.mark.parametrize("users", ["-Dlog4j2.level=INFO", "-XX:-ExitOnOutOfMemoryError", ""])
-def test_jvm_ends_when_out_of_memory(users: str) -> None:
+def test_jvm_ends_when_out_of_memory(users):
     conf = {"spark.driver.extraJavaOptions": users}
     options = shlex.split(made(conf)["spark.driver.extraJavaOptions"])
     assert options[-1] == "-XX:+ExitOnOutOfMemoryError"  # the last one holds
@@ -51,7 +51,7 @@ def test_jvm_ends_when_out_of_memory(users: str) -> None:
 
 
 @pytest.mark.parametrize("master", ["spark://10.0.0.1:7077", "k8s://https://10.0.0.1", "yarn"])
-def test_cluster_masters_get_no_driver_address(master: str) -> None:
+def test_cluster_masters_get_no_driver_address(master):
     assert "spark.driver.host" in made({"spark.master": "local[4,4]"})
     conf = {"spark.master": master, "spark.driver.host": "driver.example"}
     assert "spark.driver.bindAddress" not in made(conf)
@@ -67,14 +67,12 @@ def test_cluster_masters_get_no_driver_address(master: str) -> None:
         ("local-cluster[2,1,1024]", None),
     ],
 )
-def test_rpc_is_authenticated_where_spark_makes_the_secret(
-    master: str, expected: str | None
-) -> None:
+def test_rpc_is_authenticated_where_spark_makes_the_secret(master, expected):
     assert made({"spark.master": master}).get("spark.authenticate") == expected
     assert made({"spark.master": master, "spark.authenticate": "no"})["spark.authenticate"] == "no"
 
 
-def test_python_workers_import_as_this_process_does() -> None:
+def test_python_workers_import_as_this_process_does():
     """A user's `service/` in the current folder, which comes last, is not taken for ours."""
     given = ["/app", "", "/usr/lib/python3.11", "/strange:place"]
     ours = settings("orders", {}, [], HOME, given)
@@ -101,12 +99,12 @@ def test_python_workers_import_as_this_process_does() -> None:
         ("spark.master", "local[2", r"spark\.master: found 'local\[2'; allowed is local, "),
     ],
 )
-def test_unusable_properties_are_refused(name: str, value: str, message: str) -> None:
+def test_unusable_properties_are_refused(name, value, message):
     with pytest.raises(SparkStartFailed, match=message):
         check({name: value})
 
 
-def test_deltas_log_on_s3_gets_a_store_that_puts_conditionally() -> None:
+def test_deltas_log_on_s3_gets_a_store_that_puts_conditionally():
     names = [f"spark.delta.logStore.{scheme}.impl" for scheme in ("s3", "s3a")]
     both = made({}, DELTA, "/jars/hadoop-aws-3.4.2.jar")
     assert [both[name] for name in names] == [LOG_STORE, LOG_STORE]

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +25,7 @@ def row(record: Record) -> dict[str, Any]:
     return {"n": record.offset}
 
 
-def wrote(_frame: Any, _batch: int) -> None: ...
+def wrote(_frame, _batch): ...
 
 
 @pytest.mark.parametrize(
@@ -47,13 +46,13 @@ def wrote(_frame: Any, _batch: int) -> None: ...
         ),
     ],
 )
-def test_arguments_that_contradict_each_other_are_refused(given: dict[str, Any], what: str) -> None:
+def test_arguments_that_contradict_each_other_are_refused(given, what):
     with pytest.raises(InvalidSchema, match=what):
         SparkSink("orders", schema=SCHEMA, **given)
 
 
 @pytest.mark.parametrize("name", ["a b", "a; DROP TABLE b", "a.b.c.d", "../a"])
-def test_the_name_of_a_catalogue_table_is_one(name: str) -> None:
+def test_the_name_of_a_catalogue_table_is_one(name):
     with pytest.raises(InvalidSchema, match="allowed is a table's name"):
         SparkSink(name, format="table", schema=SCHEMA)
 
@@ -62,7 +61,7 @@ def test_the_name_of_a_catalogue_table_is_one(name: str) -> None:
     ("given", "called"),
     [({"format": "parquet"}, r"\(format='parquet'\)"), ({"write": wrote}, r"\(write=…\)")],
 )
-def test_exactly_once_is_refused_with_the_reason(given: dict[str, Any], called: str) -> None:
+def test_exactly_once_is_refused_with_the_reason(given, called):
     topology = Topology("orders", reliability="exactly-once")
     topology.source("in").then(row).into(SparkSink("orders", schema=SCHEMA, **given))
     topology.dead_letters.into(MemoryDeadLetters())
@@ -70,7 +69,7 @@ def test_exactly_once_is_refused_with_the_reason(given: dict[str, Any], called: 
         topology.validate()
 
 
-def test_behind_a_spark_step_it_is_exactly_once_too() -> None:
+def test_behind_a_spark_step_it_is_exactly_once_too():
     """One commit has all rows and txids of a group, so a row need not be known to be of one."""
     topology = Topology("orders", reliability="exactly-once")
     rows = topology.source("in").then(row).spark(lambda frame: frame, schema=SCHEMA)
@@ -79,8 +78,8 @@ def test_behind_a_spark_step_it_is_exactly_once_too() -> None:
     topology.validate()
 
 
-def test_each_source_brings_the_jars_that_it_needs() -> None:
-    def jars(name: str = "orders", **given: Any) -> tuple[str, ...]:
+def test_each_source_brings_the_jars_that_it_needs():
+    def jars(name="orders", **given):
         return SparkSink(name, schema=SCHEMA, **given).needs_jars
 
     assert jars(format="parquet") == ()
@@ -90,7 +89,7 @@ def test_each_source_brings_the_jars_that_it_needs() -> None:
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def synced(monkeypatch):
     """The names of the files that are synced."""
     found = set[str]()
     monkeypatch.setattr(spark_sink, "sync", lambda path: found.add(Path(path).name))
@@ -98,9 +97,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 @pytest.fixture
-def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSink[Any]]:
+def sink(tmp_path, monkeypatch):
     """A sink of Parquet files, with one batch in them."""
-    made = SparkSink[Any]("orders", format="parquet", schema=SCHEMA)
+    made = SparkSink("orders", format="parquet", schema=SCHEMA)
     spark = FakeSpark(monkeypatch)
     made.open(SinkContext("p", "s", {}, Storage(str(tmp_path)), spark))
     made.write(Batch(1, [[{"n": 1, "place": "x"}]], 1))
@@ -108,13 +107,11 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSink[
     made.close()
 
 
-def files_of(sink: SparkSink[Any]) -> set[str]:
+def files_of(sink):
     return {path.name for path in Path(urlsplit(str(sink.path)).path).glob("*.parquet")}
 
 
-def test_files_are_synced_with_a_clock_ahead(
-    sink: SparkSink[Any], synced: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_synced_with_a_clock_ahead(sink, synced, monkeypatch):
     """As that of a server of files; from the second batch on."""
     ahead = time.time() + 3600
     monkeypatch.setattr(time, "time", lambda: ahead)
@@ -126,13 +123,11 @@ def test_files_are_synced_with_a_clock_ahead(
     assert synced >= new
 
 
-def test_files_are_synced_after_the_clock_was_set_back(
-    sink: SparkSink[Any], synced: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_synced_after_the_clock_was_set_back(sink, synced, monkeypatch):
     """By an hour: what is written then is older than what was there."""
     before, walk, monotonic = files_of(sink), os.walk, time.monotonic
 
-    def walk_after(folder: Path) -> Any:
+    def walk_after(folder):
         for name in files_of(sink) - before:
             os.utime(folder / name, (time.time() - 3600,) * 2)
         return walk(folder)

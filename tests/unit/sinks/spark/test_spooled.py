@@ -1,8 +1,5 @@
 """What is spooled of a micro-batch for Spark to append; no Spark runs."""
 
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,40 +16,38 @@ SCHEMA = pa.schema([("n", pa.int64()), pa.field("place", pa.string(), nullable=F
 class Reading:
     """A Spark that only looks at what is in the spool."""
 
-    def __init__(self, warehouse: Path) -> None:
+    def __init__(self, warehouse):
         self.warehouse = warehouse
-        self.jobs: list[list[int]] = []
+        self.jobs = []
 
-    def run(self, job: Any, *, group: str) -> Any:
+    def run(self, job, *, group):
         if not group.endswith("-open"):
             files = sorted(self.spooled())
             self.jobs.append([n for each in files for n in pq.read_table(each)["n"].to_pylist()])
         return []
 
-    def spooled(self) -> list[Path]:
+    def spooled(self):
         return [*(self.warehouse / ".spool").rglob("*.parquet")]
 
 
 @pytest.fixture
-def spark(tmp_path: Path) -> Reading:
+def spark(tmp_path):
     return Reading(tmp_path)
 
 
 @pytest.fixture
-def sink(spark: Any, tmp_path: Path) -> SparkSink[Any]:
-    sink: SparkSink[Any] = SparkSink(
-        "orders", format="parquet", schema=SCHEMA, partition_by=["place"]
-    )
+def sink(spark, tmp_path):
+    sink = SparkSink("orders", format="parquet", schema=SCHEMA, partition_by=["place"])
     sink.open(SinkContext("pipeline", "sink", {}, Storage(str(tmp_path)), spark))
     return sink
 
 
 def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_appended_once(
-    sink: SparkSink[Any], spark: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sink, spark, monkeypatch
+):
     """Promise 13."""
 
-    def write(rows: pa.Table, path: Path, **options: Any) -> None:
+    def write(rows, path, **options):
         original(rows, path, **options)
         if 3 in rows["n"].to_pylist():
             raise pa.ArrowInvalid("3 cannot be written")

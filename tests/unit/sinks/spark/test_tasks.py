@@ -4,10 +4,7 @@ import gc
 import sys
 import zipfile
 import zipimport
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,29 +17,29 @@ from tests.support.spark import doubled
 class Parts(list[bytes]):
     """A resilient dataset: one part per task, each of which is done here."""
 
-    def map(self, function: Callable[[bytes], bytes]) -> Any:
+    def map(self, function):
         return SimpleNamespace(collect=lambda: list(map(function, self)))
 
 
-def parallelize(tasks: Sequence[bytes], parts: int) -> Parts:
+def parallelize(tasks, parts):
     assert len(tasks) == parts
     return Parts(tasks)
 
 
 @pytest.fixture
-def spark() -> Driver:
+def spark():
     return Driver(SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize)))
 
 
 @pytest.fixture
-def thawed() -> Iterator[None]:
+def thawed():
     gc.unfreeze()
     yield
     gc.unfreeze()
 
 
 @pytest.mark.usefixtures("thawed")
-def test_each_task_is_a_partition_and_results_keep_order(spark: Driver) -> None:
+def test_each_task_is_a_partition_and_results_keep_order(spark):
     assert run_tasks(spark, [b"a", b"b"], doubled, group="g", deadline_seconds=5) == [b"aa", b"bb"]
     assert run_tasks(spark, [b"c"], doubled, group="h") == [b"cc"]
     assert run_tasks(spark, [], doubled, group="none") == []
@@ -50,8 +47,8 @@ def test_each_task_is_a_partition_and_results_keep_order(spark: Driver) -> None:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_python_error_of_a_task_is_one_line(spark: Driver) -> None:
-    def fail(task: bytes) -> bytes:
+def test_python_error_of_a_task_is_one_line(spark):
+    def fail(task):
         raise ValueError(task.decode())
 
     text = 'Task failed: Traceback (most recent call last):\n  File "f.py", line 1\nKeyError: 7\n'
@@ -63,17 +60,15 @@ def test_python_error_of_a_task_is_one_line(spark: Driver) -> None:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_worker_forgets_archives_and_still_imports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_forgets_archives_and_still_imports(tmp_path, monkeypatch):
     archive = tmp_path / "archive.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("in_an_archive.py", "VALUE = 1")
         file.writestr("in_the_same.py", "VALUE = 2")
     monkeypatch.syspath_prepend(str(archive))
-    import in_an_archive  # type: ignore[import-not-found]  # noqa: PLC0415
+    import in_an_archive  # noqa: PLC0415
 
-    def archives() -> list[object]:
+    def archives():
         finders = sys.path_importer_cache.values()
         return [each for each in finders if isinstance(each, zipimport.zipimporter)]
 
@@ -81,7 +76,7 @@ def test_worker_forgets_archives_and_still_imports(
     lighten()
     assert not archives()
     assert gc.get_freeze_count() > 1000
-    import in_the_same  # type: ignore[import-not-found]  # noqa: PLC0415
+    import in_the_same  # noqa: PLC0415
 
     assert (in_an_archive.VALUE, in_the_same.VALUE) == (1, 2)
     for name in ("in_an_archive", "in_the_same"):
@@ -89,10 +84,10 @@ def test_worker_forgets_archives_and_still_imports(
 
 
 @pytest.mark.usefixtures("thawed")
-def test_objects_are_frozen_once() -> None:
+def test_objects_are_frozen_once():
     lighten()
     count = gc.get_freeze_count()
-    garbage: list[object] = [[] for _ in range(1000)]
+    garbage = [[] for _ in range(1000)]
     lighten()
     assert gc.get_freeze_count() <= count
     del garbage

@@ -1,7 +1,6 @@
 """Trident's rules, and that any interleaving of attempts and crashes is plain Python's sum."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,19 +15,19 @@ from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import AggregateFailed, SinkFenced
-from topology.sink import Batch, Fence, Kind, Share, Sink, SinkContext, Staged
-from topology.state import Shape, State
+from topology.sink import Batch, Fence, Share, SinkContext
+from topology.state import State
 
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 LINES = ("words[0]", "words[1]")
 Row = dict[str, Any]
 
 
-def state_of(layout: Kind, into: MemoryState) -> State:
+def state_of(layout, into):
     return State("words", key={"word": str}, into=into, layout=layout)
 
 
-AGGREGATES: dict[str, Any] = {
+AGGREGATES = {
     "n": count(),
     "x": total("x"),
     "low": least("x"),
@@ -38,9 +37,9 @@ AGGREGATES: dict[str, Any] = {
 }
 
 
-def plain(rows: Sequence[Row]) -> dict[str, Row]:
+def plain(rows):
     """What plain Python makes of rows."""
-    found: dict[str, Row] = {}
+    found = {}
     for word in {row["word"] for row in rows}:
         its = [row["x"] for row in rows if row["word"] == word]
         numbers = [x for x in its if x is not None]
@@ -58,7 +57,7 @@ def plain(rows: Sequence[Row]) -> dict[str, Row]:
     return found
 
 
-def read(shape: Shape, stored: pa.Table) -> dict[str, Row]:
+def read(shape, stored):
     merged = shape.over_lines(stored).to_pylist()
     found = {row.pop("word"): row for row in merged}
     for row in found.values():
@@ -75,30 +74,26 @@ rows_drawn = st.lists(
 class Attempts(RuleBasedStateMachine):
     """Two lines, whose owners stage, try, crash, come again, and are taken over."""
 
-    sink: Sink[Any]
-
     @initialize(layout=st.sampled_from(["transactional", "opaque"]))
-    def begin(self, layout: Kind) -> None:
+    def begin(self, layout):
         self.memory = MemoryState()
         self.layout = layout
         self.shape = state_of(layout, self.memory).holds(**AGGREGATES).shape
-        self.committed: list[Row] = []
-        self.open: dict[str, list[Row]] = {}  # by line, the rows of its next transaction
+        self.committed = []
+        self.open = {}  # by line, the rows of its next transaction
         self.txids = dict.fromkeys(LINES, 0)
         self.epoch = 0
-        self.zombies: list[tuple[Sink[Any], Staged]] = []
-        self.staged: list[tuple[Staged, list[Row]]] = []
+        self.zombies = []
+        self.staged = []
         self.take_over()
 
     @rule()
-    def take_over(self) -> None:
+    def take_over(self):
         """Another process: what was staged is a zombie's now, what was open comes again."""
         self.zombies += [(self.sink, staged) for staged, _ in self.staged]
         self.staged = []
         self.epoch += 1
-        sink = state_of(self.layout, MemoryState(beside=self.memory)).sink(AGGREGATES)
-        assert isinstance(sink, Sink)
-        self.sink = sink
+        self.sink = state_of(self.layout, MemoryState(beside=self.memory)).sink(AGGREGATES)
         self.sink.open(CONTEXT)
         told = self.sink.fence([Fence(line, self.epoch) for line in LINES])
         assert {each.line: each.txid for each in told} == self.txids
@@ -109,7 +104,7 @@ class Attempts(RuleBasedStateMachine):
     @rule(
         drawn=st.tuples(rows_drawn, rows_drawn), lines=st.sets(st.sampled_from(LINES), min_size=1)
     )
-    def stage(self, drawn: tuple[list[Row], list[Row]], lines: set[str]) -> None:
+    def stage(self, drawn, lines):
         for line, rows in zip(LINES, drawn, strict=True):
             self.open.setdefault(line, rows)
         chosen = sorted(lines)
@@ -118,18 +113,18 @@ class Attempts(RuleBasedStateMachine):
             for line in chosen
         )
         rows = [row for line in chosen for row in self.open[line]]
-        pieces: list[Any] = [self.open[line] for line in chosen]
+        pieces = [self.open[line] for line in chosen]
         self.staged.append((self.sink.stage(Batch(1, pieces, len(rows), shares)), rows))
 
     @precondition(lambda self: self.staged)
     @rule()
-    def discard(self) -> None:
+    def discard(self):
         staged, _ = self.staged.pop()
         self.sink.discard(staged)
 
     @precondition(lambda self: self.staged)
     @rule(tries=st.integers(1, 3))
-    def commit(self, tries: int) -> None:
+    def commit(self, tries):
         """The reply is lost, perhaps, and it is tried again."""
         staged, rows = self.staged.pop()
         for _ in range(tries):
@@ -141,14 +136,14 @@ class Attempts(RuleBasedStateMachine):
 
     @precondition(lambda self: self.zombies)
     @rule()
-    def zombie(self) -> None:
+    def zombie(self):
         """Promise 9: it finishes nothing once its successor has started."""
         sink, staged = self.zombies[-1]
         with pytest.raises(SinkFenced):
             sink.commit(staged)
 
     @invariant()
-    def each_record_counts_once(self) -> None:
+    def each_record_counts_once(self):
         if hasattr(self, "shape"):
             stored = self.memory.load(CONTEXT, self.shape)
             assert read(self.shape, stored) == plain(self.committed)
@@ -158,9 +153,7 @@ TestAttempts = Attempts.TestCase
 TestAttempts.settings = settings(max_examples=40, stateful_step_count=30)
 
 
-def apply(
-    shape: Shape, stored: pa.Table, rows: list[Row], txid: int, written: set[str] | None = None
-) -> pa.Table:
+def apply(shape, stored, rows, txid, written=None):
     """A store that puts keys one by one, and may have put only some of them."""
     deltas, _, rejected = Aggregation(shape, lambda _: {}).of(
         [rows], [LineRows(LINES[0], txid, len(rows))]
@@ -181,9 +174,7 @@ def apply(
         st.tuples(rows_drawn, st.lists(st.sets(st.sampled_from("abc")), max_size=2)), max_size=4
     )
 )
-def test_a_transaction_that_comes_again_with_its_records_counts_once_per_key(
-    transactions: list[tuple[list[Row], list[set[str]]]],
-) -> None:
+def test_a_transaction_that_comes_again_with_its_records_counts_once_per_key(transactions):
     """Storm 2.9: a store without transactions may stop amid the keys of one."""
     shape = state_of("transactional", MemoryState()).holds(**AGGREGATES).shape
     stored = shape.schema.empty_table()
@@ -205,13 +196,11 @@ def test_a_transaction_that_comes_again_with_its_records_counts_once_per_key(
         max_size=4,
     )
 )
-def test_an_opaque_one_that_comes_again_with_others_takes_the_place_of_what_it_was(
-    transactions: list[tuple[list[list[int]], list[int], set[str]]],
-) -> None:
+def test_an_opaque_one_that_comes_again_with_others_takes_the_place_of_what_it_was(transactions):
     """Storm 2.9: stored txid equal, so it goes on from the value before."""
     shape = state_of("opaque", MemoryState()).holds(**AGGREGATES).shape
     stored = shape.schema.empty_table()
-    every: list[Row] = []
+    every = []
     for txid, (tries, last, written) in enumerate(transactions, start=1):
         for numbers in tries:
             stored = apply(shape, stored, rows_of(numbers), txid, written)
@@ -220,12 +209,12 @@ def test_an_opaque_one_that_comes_again_with_others_takes_the_place_of_what_it_w
     assert read(shape, stored) == plain(every)
 
 
-def rows_of(numbers: list[int]) -> list[Row]:
+def rows_of(numbers):
     return [{"word": word, "x": x} for word, x in zip("abc", numbers, strict=True)]
 
 
 @pytest.mark.parametrize("layout", ["transactional", "opaque"])
-def test_a_row_of_a_later_transaction_is_refused(layout: Kind) -> None:
+def test_a_row_of_a_later_transaction_is_refused(layout):
     """Storm 2.9: stored txid greater is an error."""
     shape = state_of(layout, MemoryState()).holds(n=count()).shape
     stored = apply(shape, shape.schema.empty_table(), [{"word": "a"}], 5)

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,17 +16,17 @@ URL = "postgresql://db/shop"
 CONTEXT = SinkContext("pipeline", "words", {}, Storage(""), None, exactly_once=True)
 
 
-def state(key: Any = str, store: PostgresState | None = None) -> State:
+def state(key=str, store=None):
     into = store or PostgresState(URL, "words")
     return State("words", key={"word": key, "day": int}, into=into)
 
 
-def test_a_jdbc_url_is_refused() -> None:
+def test_a_jdbc_url_is_refused():
     with pytest.raises(InvalidTopology, match=r"\APostgresState: found a JDBC URL"):
         PostgresState("jdbc:postgresql://db/shop", "words")
 
 
-def test_values_that_come_back_as_they_were_are_taken() -> None:
+def test_values_that_come_back_as_they_were_are_taken():
     kept = {
         "n": count(),
         "cents": total("cents", type=Decimal),
@@ -48,12 +47,12 @@ def test_values_that_come_back_as_they_were_are_taken() -> None:
         (str, combiner([], lambda _: [1], lambda a, b: a + b, type=list[int]), "value 'v' is list"),
     ],
 )
-def test_others_are_refused_where_the_topology_is_made(key: Any, value: Any, said: str) -> None:
+def test_others_are_refused_where_the_topology_is_made(key, value, said):
     with pytest.raises(InvalidSchema, match=rf"state 'words' in table 'words': {said}.*; expected"):
         state(key).sink({"v": value})
 
 
-def test_rows_whose_key_the_database_cannot_hold_are_told_by_their_place() -> None:
+def test_rows_whose_key_the_database_cannot_hold_are_told_by_their_place():
     store = PostgresState("nowhere", "words")
     shape = state(store=store).holds(n=count()).shape
     with pytest.raises(SinkFailed, match="conninfo cannot be read"):
@@ -66,7 +65,7 @@ def test_rows_whose_key_the_database_cannot_hold_are_told_by_their_place() -> No
     }
 
 
-def test_without_being_opened_it_says_so() -> None:
+def test_without_being_opened_it_says_so():
     store = PostgresState(URL, "words")
     for ask in (lambda: store.fence([]), lambda: store.committed(["t[0]"])):
         with pytest.raises(SinkFailed, match="table 'words' is not open"):

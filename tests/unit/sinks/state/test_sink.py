@@ -1,19 +1,17 @@
 """The sink of a state: what rows it takes, and what it makes of them, in memory."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from sinks.state.store import Change, MemoryState, StateSink
+from sinks.state.store import MemoryState, StateSink
 from sinks.storage import Storage
 from topology.aggregates import combiner, count, least, most, reducer, total
 from topology.errors import InvalidTopology, RowsRejected, SinkFailed
 from topology.record import Record
-from topology.sink import Batch, Fence, Piece, Share, Sink, SinkContext, Staged
+from topology.sink import Batch, Fence, Share, SinkContext
 from topology.state import State
 
 LINES = ("words[0]", "words[1]")
@@ -28,41 +26,39 @@ class Word:
 class Kept:
     """A state in memory, its sink, and its values by word."""
 
-    def __init__(self, into: MemoryState | None = None, **aggregates: Any) -> None:
+    def __init__(self, into=None, **aggregates):
         self.into = into or MemoryState()
         self.state = State("words", key={"word": str}, into=self.into)
-        sink = self.state.sink(aggregates or {"n": count(), "x": total("x")})
-        assert isinstance(sink, Sink)
-        self.sink = sink
+        self.sink = self.state.sink(aggregates or {"n": count(), "x": total("x")})
         self.open()
         self.txid = 0
 
-    def open(self, *, exactly_once: bool = True) -> None:
+    def open(self, *, exactly_once=True):
         self.sink.open(SinkContext("p", "words", {}, Storage(""), None, exactly_once=exactly_once))
         if exactly_once:
             self.sink.fence([Fence(line, 1) for line in LINES])
 
-    def put(self, *by_line: list[Any] | pa.RecordBatch) -> Staged:
+    def put(self, *by_line):
         """A transaction of each line, with these rows."""
         self.txid += 1
         shares = tuple(
             Share(line, 1, self.txid, 1, 0, 9, "", len(rows))
             for line, rows in zip(LINES, by_line, strict=False)
         )
-        pieces: list[Piece] = [*by_line]
+        pieces = [*by_line]
         staged = self.sink.stage(Batch(self.txid, pieces, sum(map(len, by_line)), shares))
         self.sink.commit(staged)
         return staged
 
     @property
-    def values(self) -> dict[str, dict[str, Any]]:
+    def values(self):
         self.state.use(
             self.state.read(self.state.fetch(SinkContext("q", "", {}, Storage(""), None)))
         )
         return {word: dict(row) for word, row in self.state.items()}
 
 
-def test_rows_are_mappings_dataclasses_and_columns() -> None:
+def test_rows_are_mappings_dataclasses_and_columns():
     kept = Kept()
     columns = pa.RecordBatch.from_pylist([{"word": "b", "x": 3, "other": 1.5}])
     kept.put([{"word": "a", "x": 1, "more": object()}, Word("a", 2), Word("c")], columns)
@@ -71,7 +67,7 @@ def test_rows_are_mappings_dataclasses_and_columns() -> None:
     assert kept.values["b"] == {"n": 2, "x": 6}
 
 
-def test_a_row_that_does_not_fit_is_named_and_the_others_count() -> None:
+def test_a_row_that_does_not_fit_is_named_and_the_others_count():
     kept = Kept()
     staged = kept.put(
         [{"word": "a", "x": 1}, {"x": 1}, {"word": 7}, {"word": "a", "x": 1.5}],
@@ -87,7 +83,7 @@ def test_a_row_that_does_not_fit_is_named_and_the_others_count() -> None:
     assert kept.values == {"a": {"n": 2, "x": 1}}
 
 
-def test_columns_that_lack_the_key_are_rejected_and_those_that_lack_a_value_are_not() -> None:
+def test_columns_that_lack_the_key_are_rejected_and_those_that_lack_a_value_are_not():
     kept = Kept()
     staged = kept.put(pa.RecordBatch.from_pylist([{"x": 1}]), [])
     assert set(staged.rejected) == {0}
@@ -95,9 +91,9 @@ def test_columns_that_lack_the_key_are_rejected_and_those_that_lack_a_value_are_
     assert kept.values == {"a": {"n": 1, "x": 0}}
 
 
-def test_rows_that_the_place_cannot_hold_are_rejected() -> None:
+def test_rows_that_the_place_cannot_hold_are_rejected():
     class Short(MemoryState):
-        def refused(self, rows: pa.Table) -> dict[int, str]:
+        def refused(self, rows):
             words = rows["word"].to_pylist()
             return {place: "too long" for place, word in enumerate(words) if len(str(word)) > 2}
 
@@ -108,7 +104,7 @@ def test_rows_that_the_place_cannot_hold_are_rejected() -> None:
     assert {word: row["n"] for word, row in kept.values.items()} == {"a": 1, "b": 1}
 
 
-def test_a_row_of_which_a_combiner_makes_nothing_that_fits_is_rejected() -> None:
+def test_a_row_of_which_a_combiner_makes_nothing_that_fits_is_rejected():
     kept = Kept(longest=combiner("", lambda row: row["text"].strip(), max, type=str))
     rows = [{"word": "a", "text": " b "}, {"word": "a"}, {"word": "a", "text": "c"}]
     batch = pa.RecordBatch.from_pylist([{"word": "b", "text": "d"}, {"word": "b", "text": None}])
@@ -128,8 +124,8 @@ def test_a_row_of_which_a_combiner_makes_nothing_that_fits_is_rejected() -> None
     assert deep.values == {"a": {"n": [2]}}
 
 
-def test_a_reducer_sees_the_rows_of_a_key_in_order_over_transactions() -> None:
-    def step(value: str, row: Any) -> str:
+def test_a_reducer_sees_the_rows_of_a_key_in_order_over_transactions():
+    def step(value, row):
         return value + str(row["x"] if isinstance(row, dict) else row.x)
 
     kept = Kept(all=reducer("", step, type=str), n=count())
@@ -143,7 +139,7 @@ def test_a_reducer_sees_the_rows_of_a_key_in_order_over_transactions() -> None:
     }
 
 
-def test_a_reducer_without_merge_halts_where_a_key_has_two_lines() -> None:
+def test_a_reducer_without_merge_halts_where_a_key_has_two_lines():
     kept = Kept(last=reducer("", lambda _, row: row["x"], type=str))
     kept.put([{"word": "a", "x": "1"}], [{"word": "b", "x": "2"}])
     message = r"state 'words': {'word': 'a'} has rows of p/words/words\[0\] and of p/words/words\[1"
@@ -154,14 +150,14 @@ def test_a_reducer_without_merge_halts_where_a_key_has_two_lines() -> None:
     assert kept.values == {"a": {"last": "1"}, "b": {"last": "2"}}
 
 
-def test_a_reducer_with_merge_has_a_value_per_line_that_are_merged() -> None:
+def test_a_reducer_with_merge_has_a_value_per_line_that_are_merged():
     seen = reducer(0, lambda n, _: n + 1, type=int, merge=lambda a, b: a + b)
     kept = Kept(n=seen, low=least("x"), high=most("x", type=str))
     kept.put([{"word": "a"}, {"word": "a"}], [{"word": "a", "high": "z"}])
     assert kept.values == {"a": {"n": 3, "low": None, "high": None}}
 
 
-def test_what_a_reducer_raises_ends_the_run_and_changes_nothing() -> None:
+def test_what_a_reducer_raises_ends_the_run_and_changes_nothing():
     kept = Kept(n=reducer(0, lambda n, row: n + row["x"], type=int))
     kept.put([{"word": "a", "x": 1}], [])
     with pytest.raises(SinkFailed, match=r"state 'words', 'n': <lambda> raised KeyError: 'x'"):
@@ -169,7 +165,7 @@ def test_what_a_reducer_raises_ends_the_run_and_changes_nothing() -> None:
     assert kept.values == {"a": {"n": 1}}
 
 
-def test_a_sum_without_room_ends_the_run() -> None:
+def test_a_sum_without_room_ends_the_run():
     kept = Kept()
     kept.put([{"word": "a", "x": 2**62}], [])
     with pytest.raises(SinkFailed, match="'x': a sum overflows int64"):
@@ -178,7 +174,7 @@ def test_a_sum_without_room_ends_the_run() -> None:
         kept.put([{"word": "b", "x": 2**62}, {"word": "b", "x": 2**62}], [])
 
 
-def test_without_transactions_rows_count_as_often_as_they_come_and_it_says_so() -> None:
+def test_without_transactions_rows_count_as_often_as_they_come_and_it_says_so():
     kept = Kept()
     with capture_logs() as logs:
         kept.open(exactly_once=False)
@@ -194,7 +190,7 @@ def test_without_transactions_rows_count_as_often_as_they_come_and_it_says_so() 
     assert kept.values == {"a": {"n": 3, "x": 2}}
 
 
-def test_a_state_that_says_nothing_of_its_values_has_no_sink() -> None:
+def test_a_state_that_says_nothing_of_its_values_has_no_sink():
     into = MemoryState()
     with pytest.raises(InvalidTopology, match="has no values"):
         StateSink(into, State("words", key={"word": str}, into=into))
@@ -205,7 +201,7 @@ class Breaking(MemoryState):
 
     loses: str | None = None
 
-    def update(self, shares: Sequence[Share], keys: pa.Table, change: Change) -> None:
+    def update(self, shares, keys, change):
         loses, self.loses = self.loses, None
         if loses == "before":
             change(self._shared.rows)
@@ -215,7 +211,7 @@ class Breaking(MemoryState):
             raise OSError("the connection is gone")
 
 
-def following(into: MemoryState) -> Kept:
+def following(into):
     kept = Kept(into, n=count())
     kept.state.follow()
     kept.state.use(
@@ -225,7 +221,7 @@ def following(into: MemoryState) -> Kept:
 
 
 @pytest.mark.parametrize("loses", ["before", "after"])
-def test_lookups_get_a_commit_once_when_it_is_repeated(loses: str) -> None:
+def test_lookups_get_a_commit_once_when_it_is_repeated(loses):
     into = Breaking()
     kept = following(into)
     into.loses = loses
@@ -238,7 +234,7 @@ def test_lookups_get_a_commit_once_when_it_is_repeated(loses: str) -> None:
     assert kept.state["a"]["n"] == 1
 
 
-def test_look_ups_of_the_same_run_learn_what_a_commit_has_made() -> None:
+def test_look_ups_of_the_same_run_learn_what_a_commit_has_made():
     kept = following(MemoryState())
     kept.put([Word("a"), Word("b")], [Word("a")])
     kept.put([Word("a")])
@@ -250,14 +246,12 @@ def test_look_ups_of_the_same_run_learn_what_a_commit_has_made() -> None:
     assert kept.state["b"]["n"] == 2
 
 
-def test_rows_of_pipelines_and_sinks_whose_names_have_slashes_are_told_apart() -> None:
+def test_rows_of_pipelines_and_sinks_whose_names_have_slashes_are_told_apart():
     into = MemoryState()
     for pipeline, name in (("shop/eu", "words"), ("shop", "eu/words"), ("shop%2Feu", "words")):
         sink = State("words", key={"word": str}, into=into).sink({"n": count()})
-        assert isinstance(sink, Sink)
         sink.open(SinkContext(pipeline, name, {}, Storage(""), None))
         sink.write(Batch(1, [[Word("a")]], 1))
     stored = into._shared.rows
-    assert stored is not None
     assert stored["n"].to_pylist() == [1, 1, 1]
     assert len(set(stored["_line"].to_pylist())) == 3

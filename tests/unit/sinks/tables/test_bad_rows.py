@@ -1,15 +1,13 @@
 """Rows that no file can hold are rejected, each alone; what is wrong outside is nobody's row."""
 
 import math
-from collections.abc import Collection
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.columns import Fitted, fit
+from sinks.columns import fit
 from sinks.tables.files import write_good_rows
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -18,21 +16,21 @@ SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 class Files:
     """Writes lists, but none with a bad number; knows which of them are there."""
 
-    def __init__(self, bad: Collection[int], error: type[Exception] = pa.ArrowInvalid) -> None:
+    def __init__(self, bad, error=pa.ArrowInvalid):
         self.bad = bad
         self.error = error
         self.calls = 0
-        self.there: list[list[int]] = []
+        self.there = []
 
-    def write(self, rows: pa.Table) -> list[int]:
+    def write(self, rows):
         self.calls += 1
-        numbers: list[int] = rows["n"].to_pylist()
+        numbers = rows["n"].to_pylist()
         if not set(self.bad).isdisjoint(numbers):
             raise self.error("overflow\nof something")
         self.there.append(numbers)
         return numbers
 
-    def discard(self, numbers: list[int]) -> None:
+    def discard(self, numbers):
         self.there.remove(numbers)
 
 
@@ -40,18 +38,18 @@ class CertificateError(OSError, ValueError):
     """As ssl.SSLCertVerificationError is both."""
 
 
-def numbered(*rows: Any) -> Fitted:
+def numbered(*rows):
     return fit([[{"n": row} for row in rows]], SCHEMA)
 
 
-def put(files: Files, *rows: Any) -> dict[int, str]:
+def put(files, *rows):
     written, fitted = write_good_rows(numbered(*rows), files.write, files.discard)
     assert files.there == [written] == [fitted.table["n"].to_pylist()]
     return fitted.rejected
 
 
 @pytest.mark.parametrize("error", [pa.ArrowInvalid, ValueError, OverflowError])
-def test_bad_rows_are_rejected_alone_and_all_others_written_as_one(error: type[Exception]) -> None:
+def test_bad_rows_are_rejected_alone_and_all_others_written_as_one(error):
     """Promise 13. Rows that do not fit have their places too."""
     files = Files({3, 6}, error)
     rejected = put(files, 0, "x", 1, 3, 2, None, 6, 7)
@@ -61,7 +59,7 @@ def test_bad_rows_are_rejected_alone_and_all_others_written_as_one(error: type[E
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
-def test_whichever_rows_are_bad_only_they_are_rejected(is_bad: list[bool]) -> None:
+def test_whichever_rows_are_bad_only_they_are_rejected(is_bad):
     bad = {number for number, bad in enumerate(is_bad) if bad}
     files = Files(bad)
     assert set(put(files, *range(len(is_bad)))) == bad
@@ -69,11 +67,11 @@ def test_whichever_rows_are_bad_only_they_are_rejected(is_bad: list[bool]) -> No
     assert files.calls <= 2 + min(2 * steps * len(bad), 2 * len(is_bad))
 
 
-def test_if_not_even_no_rows_can_be_written_it_is_no_row_that_is_bad() -> None:
+def test_if_not_even_no_rows_can_be_written_it_is_no_row_that_is_bad():
     """The files' own world is out of order, and comes right."""
 
     class Shut(Files):
-        def write(self, rows: pa.Table) -> list[int]:
+        def write(self, rows):
             raise ValueError("shut")
 
     for count in (1, 5):
@@ -81,9 +79,9 @@ def test_if_not_even_no_rows_can_be_written_it_is_no_row_that_is_bad() -> None:
             put(Shut(()), *range(count))
 
 
-def test_if_every_row_can_be_written_by_itself_the_error_is_passing() -> None:
+def test_if_every_row_can_be_written_by_itself_the_error_is_passing():
     class TooMany(Files):
-        def write(self, rows: pa.Table) -> list[int]:
+        def write(self, rows):
             if rows.num_rows > 2:
                 raise ValueError("too many")
             return super().write(rows)
@@ -95,16 +93,16 @@ def test_if_every_row_can_be_written_by_itself_the_error_is_passing() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, CertificateError, RuntimeError, MemoryError])
-def test_an_outage_is_told_at_once_and_no_rows_are_divided(error: type[Exception]) -> None:
+def test_an_outage_is_told_at_once_and_no_rows_are_divided(error):
     files = Files({1}, error)
     with pytest.raises(error):
         put(files, 0, 1, 2)
     assert files.calls == 1
 
 
-def test_an_outage_in_the_search_leaves_nothing() -> None:
+def test_an_outage_in_the_search_leaves_nothing():
     class Ending(Files):
-        def write(self, rows: pa.Table) -> list[int]:
+        def write(self, rows):
             if self.calls == 5:
                 raise CertificateError("expired")
             return super().write(rows)

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -27,24 +26,22 @@ RETENTION = "delta.setTransactionRetentionDuration"
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path):
     return Table(tmp_path)
 
 
-def row(number: int, value: int = 0, place: str = "x") -> dict[str, Any]:
+def row(number, value=0, place="x"):
     return {"number": number, "place": place, "value": value}
 
 
-def gone(number: int) -> dict[str, Any]:
+def gone(number):
     return {"number": number, "gone": True}
 
 
 # Others on the table.
 
 
-def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(
-    table: Table,
-) -> None:
+def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(table):
     """Promise 9: the table would forget who has fenced whom."""
     sink = table.fenced()
     put(sink, 1, 1)
@@ -68,8 +65,8 @@ def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_
     ],
 )
 def test_columns_and_partitions_that_others_change_amid_a_run_stop_the_sink(
-    table: Table, changed: pa.Table, partition_by: list[str], reason: str
-) -> None:
+    table, changed, partition_by, reason
+):
     sink = table.fenced()
     put(sink, 1, 1)
     staged = sink.stage(group(2, 2))
@@ -82,7 +79,7 @@ def test_columns_and_partitions_that_others_change_amid_a_run_stop_the_sink(
 
 
 @pytest.mark.parametrize("is_like_ours", [False, True])
-def test_log_entry_that_is_replaced_stops_the_partition(table: Table, is_like_ours: bool) -> None:
+def test_log_entry_that_is_replaced_stops_the_partition(table, is_like_ours):
     """Promise 8: its rows are gone, also if the new entry has the same size and time."""
     sink = table.fenced()
     put(sink, 1, 1)
@@ -102,7 +99,7 @@ def test_log_entry_that_is_replaced_stops_the_partition(table: Table, is_like_ou
             put(sink, 2, 2)
 
 
-def test_transaction_below_the_fenced_epoch_is_lost_state(table: Table) -> None:
+def test_transaction_below_the_fenced_epoch_is_lost_state(table):
     """Promise 8: not a fresh partition."""
     sink = table.fenced(epoch=3)
     for entry in table.entries()[1:]:
@@ -135,9 +132,7 @@ def test_transaction_below_the_fenced_epoch_is_lost_state(table: Table) -> None:
         ({"delta.constraints.low": "number < 100"}, "it has the constraint low"),
     ],
 )
-def test_what_cannot_be_written_is_refused_at_the_start_and_amid_a_run(
-    table: Table, action: dict[str, Any], reason: str
-) -> None:
+def test_what_cannot_be_written_is_refused_at_the_start_and_amid_a_run(table, action, reason):
     """Some of it delta-rs would ignore."""
     sink = table.fenced()
     staged = sink.stage(group(1, 200))
@@ -151,7 +146,7 @@ def test_what_cannot_be_written_is_refused_at_the_start_and_amid_a_run(
             work()
 
 
-def test_a_table_keeps_its_partitions_and_its_nulls_out(table: Table) -> None:
+def test_a_table_keeps_its_partitions_and_its_nulls_out(table):
     schema = pa.schema([("number", pa.int64()), pa.field("place", pa.string(), nullable=False)])
     deltalake.DeltaTable.create(table.path, schema=schema, partition_by=["place"])
     write(table.sink(schema, exactly_once=False), rows(1, place="a b"))
@@ -162,7 +157,7 @@ def test_a_table_keeps_its_partitions_and_its_nulls_out(table: Table) -> None:
         table.sink()
 
 
-def test_application_ids_of_different_sinks_differ() -> None:
+def test_application_ids_of_different_sinks_differ():
     assert app_id("shop/eu", "rows", LINE) != app_id("shop", "eu/rows", LINE)
     assert app_id("p", "s", "orders[3]") == "headrace/p/s/orders[3]"
 
@@ -176,14 +171,12 @@ def test_application_ids_of_different_sinks_differ() -> None:
         ({"t": pa.time64("us")}, "column 't': found time64.*; Delta has no such type"),
     ],
 )
-def test_columns_that_delta_cannot_have_are_named(
-    table: Table, schema: dict[str, pa.DataType], reason: str
-) -> None:
+def test_columns_that_delta_cannot_have_are_named(table, schema, reason):
     with pytest.raises(SinkFailed, match=f"'orders': .*{reason}"):
         table.sink(pa.schema(schema))
 
 
-def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path):
     with pytest.raises(SinkFailed, match="delta-rs takes '%20' for a character that is escaped"):
         Table(tmp_path / "a%20b").sink()
     put(Table(tmp_path / "größe #1 %").fenced(), 1, 1)
@@ -192,15 +185,13 @@ def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path: Path) -
 # Outcomes that nobody knows.
 
 
-def test_files_are_not_removed_while_a_version_may_name_them(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_not_removed_while_a_version_may_name_them(table, monkeypatch):
     """The request may still be on its way to the store, until another version is in its place."""
     sink = table.fenced()
     sink._delta.ends_at_once = False  # as on an object store
     staged = sink.stage(group(1, 1))
 
-    def fail() -> None:
+    def fail():
         raise ConnectionResetError("gone")
 
     around_commit(monkeypatch, table, before=fail)
@@ -223,7 +214,7 @@ def test_files_are_not_removed_while_a_version_may_name_them(
 
 
 @pytest.mark.parametrize("content", ["", "\0" * 300, '{"commitInfo":{"headrace":"1","a'])
-def test_a_torn_last_entry_of_ours_is_moved_away_at_the_start(table: Table, content: str) -> None:
+def test_a_torn_last_entry_of_ours_is_moved_away_at_the_start(table, content):
     """Promise 3: nobody was answered that it is there."""
     put(table.fenced(), 1, 1)
     torn = table.log / f"{3:020d}.json"
@@ -235,7 +226,7 @@ def test_a_torn_last_entry_of_ours_is_moved_away_at_the_start(table: Table, cont
     assert len([*table.log.glob(".*.torn")]) == 1
 
 
-def test_torn_entry_of_others_and_missing_file_are_reported(table: Table) -> None:
+def test_torn_entry_of_others_and_missing_file_are_reported(table):
     put(table.fenced(), 1, 1)
     (file,) = table.files()
     content = file.read_bytes()
@@ -252,7 +243,7 @@ def test_torn_entry_of_others_and_missing_file_are_reported(table: Table) -> Non
 
 
 @pytest.mark.parametrize("operation", ["MERGE", "OPTIMIZE"])
-def test_last_entry_of_ours_without_its_file_is_moved_away(table: Table, operation: str) -> None:
+def test_last_entry_of_ours_without_its_file_is_moved_away(table, operation):
     """Promise 3: delta-rs commits at once what it has written, so a power cut may come between."""
     sink = table.sink(exactly_once=False, key=["number"])
     write(sink, rows(1))
@@ -269,11 +260,9 @@ def test_last_entry_of_ours_without_its_file_is_moved_away(table: Table, operati
     assert len([*table.log.glob(".*.torn")]) == 1
 
 
-def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(table, monkeypatch):
     """Promise 3: the one who committed may have been killed before its sync."""
-    synced: list[str] = []
+    synced = []
     monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
     sink = table.fenced()
     put(sink, 1, 1)
@@ -292,9 +281,7 @@ def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(
 # Several writers.
 
 
-def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(table, monkeypatch):
     """Promise 10: whose turn it is only spares them tries."""
     monkeypatch.setattr("sinks.tables.delta_entries._TURN_SECONDS", 0.1)
     sink = table.fenced()
@@ -308,26 +295,22 @@ def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(
     assert table.numbers() == [1, 2]
 
 
-def test_a_table_made_anew_is_synced_from_its_beginning(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_made_anew_is_synced_from_its_beginning(table, monkeypatch):
     """Promise 3: its versions are lower than those that were synced of the former one."""
     sink = table.sink(exactly_once=False)
     for number in range(4):
         write(sink, rows(number))
     shutil.rmtree(table.path)
-    synced: list[str] = []
+    synced = []
     monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
     write(sink, rows(9))
     assert {str(entry) for entry in table.entries()} <= set(synced)
 
 
-def test_a_table_that_others_keep_changing_makes_the_sink_busy(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_others_keep_changing_makes_the_sink_busy(table, monkeypatch):
     sink = table.fenced()
 
-    def lost(*_: Any) -> None:
+    def lost(*_):
         raise Conflict
 
     monkeypatch.setattr(DeltaLog, "commit", lost)
@@ -335,13 +318,11 @@ def test_a_table_that_others_keep_changing_makes_the_sink_busy(
         put(sink, 1, 1)
 
 
-def test_two_that_make_the_table_at_once_make_one(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_make_the_table_at_once_make_one(table, monkeypatch):
     original = DeltaLog.create
     first, second = table.sink(), table.sink()
 
-    def create(self: DeltaLog, *given: Any) -> Any:
+    def create(self, *given):
         monkeypatch.setattr(DeltaLog, "create", original)
         second.fence([Fence("orders[1]", 1)])
         return original(self, *given)
@@ -357,17 +338,17 @@ def test_two_that_make_the_table_at_once_make_one(
 # Rows by key, and compaction.
 
 
-def keyed(table: Table, *, exactly_once: bool = False, **options: Any) -> DeltaSink[Any]:
+def keyed(table, *, exactly_once=False, **options):
     options = {"key": "number", "deleted": "gone"} | options
     return table.sink(KEYED, exactly_once=exactly_once, **options)
 
 
-def keyed_group(txid: int, *given: dict[str, Any]) -> Batch:
+def keyed_group(txid, *given):
     share = Share(LINE, 1, txid, 1, txid, txid + 1, "0" * 32, len(given))
     return Batch(txid, [[*given]], len(given), (share,))
 
 
-def values(table: Table) -> dict[int, int]:
+def values(table):
     """By number; no number is there twice."""
     found = table.rows()
     assert len({each["number"] for each in found}) == len(found)
@@ -375,9 +356,7 @@ def values(table: Table) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("partition_by", [[], ["place"]])
-def test_a_row_replaces_that_of_its_key_and_a_deleting_one_removes_it(
-    table: Table, partition_by: list[str]
-) -> None:
+def test_a_row_replaces_that_of_its_key_and_a_deleting_one_removes_it(table, partition_by):
     sink = keyed(table, partition_by=partition_by)
     write(sink, [row(number) for number in range(5)])
     write(sink, [row(1, 1, "y"), row(2, 1), row(2, 2), gone(3), gone(99)], 2)
@@ -391,9 +370,7 @@ def test_a_row_replaces_that_of_its_key_and_a_deleting_one_removes_it(
     assert table.entries() == before
 
 
-def test_what_is_replaced_and_the_txids_are_in_one_commit_and_a_replay_changes_nothing(
-    table: Table,
-) -> None:
+def test_what_is_replaced_and_the_txids_are_in_one_commit_and_a_replay_changes_nothing(table):
     """Promise 9, Storm 45: a stale replay does not replace newer rows."""
     sink = keyed(table, exactly_once=True)
     sink.fence([Fence(LINE, 1)])
@@ -409,7 +386,7 @@ def test_what_is_replaced_and_the_txids_are_in_one_commit_and_a_replay_changes_n
     assert values(table) == {1: 2, 3: 2}
 
 
-def test_files_that_hold_none_of_the_keys_are_left_alone(table: Table) -> None:
+def test_files_that_hold_none_of_the_keys_are_left_alone(table):
     sink = keyed(table)
     write(sink, [row(1), row(2)])
     write(sink, [row(10), row(11)], 2)
@@ -420,7 +397,7 @@ def test_files_that_hold_none_of_the_keys_are_left_alone(table: Table) -> None:
     assert values(table) == {1: 0, 2: 0, 10: 5, 11: 0}
 
 
-def test_a_table_whose_readers_want_changes_is_refused_for_rows_by_key(table: Table) -> None:
+def test_a_table_whose_readers_want_changes_is_refused_for_rows_by_key(table):
     write(keyed(table), [row(1)])
     table.theirs().alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     with pytest.raises(
@@ -430,7 +407,7 @@ def test_a_table_whose_readers_want_changes_is_refused_for_rows_by_key(table: Ta
     write(table.sink(pa.schema(list(KEYED)[:3]), exactly_once=False), [row(2)])
 
 
-def test_files_are_listed_whatever_times_others_have_written(table: Table) -> None:
+def test_files_are_listed_whatever_times_others_have_written(table):
     """Python has no date behind the year 9999."""
     sink = table.sink(pa.schema({"day": pa.date32()}), exactly_once=False)
     write(sink, [{"day": dt.date(2026, 11, 27)}])
@@ -439,7 +416,7 @@ def test_files_are_listed_whatever_times_others_have_written(table: Table) -> No
     assert len(table.sink(pa.schema({"day": pa.date32()}), exactly_once=False).data_files()) == 2
 
 
-def test_small_files_are_joined_beside_a_running_writer(table: Table) -> None:
+def test_small_files_are_joined_beside_a_running_writer(table):
     sink = table.fenced()
     for txid in range(1, 5):
         put(sink, txid, txid, 10 * txid)
@@ -455,11 +432,11 @@ def test_small_files_are_joined_beside_a_running_writer(table: Table) -> None:
     assert table.numbers() == [1, 2, 3, 4, 5, 10, 20, 30, 40]
 
 
-def test_a_sink_that_cannot_be_is_refused_when_it_is_made() -> None:
+def test_a_sink_that_cannot_be_is_refused_when_it_is_made():
     for kind in (pa.float64(), pa.list_(pa.string())):
         schema = pa.schema([("x", kind), ("y", pa.int64())])
         with pytest.raises(InvalidSchema, match=r"key column 'x': found .*; allowed are whole"):
             DeltaSink("t", schema=schema, key="x")
-    options: Any = {"on_new_columns": "drop"}
+    options = {"on_new_columns": "drop"}
     with pytest.raises(InvalidSchema, match="on_new_columns is 'drop'; allowed are 'reject' and"):
         DeltaSink("orders", schema=SCHEMA, **options)

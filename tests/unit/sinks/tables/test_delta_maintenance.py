@@ -19,11 +19,11 @@ TARGET_BYTES = 1024 * 1024
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path):
     return Table(tmp_path)
 
 
-def age_everything(table: Table, days: float) -> None:
+def age_everything(table, days):
     """Have the past happen earlier: files, entries, and the time that entries tell of removals."""
     for path in table.files():
         age(path, days)
@@ -37,9 +37,7 @@ def age_everything(table: Table, days: float) -> None:
 
 
 @pytest.mark.parametrize("partition_by", [[], ["place"]])
-def test_vacuum_removes_old_files_that_a_killed_process_left(
-    table: Table, partition_by: list[str]
-) -> None:
+def test_vacuum_removes_old_files_that_a_killed_process_left(table, partition_by):
     sink = table.fenced(partition_by=partition_by)
     put(sink, 1, 1, 2)
     write(table.sink(exactly_once=False), [{"number": 3, "place": each} for each in STRANGE])
@@ -57,7 +55,7 @@ def test_vacuum_removes_old_files_that_a_killed_process_left(
     assert table.listed_numbers() == [1, 2, *[3] * len(STRANGE)]
 
 
-def test_vacuum_removes_files_that_were_replaced_long_ago(table: Table) -> None:
+def test_vacuum_removes_files_that_were_replaced_long_ago(table):
     sink = table.fenced()
     for txid in range(1, 5):
         put(sink, txid, txid)
@@ -69,7 +67,7 @@ def test_vacuum_removes_files_that_were_replaced_long_ago(table: Table) -> None:
     assert table.listed_numbers() == [1, 2, 3, 4]
 
 
-def test_vacuum_keeps_files_as_long_as_the_table_says(table: Table) -> None:
+def test_vacuum_keeps_files_as_long_as_the_table_says(table):
     sink = table.fenced()
     put(sink, 1, 1)
     table.theirs().alter.set_table_properties(
@@ -80,7 +78,7 @@ def test_vacuum_keeps_files_as_long_as_the_table_says(table: Table) -> None:
         table.sink().vacuum(168)
 
 
-def test_vacuum_is_refused_for_young_files_and_for_deletion_vectors(table: Table) -> None:
+def test_vacuum_is_refused_for_young_files_and_for_deletion_vectors(table):
     sink = table.fenced()
     with pytest.raises(ValueError, match="found 23 hours, expected at least 24"):
         sink.vacuum(23)
@@ -91,9 +89,7 @@ def test_vacuum_is_refused_for_young_files_and_for_deletion_vectors(table: Table
         sink.vacuum(168)
 
 
-def test_vacuum_is_refused_by_a_clock_that_is_ahead_of_the_stores(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_is_refused_by_a_clock_that_is_ahead_of_the_stores(table, monkeypatch):
     """It would take files that are about to be committed for old."""
     sink = table.fenced()
     staged = sink.stage(group(1, 1))
@@ -107,7 +103,7 @@ def test_vacuum_is_refused_by_a_clock_that_is_ahead_of_the_stores(
     assert not list(table.path.glob(".headrace*"))
 
 
-def test_files_that_vacuum_may_have_removed_are_never_committed(table: Table) -> None:
+def test_files_that_vacuum_may_have_removed_are_never_committed(table):
     sink = table.fenced()
     staged = sink.stage(group(1, 1))
     half_a_day_ms = 13 * 3_600_000
@@ -122,7 +118,7 @@ def test_files_that_vacuum_may_have_removed_are_never_committed(table: Table) ->
 
 
 @pytest.mark.parametrize("recent", [0, 3])
-def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table: Table, recent: int) -> None:
+def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table, recent):
     """Promise 9."""
     sink = table.fenced()
     for txid in range(1, 6):
@@ -148,18 +144,16 @@ def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table: Table, r
     assert table.sink().committed([LINE]) == [Committed(LINE, 1, last + 1)]
 
 
-def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(table, monkeypatch):
     """Promise 3: the table survives a power cut."""
     sink = table.fenced()
     put(sink, 1, 1)
     for path in table.entries():
         age(path, 31)
-    synced: list[str] = []
+    synced = []
     original = delta_entries.sync
 
-    def sync(path: str) -> None:
+    def sync(path):
         assert len(table.entries()) == 3, "none has gone before this"
         synced.append(Path(path).name)
         original(path)

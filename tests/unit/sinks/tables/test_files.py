@@ -5,10 +5,8 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,43 +16,40 @@ from pyarrow import fs
 from sinks import DeltaSink
 from sinks.storage import Storage
 from sinks.tables import files
-from sinks.tables.files import DataFile, FileStager
-from sinks.tables.partitioning import Layout, Part
+from sinks.tables.files import FileStager
+from sinks.tables.partitioning import Layout
 from tests.support.batches import group_of, share
 from tests.support.patience import seconds
 from topology.errors import SinkFailed
-from topology.sink import Batch, Staged
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("c", pa.string())])
 
 
-def table(rows: int = 10) -> pa.Table:
+def table(rows=10):
     return pa.table({"n": range(rows), "c": [f"c{number % 2}" for number in range(rows)]})
 
 
-def stager(root: Path, *partition_by: str) -> FileStager:
+def stager(root, *partition_by):
     return FileStager(Storage("/"), str(root), Layout(partition_by), SCHEMA)
 
 
-def group(*rows: object) -> Batch:
+def group(*rows):
     return group_of(7, [*rows])
 
 
-def row(number: int, place: str = "here") -> dict[str, object]:
+def row(number, place="here"):
     return {"n": number, "c": place}
 
 
-def read(root: Path, file: DataFile) -> list[dict[str, Any]]:
+def read(root, file):
     return pq.ParquetFile(root / file.path).read().to_pylist()
 
 
-def on_disk(root: Path) -> set[str]:
+def on_disk(root):
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_all_rows_are_in_the_files_that_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_rows_are_in_the_files_that_are_told(tmp_path, monkeypatch):
     written = stager(tmp_path, "c").write(table(), 7)
     assert {file.path for file in written} == on_disk(tmp_path)
     for file in written:
@@ -71,9 +66,7 @@ def test_all_rows_are_in_the_files_that_are_told(
 
 
 @pytest.mark.parametrize("folders", [["c"], ["c", "d"]])
-def test_no_row_is_written_where_a_link_leads_out_of_the_table(
-    folders: list[str], tmp_path: Path
-) -> None:
+def test_no_row_is_written_where_a_link_leads_out_of_the_table(folders, tmp_path):
     root, elsewhere = tmp_path / "table", tmp_path / "elsewhere"
     for folder in (root, elsewhere):
         folder.mkdir()
@@ -91,14 +84,12 @@ def test_no_row_is_written_where_a_link_leads_out_of_the_table(
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_error_leaves_no_file_of_those_written_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
-) -> None:
+def test_error_leaves_no_file_of_those_written_beside_it(tmp_path, monkeypatch, is_local):
     for folder in ("c=c0", "c=c1"):
         (tmp_path / folder).mkdir()
     has_failed = threading.Event()
 
-    def write(rows: pa.Table, file: Any, **options: Any) -> None:
+    def write(rows, file, **options):
         if rows["n"][0].as_py() == 1:
             file.write(b"half")
             has_failed.set()
@@ -114,7 +105,7 @@ def test_error_leaves_no_file_of_those_written_beside_it(
     assert on_disk(tmp_path) == set()
 
 
-def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path: Path) -> None:
+def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path):
     at = pa.array([1_001], pa.timestamp("ns"))
     price = pa.array([Decimal("1.50")], pa.decimal128(9, 2))
     (file,) = stager(tmp_path).write(pa.table({"at": at, "price": price}), 1)
@@ -123,7 +114,7 @@ def test_times_are_cut_to_microseconds_and_short_decimals_are_integers(tmp_path:
     assert schema.column(1).physical_type == "INT32"
 
 
-def test_a_value_that_cannot_be_written_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_written_is_told_as_what_it_is(tmp_path):
     """Closing the file raises something else, which says nothing of values."""
     times = pa.array([1_767_322_800_000_000_000], pa.timestamp("ms"))
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
@@ -131,17 +122,15 @@ def test_a_value_that_cannot_be_written_is_told_as_what_it_is(tmp_path: Path) ->
     assert on_disk(tmp_path) == set()
 
 
-def test_files_and_their_folders_are_on_the_disk_when_they_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_and_their_folders_are_on_the_disk_when_they_are_told(tmp_path, monkeypatch):
     """Promise 3: a power cut after the answer takes no row."""
-    synced: list[str] = []
+    synced = []
     monkeypatch.setattr(files, "sync", synced.append)
     written = stager(tmp_path, "c").write(table(), 1)
     wanted = {f"/{file.path}" for file in written} | {"", "/c=c0", "/c=c1"}
     assert set(synced) == {f"{tmp_path}{each}" for each in wanted}
 
-    def full(_: str) -> None:
+    def full(_):
         raise OSError("no space left")
 
     monkeypatch.setattr(files, "sync", full)
@@ -159,7 +148,7 @@ pickle.dump(staged, sys.stdout.buffer)
 """
 
 
-def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path: Path) -> None:
+def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path):
     ours = stager(tmp_path, "c")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -168,7 +157,7 @@ def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path
         check=True,
         timeout=seconds(60),
     )
-    staged: Staged = pickle.loads(done.stdout)  # noqa: S301 - our own
+    staged = pickle.loads(done.stdout)  # noqa: S301 - our own
     assert (staged.shares, staged.num_rows, set(staged.rejected)) == (
         (share(7, num_rows=4),),
         3,
@@ -185,9 +174,7 @@ def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path
 @pytest.mark.parametrize(
     ("becomes", "wrong"), [(None, "is not there"), (b"short", "has 5 bytes here, not ")]
 )
-def test_a_file_of_another_process_that_is_not_here_is_named(
-    tmp_path: Path, becomes: bytes | None, wrong: str
-) -> None:
+def test_a_file_of_another_process_that_is_not_here_is_named(tmp_path, becomes, wrong):
     """Promise 14: a log that named it would lack its rows."""
     writer = stager(tmp_path, "c")
     parts = writer.stage(group(row(1), row(2, "there"))).parts
@@ -204,28 +191,26 @@ def test_a_file_of_another_process_that_is_not_here_is_named(
 class RemoteStorage(Storage):
     """A local folder that has to be handled as a store's."""
 
-    def filesystem(self, uri: str) -> tuple[fs.FileSystem, str]:
+    def filesystem(self, uri):
         return fs.SubTreeFileSystem(uri, fs.LocalFileSystem()), ""
 
 
-def test_few_parts_for_a_store_are_in_memory_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_parts_for_a_store_are_in_memory_at_once(tmp_path, monkeypatch):
     """Promise 10: a part is a copy of its rows."""
-    unwritten: list[int] = []
+    unwritten = []
     made, written = itertools.count(1), itertools.count(1)
     last = 0
     all_made = threading.Event()
 
     class Counted(Layout):
-        def parts(self, table: pa.Table) -> Iterator[Part]:
+        def parts(self, table):
             for part in super().parts(table):
                 (tmp_path / part.folder).mkdir()
                 unwritten.append(next(made) - last)
                 yield part
             all_made.set()
 
-    def write(*positional: Any, **options: Any) -> None:
+    def write(*positional, **options):
         nonlocal last
         all_made.wait(0.2)  # the first ones do so in vain
         all_made.set()
@@ -240,7 +225,7 @@ def test_few_parts_for_a_store_are_in_memory_at_once(
     assert max(unwritten) <= files._AT_ONCE
 
 
-def test_a_table_has_a_stager_once_it_was_fenced_and_with_a_key_none() -> None:
+def test_a_table_has_a_stager_once_it_was_fenced_and_with_a_key_none():
     """Of a key's rows the last one counts, and no process knows the others' rows."""
     with pytest.raises(SinkFailed, match="'orders' takes no batch before a fence"):
         DeltaSink("orders", schema=SCHEMA).stager()

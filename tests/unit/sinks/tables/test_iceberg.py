@@ -2,12 +2,9 @@
 
 import pickle
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,15 +23,13 @@ PROPERTY = f"headrace/p/s/{LINE}"
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
+def table(tmp_path):
     made = Table(tmp_path)
     yield made
     made.close()
 
 
-def test_fence_is_a_snapshot_and_a_lost_commit_leaves_no_manifest(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fence_is_a_snapshot_and_a_lost_commit_leaves_no_manifest(table, monkeypatch):
     sink = table.fenced()
     assert len(table.theirs().snapshots()) == 1
     around_commit(monkeypatch, table, lambda: table.append(50))
@@ -45,11 +40,11 @@ def test_fence_is_a_snapshot_and_a_lost_commit_leaves_no_manifest(
     assert table.numbers() == [1, 2, 50]
 
 
-def unknown() -> None:
+def unknown():
     raise CommitStateUnknownException("502")
 
 
-def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(table: Table) -> None:
+def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(table):
     sink = table.fenced()
     table.set_properties(
         {
@@ -74,7 +69,7 @@ def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(tabl
     assert len(table.sink().data_files()) == 11
 
 
-def test_a_snapshot_that_others_followed_stays(table: Table) -> None:
+def test_a_snapshot_that_others_followed_stays(table):
     sink = table.fenced()
     put(sink, 1, 1)
     theirs = table.theirs()
@@ -86,16 +81,13 @@ def test_a_snapshot_that_others_followed_stays(table: Table) -> None:
     )
     theirs.delete("number = 1")
     kept = theirs.current_snapshot()
-    assert kept is not None
     for txid in (2, 3, 4):
         put(sink, txid, txid)
     assert table.theirs().snapshot_by_id(kept.parent_snapshot_id or 0) is not None
     assert table.numbers() == [2, 3, 4]
 
 
-def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
-    table: Table,
-) -> None:
+def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(table):
     zoned, coded = pa.timestamp("ns", tz="Europe/Berlin"), pa.dictionary(pa.int32(), pa.string())
     kinds = {"number": pa.int64(), "place": coded, "at": zoned, "local": pa.timestamp("us")}
     schema = pa.schema(kinds | {"day": pa.date32(), "price": pa.decimal128(10, 2)})
@@ -109,7 +101,7 @@ def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
     ]
     sink = table.sink(schema, partition_by=by)
     early, march = datetime(1969, 12, 31, 22, 30, tzinfo=UTC), datetime(2026, 3, 1)  # noqa: DTZ001
-    given: list[dict[str, Any]] = [
+    given = [
         {"number": 1, "place": "abc", "at": early, "local": march, "day": date(1969, 1, 1)},
         {"number": 1, "place": "abd", "price": Decimal("1.5")},
         {"number": 2, "place": "", "at": early},
@@ -137,7 +129,7 @@ def test_partition_transforms_split_files_and_their_values_are_in_the_manifest(
     assert len(copy.stage(group(1, 1)).parts) == 1
 
 
-def test_a_null_above_a_child_that_has_none_harms_no_other_row(table: Table) -> None:
+def test_a_null_above_a_child_that_has_none_harms_no_other_row(table):
     deep = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     schema = pa.schema([("number", pa.int64()), ("deep", deep)])
     found = pa.array([{"x": 7}], deep).take(pa.array([0, None, 0]))  # as a look-up gives it
@@ -148,7 +140,7 @@ def test_a_null_above_a_child_that_has_none_harms_no_other_row(table: Table) -> 
     assert set(staged.rejected) <= {1}
 
 
-def test_a_column_dropped_and_added_again_is_another_one(table: Table) -> None:
+def test_a_column_dropped_and_added_again_is_another_one(table):
     sink, other = table.sink(), table.fenced()
     write(sink, rows(1))
     staged = other.stage(group(1, 7))
@@ -168,7 +160,7 @@ def test_a_column_dropped_and_added_again_is_another_one(table: Table) -> None:
     assert table.numbers("place == 'x'") == [2]
 
 
-def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) -> None:
+def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table):
     sink = table.fenced(epoch=5)
     with table.theirs().transaction() as change:
         change.remove_properties(PROPERTY)
@@ -177,7 +169,7 @@ def test_an_epoch_below_the_one_that_was_fenced_is_a_lost_state(table: Table) ->
         put(sink, 1, 1, epoch=5)
 
 
-def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table: Table) -> None:
+def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table):
     sink = table.fenced()
     table.set_properties({PROPERTY: "many"})
     with pytest.raises(SinkFailed, match="found 'many', expected EPOCH:TXID"):
@@ -204,16 +196,14 @@ def test_a_table_that_pyiceberg_cannot_write_is_refused_with_its_reason(table: T
         ),
     ],
 )
-def test_invalid_names_and_partitions_are_refused(
-    options: dict[str, Any], reason: str | None
-) -> None:
+def test_invalid_names_and_partitions_are_refused(options, reason):
     with pytest.raises(InvalidSchema, match=reason):
         IcebergSink(**{"table": "orders", "schema": SCHEMA} | options)
 
 
-def test_a_namespace_is_made_with_the_table(tmp_path: Path) -> None:
+def test_a_namespace_is_made_with_the_table(tmp_path):
     made = Table(tmp_path)
-    sink: IcebergSink[Any] = IcebergSink("shop.eu.orders", schema=SCHEMA)
+    sink = IcebergSink("shop.eu.orders", schema=SCHEMA)
     sink.open(SinkContext("p", "s", {}, made.storage, None))
     assert sink.path == "default.shop.eu.orders"
     write(sink, rows(1))
@@ -223,9 +213,9 @@ def test_a_namespace_is_made_with_the_table(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_catalogue_that_is_not_configured_is_named(tmp_path: Path) -> None:
+def test_a_catalogue_that_is_not_configured_is_named(tmp_path):
     for storage, catalog in ((Storage(str(tmp_path)), "lake"), (Storage("s3://lake"), "default")):
-        sink: IcebergSink[Any] = IcebergSink("orders", schema=SCHEMA, catalog=catalog)
+        sink = IcebergSink("orders", schema=SCHEMA, catalog=catalog)
         with pytest.raises(SinkFailed, match=rf"expected a section \[storage.catalogs.{catalog}\]"):
             sink.open(SinkContext("p", "s", {}, storage, None))
 
@@ -240,36 +230,30 @@ def test_a_catalogue_that_is_not_configured_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_kind_of_catalogue_needs_besides_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    missing: str,
-    properties: dict[str, str],
-    extra: str,
-) -> None:
+    tmp_path, monkeypatch, missing, properties, extra
+):
     monkeypatch.delitem(sys.modules, "pyiceberg.catalog.glue", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     storage = Storage(str(tmp_path), catalogs={"lake": properties})
-    sink: IcebergSink[Any] = IcebergSink("orders", schema=SCHEMA, catalog="lake")
+    sink = IcebergSink("orders", schema=SCHEMA, catalog="lake")
     with pytest.raises(SinkFailed, match=rf"catalogue 'lake': .*pyiceberg\[{extra}\]"):
         sink.open(SinkContext("p", "s", {}, storage, None))
 
 
-def test_every_file_is_synced_before_the_catalogue_names_it(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_file_is_synced_before_the_catalogue_names_it(table, monkeypatch):
     """Promise 3: a commit that was answered survives a power cut."""
     sink = table.fenced()
-    synced: list[str] = []
+    synced = []
     original = iceberg_files.sync
 
-    def sync(path: str) -> None:
+    def sync(path):
         synced.append(path)
         original(path)
 
     for module in ("iceberg_files", "iceberg_log", "files"):
         monkeypatch.setattr(f"sinks.tables.{module}.sync", sync)
     before = set(table.folder().rglob("*"))
-    at_commit: list[set[str]] = []
+    at_commit = []
     around_commit(monkeypatch, table, lambda: at_commit.append(set(synced)))
     put(sink, 1, 1)
     new = {str(path) for path in set(table.folder().rglob("*")) - before if path.suffix != ".json"}
@@ -280,20 +264,17 @@ def test_every_file_is_synced_before_the_catalogue_names_it(
     assert synced[-1] == table.storage.warehouse  # the catalogue's own folder, last
 
 
-def test_what_was_written_here_is_read_from_memory_up_to_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_written_here_is_read_from_memory_up_to_a_limit(tmp_path, monkeypatch):
     files = iceberg_files.TableFileIO()
 
-    def write(name: str, content: bytes) -> Path:
+    def write(name, content):
         with files.new_output(f"{tmp_path}/{name}").create() as stream:
             stream.write(content)
         return tmp_path / name
 
-    def read(path: Path) -> bytes:
+    def read(path):
         with files.new_input(str(path)).open() as stream:
-            found: bytes = stream.read()
-        return found
+            return stream.read()
 
     monkeypatch.setattr(iceberg_files, "_kept", {})
     monkeypatch.setattr(iceberg_files, "_KEPT_BYTES", 10)
@@ -304,7 +285,7 @@ def test_what_was_written_here_is_read_from_memory_up_to_a_limit(
     assert [read(path) for path in (old, first, new, second)] == [b"-", b"-", b"22", b"123456"]
 
 
-def test_a_file_that_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_was_not_written_to_its_end_is_not_there(tmp_path):
     with (
         pytest.raises(TypeError),
         iceberg_files.TableFileIO().new_output(f"{tmp_path}/half.avro").create() as stream,

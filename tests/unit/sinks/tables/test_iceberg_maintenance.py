@@ -2,10 +2,7 @@
 
 import importlib.util
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,13 +23,13 @@ AGE = "history.expire.max-snapshot-age-ms"
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
+def table(tmp_path):
     made = Table(tmp_path)
     yield made
     made.close()
 
 
-def test_expire_removes_the_files_that_only_old_snapshots_name(table: Table) -> None:
+def test_expire_removes_the_files_that_only_old_snapshots_name(table):
     """Promise 9: epochs and txids stay."""
     sink = table.fenced()
     for txid in range(1, 5):
@@ -54,7 +51,7 @@ def test_expire_removes_the_files_that_only_old_snapshots_name(table: Table) -> 
     assert table.sink().expire().versions_removed == 1
 
 
-def test_expire_keeps_what_branches_and_tags_name(table: Table) -> None:
+def test_expire_keeps_what_branches_and_tags_name(table):
     sink = table.fenced()
     tagged = []
     for txid in range(1, 4):
@@ -74,7 +71,7 @@ def test_expire_keeps_what_branches_and_tags_name(table: Table) -> None:
         assert sorted(scan.to_arrow()["number"].to_pylist()) == numbers
 
 
-def test_expire_keeps_what_the_table_says(table: Table) -> None:
+def test_expire_keeps_what_the_table_says(table):
     sink = table.fenced()
     put(sink, 1, 1)
     assert table.sink().expire() == Removal(0, 0)  # 100 snapshots, of 15 minutes
@@ -88,9 +85,7 @@ def test_expire_keeps_what_the_table_says(table: Table) -> None:
         table.sink().expire()
 
 
-def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(table, monkeypatch):
     sink = table.fenced()
     for txid in range(1, 4):
         put(sink, txid, txid)
@@ -101,7 +96,7 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
     class Killed(BaseException):
         pass
 
-    def delete(self: PyArrowFileIO, location: str) -> None:
+    def delete(self, location):
         nonlocal deleted
         deleted += 1
         if deleted == 3:
@@ -120,7 +115,7 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(
     assert table.numbers() == [3, 4]
 
 
-def test_expire_beside_a_commit_decides_anew(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expire_beside_a_commit_decides_anew(table, monkeypatch):
     sink = table.fenced()
     put(sink, 1, 1)
     table.set_properties(EXPIRE_AT_ONCE | {AGE: "3600000"})
@@ -132,9 +127,7 @@ def test_expire_beside_a_commit_decides_anew(table: Table, monkeypatch: pytest.M
     assert table.numbers() == [1, 2, 3]
 
 
-def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(table, monkeypatch):
     sink = table.fenced()
     for txid in range(1, 4):
         put(sink, txid, txid)
@@ -147,7 +140,7 @@ def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(
     assert sink.committed([LINE]) == [Committed(LINE, 1, 4)]
 
 
-def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table: Table) -> None:
+def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table):
     """Others' appends follow them, so they are not ours to remove."""
     put(table.fenced(), 1, 1)
     table.set_properties(EXPIRE_AT_ONCE)
@@ -170,31 +163,26 @@ def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table: Table)
 class Session:
     """Answers a procedure with rows; knows a catalogue or does not."""
 
-    def __init__(
-        self,
-        conf: dict[str, str],
-        answer: list[dict[str, Any]],
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, conf, answer, meanwhile=lambda: None):
         self.conf, self.said, self._answer = conf, list[str](), answer
         self._meanwhile = meanwhile
 
-    def sql(self, statement: str) -> Any:
+    def sql(self, statement):
         self.said.append(statement)
         self._meanwhile()
         found = [SimpleNamespace(asDict=lambda each=each: each) for each in self._answer]
         return SimpleNamespace(collect=lambda: found)
 
 
-def with_spark(table: Table, session: Session) -> IcebergSink[Any]:
-    spark: Any = SimpleNamespace(run=lambda job, **_: job(session))
-    sink: IcebergSink[Any] = IcebergSink(table.name, schema=SCHEMA)
+def with_spark(table, session):
+    spark = SimpleNamespace(run=lambda job, **_: job(session))
+    sink = IcebergSink(table.name, schema=SCHEMA)
     sink.open(SinkContext("p", "s", {}, table.storage, spark))
     table.sinks.append(sink)
     return sink
 
 
-def test_compact_and_vacuum_call_sparks_procedures(table: Table) -> None:
+def test_compact_and_vacuum_call_sparks_procedures(table):
     table.fenced()
     answer = {
         "rewritten_data_files_count": 4,
@@ -216,7 +204,7 @@ def test_compact_and_vacuum_call_sparks_procedures(table: Table) -> None:
     assert session.said[1].endswith("Z', dry_run => True)")
 
 
-def test_no_commit_removes_a_snapshot_while_spark_works(table: Table) -> None:
+def test_no_commit_removes_a_snapshot_while_spark_works(table):
     """Spark reads all of them, and follows the history since it began."""
     sink = table.fenced()
     put(sink, 1, 1)
@@ -225,7 +213,7 @@ def test_no_commit_removes_a_snapshot_while_spark_works(table: Table) -> None:
     before = len(table.theirs().metadata.snapshots)
     counts = list[int]()
 
-    def meanwhile() -> None:
+    def meanwhile():
         for txid in (3, 4):
             put(sink, txid, txid)
             counts.append(len(table.theirs().metadata.snapshots))
@@ -240,12 +228,9 @@ def test_no_commit_removes_a_snapshot_while_spark_works(table: Table) -> None:
     assert table.numbers() == [1, 2, 3, 4, 5]
 
 
-def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(table, monkeypatch):
     put(table.fenced(), 1, 1)
     tagged = table.theirs().current_snapshot()
-    assert tagged is not None
     table.theirs().manage_snapshots().create_tag(tagged.snapshot_id, TAG).commit()
     table.set_properties(EXPIRE_AT_ONCE)
     sink = table.fenced()
@@ -260,9 +245,7 @@ def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(
     assert table.numbers() == [1, 2, 3, 4]
 
 
-def test_a_clock_that_is_behind_dates_no_snapshot_before_another(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_behind_dates_no_snapshot_before_another(table, monkeypatch):
     """Iceberg's Java library reads no table whose changes are not in order."""
     sink = table.fenced()
     put(sink, 1, 1)
@@ -275,9 +258,7 @@ def test_a_clock_that_is_behind_dates_no_snapshot_before_another(
     assert table.numbers() == [1, 2, 3, 4]
 
 
-def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(table, monkeypatch):
     """The catalogue would date that by it."""
     sink = table.fenced()
     put(sink, 1, 1)
@@ -294,9 +275,7 @@ def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(
     assert table.numbers() == [1, 2, 3]
 
 
-def test_spark_that_is_missing_or_knows_no_catalogue_is_named(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_that_is_missing_or_knows_no_catalogue_is_named(table, monkeypatch):
     put(table.fenced(), 1, 1)
     sink = with_spark(table, Session({}, []))
     with pytest.raises(SinkFailed, match=r'Add "spark.sql.catalog.default" and its properties'):
@@ -311,9 +290,7 @@ def test_spark_that_is_missing_or_knows_no_catalogue_is_named(
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_probe_leaves_no_table_and_no_namespace_of_its_own(
-    table: Table, tmp_path: Path, is_new: bool
-) -> None:
+def test_probe_leaves_no_table_and_no_namespace_of_its_own(table, tmp_path, is_new):
     if not is_new:
         table.catalog.create_namespace("default")
     assert table.sink().probe() == "create, load, commit to and drop a table in default"
@@ -332,10 +309,8 @@ def test_probe_leaves_no_table_and_no_namespace_of_its_own(
         (None, r"commit to default.orders"),
     ],
 )
-def test_probe_names_a_right_that_is_missing(
-    table: Table, monkeypatch: pytest.MonkeyPatch, method: str | None, said: str
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
+def test_probe_names_a_right_that_is_missing(table, monkeypatch, method, said):
+    def refuse(*_, **__):
         raise ForbiddenError("not for you")
 
     sink = table.sink() if method else table.fenced()
@@ -347,7 +322,7 @@ def test_probe_names_a_right_that_is_missing(
         assert table.catalog.list_namespaces() == []
 
 
-def test_probe_sets_a_property_of_a_table_and_makes_no_snapshot(table: Table) -> None:
+def test_probe_sets_a_property_of_a_table_and_makes_no_snapshot(table):
     sink = table.fenced()
     staged = sink.stage(group(1, 1))
     snapshots = table.theirs().metadata.snapshots

@@ -3,27 +3,26 @@
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.tables.partitioning import Layout, Part, can_partition, check_partitions
+from sinks.tables.partitioning import Layout, can_partition, check_partitions
 from topology.errors import InvalidSchema
 
 
-def parts(table: pa.Table, *partition_by: str) -> list[Part]:
+def parts(table, *partition_by):
     return list(Layout(partition_by).parts(table))
 
 
-def of_one(value: Any, kind: pa.DataType) -> Part:
+def of_one(value, kind):
     (part,) = parts(pa.table({"p": pa.array([value], kind), "n": [1]}), "p")
     return part
 
 
-def test_each_combination_of_values_is_a_part_in_which_rows_keep_their_order() -> None:
+def test_each_combination_of_values_is_a_part_in_which_rows_keep_their_order():
     table = pa.table(
         {"a": ["x", "y", "x", None, "x"], "b": [1, 1, 2, 1, 1], "n": [10, 11, 12, 13, 14]}
     )
@@ -36,7 +35,7 @@ def test_each_combination_of_values_is_a_part_in_which_rows_keep_their_order() -
     }
 
 
-def test_a_partition_column_that_the_rows_lack_is_null() -> None:
+def test_a_partition_column_that_the_rows_lack_is_null():
     (part,) = parts(pa.table({"n": [1, 2]}), "p")
     assert (part.folder, part.values) == ("p=__HIVE_DEFAULT_PARTITION__", {"p": None})
     assert part.table.num_rows == 2
@@ -71,15 +70,13 @@ def test_a_partition_column_that_the_rows_lack_is_null() -> None:
         (7, pa.timestamp("ns"), "1970-01-01 00:00:00.000000"),
     ],
 )
-def test_values_are_spelled_as_deltas_protocol_says(
-    value: Any, kind: pa.DataType, text: str | None
-) -> None:
+def test_values_are_spelled_as_deltas_protocol_says(value, kind, text):
     assert can_partition(kind)
     assert of_one(value, kind).values == {"p": text}
 
 
 @given(value=st.text(min_size=1), name=st.text(min_size=1))
-def test_no_value_or_name_leads_out_of_the_table(value: str, name: str) -> None:
+def test_no_value_or_name_leads_out_of_the_table(value, name):
     (part,) = Layout([name]).parts(pa.table({name: [value], f"{name}2": [1]}))
     assert part.values == {name: value}
     assert len(PurePosixPath(part.folder).parts) == 1
@@ -88,7 +85,7 @@ def test_no_value_or_name_leads_out_of_the_table(value: str, name: str) -> None:
     assert len(part.folder.encode()) <= 200
 
 
-def test_long_values_that_differ_at_the_end_only_have_folders_of_their_own() -> None:
+def test_long_values_that_differ_at_the_end_only_have_folders_of_their_own():
     folders = {of_one("é" * 300 + end, pa.string()).folder for end in "ab"}
     assert len(folders) == 2
 
@@ -97,11 +94,11 @@ values = st.one_of(st.none(), st.integers(-3, 3))
 
 
 @given(st.lists(st.tuples(values, values)))
-def test_every_row_is_in_the_part_of_its_values(rows: list[tuple[Any, Any]]) -> None:
+def test_every_row_is_in_the_part_of_its_values(rows):
     a, b = ([row[place] for row in rows] for place in (0, 1))
     number = pa.array(range(len(rows)), pa.int64())
     table = pa.table({"a": pa.array(a, pa.int64()), "b": pa.array(b, pa.int64()), "n": number})
-    seen: list[int] = []
+    seen = []
     for part in parts(table, "a", "b"):
         for place in part.table["n"].to_pylist():
             wanted = {"a": a[place], "b": b[place]}
@@ -112,7 +109,7 @@ def test_every_row_is_in_the_part_of_its_values(rows: list[tuple[Any, Any]]) -> 
     assert sorted(seen) == list(range(len(rows)))
 
 
-def test_an_empty_text_is_no_partition_that_must_not_be_null() -> None:
+def test_an_empty_text_is_no_partition_that_must_not_be_null():
     schema = pa.schema([pa.field("p", pa.string(), nullable=False), ("n", pa.int64())])
     for column in (pa.array(["a", "", "b"]), pa.array(["a", "", "b"]).dictionary_encode()):
         wrong = Layout(["p", "of the table alone"]).misfits(pa.table({"p": column}), schema)
@@ -135,6 +132,6 @@ SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
         (["raw"], "column 'raw' is binary, whose values are no partitions"),
     ],
 )
-def test_others_are_refused(names: list[str], reason: str) -> None:
+def test_others_are_refused(names, reason):
     with pytest.raises(InvalidSchema, match=reason):
         check_partitions("orders", SCHEMA, names, can_partition, leaves_some=True)

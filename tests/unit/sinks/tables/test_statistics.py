@@ -5,7 +5,6 @@ import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -18,12 +17,11 @@ from sinks.tables import files
 from sinks.tables.files import FileStager
 
 
-def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
+def told(column, row_group_rows=1000):
     with TemporaryDirectory() as folder, patch.object(files, "_ROW_GROUP_ROWS", row_group_rows):
         writer = FileStager(Storage("/"), folder)
         (file,) = writer.write(pa.table({"c": column}), 1)
-        found: dict[str, Any] = json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
-        return found
+        return json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +53,7 @@ def told(column: "pa.Array[Any]", row_group_rows: int = 1000) -> dict[str, Any]:
         ),
     ],
 )
-def test_bounds_are_spelled_as_deltas_protocol_says(
-    values: list[Any], kind: pa.DataType, low: Any, high: Any
-) -> None:
+def test_bounds_are_spelled_as_deltas_protocol_says(values, kind, low, high):
     assert told(pa.array(values, kind)) == {
         "numRecords": len(values),
         "minValues": {"c": low},
@@ -78,13 +74,13 @@ def test_bounds_are_spelled_as_deltas_protocol_says(
     ],
     ids=["nan", "infinity", "nulls", "booleans", "bytes", "far future"],
 )
-def test_what_has_no_bounds_is_given_none(column: "pa.Array[Any]") -> None:
+def test_what_has_no_bounds_is_given_none(column):
     found = told(column)
     assert (found["minValues"], found["maxValues"]) == ({}, {})
     assert found["nullCount"].get("c", 0) == column.null_count
 
 
-def test_columns_within_columns_are_passed_over_and_those_behind_them_are_right() -> None:
+def test_columns_within_columns_are_passed_over_and_those_behind_them_are_right():
     table = pa.table(
         {
             "s": [{"a": 1, "b": [{"c": 2, "d": "x"}]}],
@@ -103,9 +99,7 @@ texts = st.text(st.sampled_from("aé\U0010fffe\U0010ffff"), max_size=40)
 
 
 @given(st.lists(st.none() | texts, min_size=1), st.integers(1, 3))
-def test_texts_lie_between_their_bounds_however_they_are_cut(
-    values: list[str | None], group: int
-) -> None:
+def test_texts_lie_between_their_bounds_however_they_are_cut(values, group):
     found = told(pa.array(values, pa.string()), row_group_rows=group)
     there = [value for value in values if value is not None]
     assert found["nullCount"]["c"] == values.count(None)

@@ -1,9 +1,6 @@
 """Delta and Iceberg tables alike, whatever others do to them and whatever is lost."""
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,13 +16,13 @@ CHANGED = "'orders' was removed or changed while rows were written"
 
 
 @pytest.fixture(params=[delta_table.Table, iceberg_table.Table], ids=["delta", "iceberg"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
+def table(request, tmp_path):
     made = request.param(tmp_path)
     yield made
     made.close()
 
 
-def test_processes_that_race_lose_nothing_and_write_nothing_twice(table: Table) -> None:
+def test_processes_that_race_lose_nothing_and_write_nothing_twice(table):
     """Promises 9 and 14: nobody's lock holds them apart."""
     lines = [f"orders[{number}]" for number in range(3)]
     table.fenced(*lines)
@@ -34,9 +31,7 @@ def test_processes_that_race_lose_nothing_and_write_nothing_twice(table: Table) 
     assert table.sink().committed(lines) == [Committed(line, 1, 15) for line in lines]
 
 
-def test_fence_after_a_zombies_decision_refuses_its_commit(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fence_after_a_zombies_decision_refuses_its_commit(table, monkeypatch):
     """Promise 9: what was decided on one version is not committed on another."""
     zombie = table.fenced()
     put(zombie, 1, 1)
@@ -51,9 +46,7 @@ def test_fence_after_a_zombies_decision_refuses_its_commit(
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_foreign_commit_between_decision_and_commit_is_kept(
-    table: Table, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
-) -> None:
+def test_foreign_commit_between_decision_and_commit_is_kept(table, monkeypatch, exactly_once):
     sink = table.fenced()
     around_commit(monkeypatch, table, lambda: table.append(50))
     if exactly_once:
@@ -67,11 +60,11 @@ def test_foreign_commit_between_decision_and_commit_is_kept(
 @pytest.mark.parametrize("exactly_once", [True, False])
 @pytest.mark.parametrize("is_refusal", [False, True], ids=["io", "refused"])
 def test_commit_that_landed_without_a_reply_counts_once(
-    table: Table, monkeypatch: pytest.MonkeyPatch, is_refusal: bool, exactly_once: bool
-) -> None:
+    table, monkeypatch, is_refusal, exactly_once
+):
     """Promise 14: the store has the commit, and answers "No such file" or "there already"."""
 
-    def fail() -> None:
+    def fail():
         raise table.refusal if is_refusal else FileNotFoundError("No such file or directory")
 
     sink = table.fenced()
@@ -86,10 +79,8 @@ def test_commit_that_landed_without_a_reply_counts_once(
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_commit_that_did_not_land_raises_and_may_be_repeated(
-    table: Table, monkeypatch: pytest.MonkeyPatch, exactly_once: bool
-) -> None:
-    def fail() -> None:
+def test_commit_that_did_not_land_raises_and_may_be_repeated(table, monkeypatch, exactly_once):
+    def fail():
         raise ConnectionResetError("gone")
 
     sink = table.fenced()
@@ -102,7 +93,7 @@ def test_commit_that_did_not_land_raises_and_may_be_repeated(
     assert len(table.files()) == 1
 
 
-def test_table_made_anew_under_the_same_name_stops_the_partition(table: Table) -> None:
+def test_table_made_anew_under_the_same_name_stops_the_partition(table):
     """Promise 8: absent is not fresh."""
     sink, plain = table.fenced(), table.sink(exactly_once=False)
     put(sink, 1, 1)
@@ -119,14 +110,14 @@ def test_table_made_anew_under_the_same_name_stops_the_partition(table: Table) -
     assert table.numbers() == [3, 9]
 
 
-def test_columns_that_the_table_lacks_are_refused_or_added(table: Table) -> None:
+def test_columns_that_the_table_lacks_are_refused_or_added(table):
     old = table.fenced()
     put(old, 1, 1)
     staged = old.stage(group(2, 2))
     more = pa.schema([("value", pa.float64()), *SCHEMA, ("tags", pa.list_(pa.string()))])
     with pytest.raises(SinkFailed, match=r"column 'value' is not in the table; on_new_columns='a"):
         table.sink(more)
-    new: dict[str, Any] = {"number": 3, "place": "y", "value": 0.5, "tags": ["a"]}
+    new = {"number": 3, "place": "y", "value": 0.5, "tags": ["a"]}
     write(table.sink(more, on_new_columns="add", exactly_once=False), [new])
     old.commit(staged)
     found = sorted(table.rows(), key=lambda row: row["number"])
@@ -140,7 +131,7 @@ def test_columns_that_the_table_lacks_are_refused_or_added(table: Table) -> None
             table.sink(pa.schema([*SCHEMA, *wrong.items()]), on_new_columns="add")
 
 
-def test_dry_run_of_a_compaction_counts_the_files_to_join(table: Table) -> None:
+def test_dry_run_of_a_compaction_counts_the_files_to_join(table):
     sink = table.sink(partition_by=["place"], exactly_once=False)
     for number in range(3):
         write(sink, rows(number, place="a") + rows(number, place="b"), number + 1)
@@ -150,14 +141,14 @@ def test_dry_run_of_a_compaction_counts_the_files_to_join(table: Table) -> None:
     assert sink.compact(1024 * 1024, dry_run=True) == Compaction(6, 2, size)
 
 
-def test_a_writer_loses_nothing_while_its_table_is_maintained(table: Table) -> None:
+def test_a_writer_loses_nothing_while_its_table_is_maintained(table):
     """Promise 3: 0 lost, 0 twice."""
     put(table.fenced(), 1, 1)
     done = Counter[str]()
     if isinstance(table, iceberg_table.Table):
         table.set_properties(iceberg_table.EXPIRE_AT_ONCE)
 
-    def maintain() -> None:
+    def maintain():
         if isinstance(table, delta_table.Table):
             orphan = table.path / f"part-{done['removed']}.parquet"
             orphan.write_bytes(b"left by a process that was killed")

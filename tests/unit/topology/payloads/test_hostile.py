@@ -19,7 +19,7 @@ from topology.schema import schema_of
 from topology.vectorised import call_columns, columns_of, columns_of_values
 
 VALUES = Path(__file__).parents[4] / "docs" / "reference" / "values.md"
-TYPES = {kind: TypedDict("Row", {"v": kind}) for kind in (int, float, str)}  # type: ignore[misc]
+TYPES = {kind: TypedDict("Row", {"v": kind}) for kind in (int, float, str)}
 GOOD = {int: (b'{"v":7}', 7), float: (b'{"v":7.5}', 7.5), str: (b'{"v":"x"}', "x")}
 INTERNAL = ("parse error", "Python int", "codec", "C long", "Arrow", "convert", "malformed")
 NOTHING = object()

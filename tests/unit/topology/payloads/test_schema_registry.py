@@ -1,7 +1,6 @@
 """Fetching of schemas on an own thread, and cycles in Avro schemas."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import wait
 
 import pytest
@@ -36,7 +35,7 @@ def clock():
 
 
 @pytest.fixture
-def fetching(clock) -> Iterator[Fetching]:
+def fetching(clock):
     made = Fetching("schemas-test", clock)
     made.open()
     yield made
@@ -63,8 +62,7 @@ class Held:
 
 
 @pytest.mark.parametrize(
-    ("error", "kept_seconds"),
-    [(Retry("away"), AGAIN_SECONDS), (Reject("unknown"), FORGET_SECONDS)],
+    ("error", "kept_seconds"), [(Retry("away"), AGAIN_SECONDS), (Reject("unknown"), FORGET_SECONDS)]
 )
 def test_a_failure_is_not_asked_for_again_for_some_time(fetching, clock, error, kept_seconds):
     calls = []
