@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -148,7 +149,7 @@ def with_open_transaction(kafka):
     """An owner that broke off between its messages and the end of its transaction."""
     one = owner(kafka, "p1")
     one.fence([Fence(A, 1)])
-    kafka.shuffled.step = _freeze_at(2)
+    kafka.shuffled.step = Mock(side_effect=[False, Frozen])
     with pytest.raises(Frozen):
         one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
     kafka.shuffled.step = lambda: False
@@ -157,16 +158,6 @@ def with_open_transaction(kafka):
 
 class Frozen(Exception):
     """It does no more."""
-
-
-def _freeze_at(step):
-    left = iter(range(1, step))
-
-    def freeze():
-        if next(left, None) is None:
-            raise Frozen
-
-    return freeze
 
 
 def test_old_claims_are_withdrawn():

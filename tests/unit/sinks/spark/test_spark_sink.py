@@ -7,14 +7,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace import Record, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, SinkContext, SparkSink
-from sinks.spark import spark_sink
+from sinks.spark import frames, spark_sink
 from sinks.storage import Storage
 from tests.support.fake_spark import FakeSpark
-from topology.errors import InvalidSchema, InvalidTopology
+from topology.errors import InvalidSchema, InvalidTopology, RowsRejected
 from topology.sink import Batch
 
 SCHEMA = pa.schema([("n", pa.int64()), ("place", pa.string())])
@@ -138,3 +139,28 @@ def test_files_are_synced_after_the_clock_was_set_back(sink, synced, monkeypatch
     new = files_of(sink) - before
     assert len(new) == 1
     assert synced >= new
+
+
+def test_rows_that_no_file_or_folder_can_hold_are_rejected_and_the_others_appended_once(
+    tmp_path, monkeypatch
+):
+    """Promise 13."""
+    original = pq.write_table
+
+    def write(rows, path, **options):
+        original(rows, path, **options)
+        if 3 in rows["n"].to_pylist():
+            raise pa.ArrowInvalid("3 cannot be written")
+
+    schema = pa.schema([SCHEMA.field("n"), pa.field("place", pa.string(), nullable=False)])
+    sink = SparkSink("orders", format="parquet", schema=schema, partition_by=["place"])
+    spark = FakeSpark(monkeypatch)
+    sink.open(SinkContext("p", "s", {}, Storage(str(tmp_path)), spark))
+    monkeypatch.setattr(frames.pq, "write_table", write)
+    rows = [{"n": number, "place": "x"} for number in range(5)]
+    with pytest.raises(RowsRejected) as caught:
+        sink.write(Batch(1, [[*rows, {"n": 5, "place": ""}, {"n": 6}]], 7))
+    assert set(caught.value.reasons) == {3, 5, 6}
+    (file,) = tmp_path.rglob("*.parquet")  # and none is left in the spool
+    assert pq.ParquetFile(file).read()["n"].to_pylist() == [0, 1, 2, 4]
+    assert len(spark.groups) == 2, "to open it, and to write once"

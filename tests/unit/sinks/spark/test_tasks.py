@@ -31,14 +31,13 @@ def spark():
     return Driver(SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize)))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def thawed():
     gc.unfreeze()
     yield
     gc.unfreeze()
 
 
-@pytest.mark.usefixtures("thawed")
 def test_each_task_is_a_partition_and_results_keep_order(spark):
     assert run_tasks(spark, [b"a", b"b"], doubled, group="g", deadline_seconds=5) == [b"aa", b"bb"]
     assert run_tasks(spark, [b"c"], doubled, group="h") == [b"cc"]
@@ -46,7 +45,6 @@ def test_each_task_is_a_partition_and_results_keep_order(spark):
     assert (spark.groups, spark.deadlines) == (["g", "h"], [5, None])
 
 
-@pytest.mark.usefixtures("thawed")
 def test_python_error_of_a_task_is_one_line(spark):
     def fail(task):
         raise ValueError(task.decode())
@@ -59,7 +57,6 @@ def test_python_error_of_a_task_is_one_line(spark):
         run_tasks(spark, [b"java.lang.OutOfMemoryError"], fail, group="g")
 
 
-@pytest.mark.usefixtures("thawed")
 def test_worker_forgets_archives_and_still_imports(tmp_path, monkeypatch):
     archive = tmp_path / "archive.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -83,7 +80,6 @@ def test_worker_forgets_archives_and_still_imports(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-@pytest.mark.usefixtures("thawed")
 def test_objects_are_frozen_once():
     lighten()
     count = gc.get_freeze_count()

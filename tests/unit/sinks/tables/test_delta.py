@@ -111,23 +111,16 @@ def test_transaction_below_the_fenced_epoch_is_lost_state(table):
         put(sink, 1, 1, epoch=3)
 
 
+def protocol(feature, *of_readers):
+    versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+    return {"protocol": versions | {"writerFeatures": [feature], "readerFeatures": [*of_readers]}}
+
+
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        *(
-            (
-                {
-                    "protocol": {
-                        "minReaderVersion": 3,
-                        "minWriterVersion": 7,
-                        "writerFeatures": [feature],
-                        "readerFeatures": of_readers,
-                    }
-                },
-                f"it has the feature {feature}",
-            )
-            for feature, of_readers in [("rowTracking", []), ("typeWidening", ["typeWidening"])]
-        ),
+        (protocol("rowTracking"), "it has the feature rowTracking"),
+        (protocol("typeWidening", "typeWidening"), "it has the feature typeWidening"),
         ({"delta.columnMapping.mode": "name"}, "it has delta.columnMapping.mode = name"),
         ({"delta.constraints.low": "number < 100"}, "it has the constraint low"),
     ],
