@@ -81,9 +81,6 @@ def test_discarded_trees_have_no_outcome():
     assert sorted(trees.drain().acked.tolist()) == [1, 3]
 
 
-# Slots
-
-
 PLACE = 3 << 48
 
 
@@ -144,9 +141,6 @@ def test_stale_handle_is_mistaken_after_256_reuses_only():
         trees.init(trees.begin(array(PLACE)), edges(0))
     assert trees.begin(array((5 << 48) + 2**23)).tolist() == old.tolist()
     assert trees.begin(array(PLACE)).tolist() != old.tolist()
-
-
-# A tuple under several trees
 
 
 # One message each of a bolt that joins the tuples of two records into one.

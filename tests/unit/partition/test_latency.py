@@ -104,9 +104,9 @@ def test_difference_of_two_moments_is_what_came_between():
     assert (before + between) - before == between
 
 
-def standing(committed, log_end, number=0):
+def standing(committed, log_end):
     return PartitionStatistics(
-        Partition("orders", number),
+        Partition("orders", 0),
         Ledger(committed).statistics(),
         committed=committed,
         read=0,
@@ -117,22 +117,19 @@ def standing(committed, log_end, number=0):
     )
 
 
-@pytest.fixture
-def ages():
-    return CommitAges()
-
-
 def age(ages, now, committed, log_end):
     (part,) = ages.of([standing(committed, log_end)], now)
     assert replace(part, commit_age_seconds=0.0) == standing(committed, log_end)
     return part.commit_age_seconds
 
 
-def test_it_grows_while_the_offset_stands_short_of_the_log_s_end(ages):
+def test_commit_age_grows_while_the_offset_stands_short_of_the_logs_end():
+    ages = CommitAges()
     assert [age(ages, now, 5, 9) for now in (10.0, 11.0, 14.0)] == [0, 1, 4]
 
 
-def test_a_partition_that_was_away_begins_anew(ages):
+def test_commit_age_of_a_partition_that_was_away_begins_anew():
+    ages = CommitAges()
     assert age(ages, 10.0, 5, 9) == 0
     assert list(ages.of([], 20.0)) == []
     assert age(ages, 30.0, 5, 9) == 0

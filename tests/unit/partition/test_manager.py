@@ -183,9 +183,6 @@ def test_restart_makes_a_new_mode_and_keeps_counts():
     assert emit(partition) == [100, 101]
 
 
-# What executors read
-
-
 def test_passed_range_counts_as_read():
     partition = gated(100)
     partition.passed(Range(100, 160, 40, leader_epoch=9))

@@ -74,9 +74,6 @@ def test_run_to_the_end_waits_for_recovery():
     assert bench.reader.assignment.has_reached_goals
 
 
-# Corrupt records
-
-
 def test_a_corrupt_record_is_skipped_by_policy_and_told():
     bench = Bench(start=StartPolicy(on_corrupt_record="skip"))
     bench.fill(ONE, 5)
@@ -85,9 +82,6 @@ def test_a_corrupt_record_is_skipped_by_policy_and_told():
     bench.work(1, 9)
     assert bench.reasons() == [("corrupt", 3, 4)]
     assert bench.stored() == 5
-
-
-# Where one broker says that a topic is missing
 
 
 def say_missing(bench):

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from sinks import DiscardSink, ForeachSink
-from sinks.shares import check_fences, is_to_commit
+from sinks.shares import is_to_commit
 from tests.support.batches import LINE, share
 from tests.support.patience import seconds
-from topology.errors import SinkFailed, SinkFenced
-from topology.sink import Batch, Committed, Fence
+from topology.errors import SinkFailed
+from topology.sink import Batch, Committed
 
 
 def found(txid, line=LINE, epoch=1):
@@ -33,15 +33,6 @@ def test_sink_that_lost_commits_gets_no_more(has):
     """Promise 14: put back to an older state under a running service, rows would be missing."""
     with pytest.raises(SinkFailed, match=rf"up to {has}, but those up to 6 were committed"):
         is_to_commit([share(7)], [found(has)])
-
-
-def test_lower_epoch_than_the_lines_is_fenced_first():
-    """Promise 9."""
-    with pytest.raises(SinkFenced):
-        is_to_commit([share(7)], [found(2, epoch=2)])
-    with pytest.raises(SinkFenced):
-        check_fences([Fence(LINE, 1)], [found(0, epoch=2)])
-    assert check_fences([Fence(LINE, 1)], [found(5, epoch=0)]) == [found(5)]
 
 
 def test_sinks_without_transactions_get_every_row():

@@ -121,8 +121,6 @@ def test_column_that_no_file_can_have_is_refused_when_it_is_named(column, found)
             kind("orders", schema=schema)
 
 
-# Where tables lie.
-
 KINDS = [DeltaSink, partial(SparkSink, format="parquet")]
 
 

@@ -261,9 +261,6 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk):
     assert writer.failing_since is not None
 
 
-# Without transactions
-
-
 def rows(sequence=1):
     return Batch(sequence, [["a", "b"]], 2)
 

@@ -78,9 +78,6 @@ def test_every_value_is_answered_exactly_once(kinds):
     assert has_no_lineage == ({*kinds} <= {"value"}), "nothing was dropped"
 
 
-# Vectorised bolts
-
-
 def batch(*numbers):
     return pa.RecordBatch.from_pydict({"n": list(numbers)})
 

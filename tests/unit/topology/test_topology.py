@@ -201,9 +201,6 @@ def test_meetings_that_share_a_source_are_one():
     assert [[s.label for s in group] for group in topology.meetings()] == [["a", "b", "c", "d"]]
 
 
-# Guarantees
-
-
 def refusal(sink, transactions="transactional"):
     """The error of an exactly-once topology with this sink, or ""."""
     topology, records = new_topology(reliability="exactly-once", transactions=transactions)
@@ -277,9 +274,6 @@ def test_advanced_bolt_cannot_be_exactly_once():
     records.then(Keeps, name="join").into(MemorySink())
     with pytest.raises(InvalidTopology, match=r"'join' is an AdvancedBolt.*no one transaction"):
         topology.validate()
-
-
-# Drawings
 
 
 def test_drawings_show_streams_tasks_orders_and_shared_steps():

@@ -114,9 +114,6 @@ def test_rejected_rows_are_known_to_the_next_attempts():
     }
 
 
-# A partition that is lost
-
-
 def test_group_runs_again_without_a_lost_partition():
     world = World()
     group, later = world.plan(), world.plan(1)
@@ -136,9 +133,6 @@ def test_group_runs_again_without_a_lost_partition():
     world.groups.done(1)
     assert world.lines[1].committed == 1
     assert world.lines[0].committed == 0
-
-
-# After a restart
 
 
 def test_groups_run_again_after_a_truncation():

@@ -83,9 +83,6 @@ def run(line, *offsets, now=0.0):
     line.close()
 
 
-# Planning
-
-
 def test_idle_partition_plans_at_once():
     line = new_line()
     line.plan(0.0, ROOM)
@@ -175,9 +172,6 @@ def test_range_has_the_leader_epoch_of_its_last_record():
     assert [each.range.leader_epoch for each in line.to_store().open] == [None, 8, 8]
 
 
-# Processing
-
-
 def test_transactions_are_done_in_order_only():
     """Promise 14: transactions are committed in txid order.
 
@@ -217,8 +211,6 @@ def test_record_processed_twice_is_an_error():
     with pytest.raises(ValueError, match="one came twice"):
         process(line, 100)
 
-
-# After a restart
 
 OPEN = (
     OpenTransaction(5, 2, covers(100, 101, 104)),

@@ -51,9 +51,6 @@ def standing(line):
     return [(each.txid, each.attempt, each.range) for each in line.to_store().open]
 
 
-# Planned
-
-
 def test_planned_range_has_no_share():
     line = new_line()
     txid = begin(line, 1300)
@@ -92,9 +89,6 @@ def test_range_begins_at_the_end_of_the_one_before():
     assert line.position_of(3) == Position(150, 9, "id"), "a range of gaps tells no other epoch"
     with pytest.raises(KeyError):
         line.position_of(2)
-
-
-# Sealed and committed
 
 
 def test_stale_attempt_changes_nothing():
@@ -156,9 +150,6 @@ def test_nothing_fails_during_an_unknown_outcome(failing):
     assert [attempt for _txid, attempt, _range in standing(line)] == [2, 2, 3]
 
 
-# After a restart
-
-
 def test_stored_transactions_with_a_hole_are_rejected():
     """Promise 14."""
     with pytest.raises(ValueError, match="txid 5 where 1 was to come"):
@@ -169,9 +160,6 @@ def test_attempts_begin_at_the_least_allowed():
     line = new_line(committed=4, attempts={5: 3}, least_attempt=7)
     assert (line.begin(110).attempt, line.begin(120).attempt) == (7, 7)
     assert new_line(SEALED[0], committed=4, least_attempt=9).transaction_of(5).attempt == 9
-
-
-# Where the log is not what it was
 
 
 def test_planned_range_may_be_planned_anew():

@@ -28,9 +28,6 @@ def test_what_goes_together_is_at_one_member_at_every_moment(seed, topics, numbe
     live(seed, topics=topics, numbers=numbers)
 
 
-# That it can fail
-
-
 @pytest.mark.parametrize(
     "name", [name for name, make in MUTANTS.items() if make.__module__ == replica_mutants.__name__]
 )

@@ -63,9 +63,6 @@ def test_new_process_blocks_grants_of_older_plans():
     assert next_plan(was, members, ALL, Control()) is None
 
 
-# What operators ask for
-
-
 def test_a_rebalance_is_heeded_once():
     """The counts are even, but each topic is with one member: it is spread anew."""
     partitions = [Partition(topic, number) for topic in "st" for number in range(2)]
@@ -79,8 +76,6 @@ def test_a_rebalance_is_heeded_once():
     assert after.of("a") == {partitions[0], partitions[2]}
     assert after.of("b") == {partitions[1], partitions[3]}
 
-
-# One for all
 
 ONE_HAS_ALL = Copartitions(all_to_one=True)
 
@@ -99,9 +94,6 @@ def test_all_go_to_the_one_with_most_of_them_at_once():
         members = [member(*each, seen=2) for each in zip("ab", holds, strict=True)]
         plan = next_plan(plan, members, ALL, Control(), ONE_HAS_ALL) or plan
     assert plan.of("b") == set(ALL)
-
-
-# Surprises
 
 
 def test_members_keep_partitions_when_the_plan_is_lost():
@@ -172,8 +164,6 @@ def test_a_new_member_gets_partitions_of_every_topic():
     )
 
 
-# What goes together
-
 TOGETHER = Copartitions(lambda topic: None if topic == "t" else 0)
 THREE_TOPICS = st.sets(
     st.builds(Partition, st.sampled_from(["r", "s", "t"]), st.integers(0, 9)), max_size=25
@@ -192,9 +182,3 @@ def test_topics_that_go_together_with_other_counts_are_refused():
     with pytest.raises(CountsDiffer, match="'r' with 3, 's' with 2"):
         TOGETHER.check([Partition("r", n) for n in range(3)] + [Partition("s", n) for n in (0, 1)])
     TOGETHER.check([Partition("r", 0), Partition("s", 0), Partition("t", 0), Partition("t", 1)])
-
-
-def test_all_partitions_go_to_who_had_most_of_them():
-    partitions = [Partition("t", number) for number in range(3)]
-    previous = dict(zip(partitions, ["a", "b", "b"], strict=True))
-    assert set(balanced(["a", "b"], partitions, previous, ONE_HAS_ALL).values()) == {"b"}

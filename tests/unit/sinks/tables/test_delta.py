@@ -38,9 +38,6 @@ def gone(number):
     return {"number": number, "gone": True}
 
 
-# Others on the table.
-
-
 def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(table):
     """Promise 9: the table would forget who has fenced whom."""
     sink = table.fenced()
@@ -175,9 +172,6 @@ def test_a_path_that_delta_rs_would_read_as_another_is_refused(tmp_path):
     put(Table(tmp_path / "größe #1 %").fenced(), 1, 1)
 
 
-# Outcomes that nobody knows.
-
-
 def test_files_are_not_removed_while_a_version_may_name_them(table, monkeypatch):
     """The request may still be on its way to the store, until another version is in its place."""
     sink = table.fenced()
@@ -201,9 +195,6 @@ def test_files_are_not_removed_while_a_version_may_name_them(table, monkeypatch)
     with pytest.raises(SinkFenced):
         sink.commit(staged)
     assert table.numbers() == [1]
-
-
-# Power cuts.
 
 
 @pytest.mark.parametrize("content", ["", "\0" * 300, '{"commitInfo":{"headrace":"1","a'])
@@ -271,9 +262,6 @@ def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(table, monkeypa
     assert str(path) in synced
 
 
-# Several writers.
-
-
 def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(table, monkeypatch):
     """Promise 10: whose turn it is only spares them tries."""
     monkeypatch.setattr("sinks.tables.delta_entries._TURN_SECONDS", 0.1)
@@ -326,9 +314,6 @@ def test_two_that_make_the_table_at_once_make_one(table, monkeypatch):
         Committed(LINE, 1, 0),
         Committed("orders[1]", 1, 0),
     ]
-
-
-# Rows by key, and compaction.
 
 
 def keyed(table, *, exactly_once=False, **options):

@@ -157,9 +157,6 @@ def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table):
     assert table.numbers() == [1, 2, 3, 4, 5, 50]
 
 
-# What is Spark's.
-
-
 class Session:
     """Answers a procedure with rows; knows a catalogue or does not."""
 
@@ -284,9 +281,6 @@ def test_spark_that_is_missing_or_knows_no_catalogue_is_named(table, monkeypatch
     for work in (lambda: sink.compact(1000), lambda: sink.vacuum(24)):
         with pytest.raises(SinkFailed, match=r"needs PySpark, which is not installed: pip"):
             work()
-
-
-# The probe of `headrace check`.
 
 
 @pytest.mark.parametrize("is_new", [True, False])

@@ -169,8 +169,6 @@ def test_invalid_argument_is_refused_when_the_bolt_is_made(make, error):
         make()
 
 
-# The screen for limits
-
 LIMITS = Limits(max_bytes=400, max_depth=3, max_number_digits=12, max_exponent=30)
 
 
