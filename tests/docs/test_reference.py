@@ -1,5 +1,3 @@
-"""The reference pages say what the code says."""
-
 import ast
 import re
 from pathlib import Path

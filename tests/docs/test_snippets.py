@@ -1,5 +1,3 @@
-"""The snippets of the documentation work: Python runs, commands exist, TOML is a configuration."""
-
 import re
 import shlex
 import subprocess

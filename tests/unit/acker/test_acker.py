@@ -1,5 +1,3 @@
-"""The XOR acker: trees complete, fail and expire once, whatever the order of the messages."""
-
 from itertools import permutations
 
 import numpy as np

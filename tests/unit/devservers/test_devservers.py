@@ -1,5 +1,3 @@
-"""Java, PySpark's jars and ports, without a server."""
-
 import socket
 
 import pytest

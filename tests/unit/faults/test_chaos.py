@@ -1,5 +1,3 @@
-"""Chaos hurts most replicas and never all."""
-
 from random import Random
 
 from tests.faults.chaos import KINDS, MOST_HURT, NAMES, draw

@@ -1,5 +1,3 @@
-"""The report: the marked part of a page is written anew, and nothing else is touched."""
-
 from pathlib import Path
 
 import pytest

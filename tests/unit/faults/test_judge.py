@@ -1,5 +1,3 @@
-"""The oracle of the crash matrix sees what is lost, what is repeated, and what nobody issued."""
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""What judges the crash tests sees what is missing, there twice, or out of date."""
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Partitions that are found and opened. Fakes stand in for the servers."""
-
 import re
 from concurrent.futures import Future
 

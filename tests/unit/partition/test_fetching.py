@@ -1,5 +1,3 @@
-"""The fetcher on a client of our own: any calls in any order."""
-
 import random
 
 import pytest

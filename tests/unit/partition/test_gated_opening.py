@@ -1,5 +1,3 @@
-"""How a partition is opened and mended exactly once: claimed, fenced, resumed, then read."""
-
 import pytest
 
 from partition.errors import Fenced, OffsetOutOfRange, ReplayDiffers, SinkAhead, StoreBehind

@@ -1,5 +1,3 @@
-"""Latencies: what counts as committed, when, and what the histogram says of it."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Partitions that replicas share: opened when they are wanted, drained and released when not."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""The ledger: contiguous, out of order, with gaps, failed in front, drained, at random."""
-
 import numpy as np
 import pytest
 from hypothesis import settings

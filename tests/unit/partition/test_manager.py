@@ -1,5 +1,3 @@
-"""The PartitionManager: what it hands out, holds, and lets be committed."""
-
 import random
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Partitions whose log is not what it was, or cannot be read. Fakes stand in for the servers."""
-
 import pytest
 
 from partition.errors import SourceLost, TopicMissing

@@ -1,5 +1,3 @@
-"""The retry queue: when a failed record is due, and when it has failed too often."""
-
 import random
 
 import pytest

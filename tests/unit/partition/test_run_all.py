@@ -1,5 +1,3 @@
-"""Generators that are run together: their rounds, and the end of a session amid one."""
-
 from functools import partial
 
 import pytest

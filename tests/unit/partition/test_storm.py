@@ -1,5 +1,3 @@
-"""Where a Storm topology stopped, read from trees in memory: every layout, every fault."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""The throttle: a token bucket whose time is an argument."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

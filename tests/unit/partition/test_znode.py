@@ -1,5 +1,3 @@
-"""The stored form of offsets and topics: read back, refused, and storm-kafka's own."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""How an operator's change of one node ends: by others' changes, lost replies, ended sessions."""
-
 import logging
 
 import pytest

@@ -1,5 +1,3 @@
-"""What rows with a key come to."""
-
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 

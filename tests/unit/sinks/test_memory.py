@@ -1,5 +1,3 @@
-"""Sinks without a store, and the checks of epochs and txids that every sink makes."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""Names of tables, above all hostile ones, and links: no place leaves its warehouse."""
-
 import os
 import re
 from functools import partial

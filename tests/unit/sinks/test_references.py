@@ -1,5 +1,3 @@
-"""Reference tables without Spark: which they are, how much is read, and what is refused."""
-
 import datetime as dt
 import gzip
 

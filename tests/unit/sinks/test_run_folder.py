@@ -1,5 +1,3 @@
-"""Folders of runs: private, removed when their process is gone, and never before."""
-
 import os
 import signal
 import stat

@@ -1,5 +1,3 @@
-"""One description of a store, in the words of each library that reaches it."""
-
 import pickle
 
 import pyarrow.fs as pafs

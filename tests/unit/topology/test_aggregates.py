@@ -1,5 +1,3 @@
-"""What a state keeps of a key's rows: merging, and what is refused."""
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, TypedDict

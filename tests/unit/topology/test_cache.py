@@ -1,5 +1,3 @@
-"""The cache: bounded, one look-up per key at a time, no exception kept."""
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""Calls of bolts over a chunk: results, lineage, and failures of single values."""
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

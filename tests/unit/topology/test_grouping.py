@@ -1,5 +1,3 @@
-"""Groupings: which task gets a value, the same in every process."""
-
 import os
 import subprocess
 import sys

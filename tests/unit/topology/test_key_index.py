@@ -1,5 +1,3 @@
-"""Rows are found by their keys as a dictionary finds them, by whichever way."""
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 

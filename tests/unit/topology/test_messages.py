@@ -1,5 +1,3 @@
-"""Messages as records and as columns, with or without line breaks."""
-
 import pickle
 
 import pyarrow as pa

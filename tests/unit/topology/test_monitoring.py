@@ -1,5 +1,3 @@
-"""Histograms of durations, and the rate-limited log of repeated failures."""
-
 import asyncio
 import json
 import time

@@ -1,5 +1,3 @@
-"""Prefetch of concurrent bolts: the same results, before their turn."""
-
 import threading
 
 import pyarrow as pa

@@ -1,5 +1,3 @@
-"""A reference table: a plain mapping, an Arrow join, and one load at a time."""
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime

@@ -1,5 +1,3 @@
-"""Errors of invalid topologies: raised at build time, with the name of the step."""
-
 import re
 from functools import partial
 from typing import TypedDict

@@ -1,5 +1,3 @@
-"""Values as columns: every column and every row is kept, and typed records are rows."""
-
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Spark steps: what they are given, and what they leave to their sink."""
-
 from typing import TypedDict
 
 import pyarrow as pa

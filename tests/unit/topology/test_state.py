@@ -1,5 +1,3 @@
-"""What a state is stored as, looked up as, and what it refuses to be."""
-
 from collections import deque
 from typing import TypedDict
 

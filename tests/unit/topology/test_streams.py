@@ -1,5 +1,3 @@
-"""Routing by the executor: streams, tasks, and records that leave as a whole."""
-
 from functools import partial
 
 import pyarrow as pa

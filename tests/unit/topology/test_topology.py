@@ -1,5 +1,3 @@
-"""Building a topology: kinds of bolts, steps, batches, guarantees, and drawings."""
-
 import inspect
 import re
 from collections.abc import AsyncIterator, Iterator

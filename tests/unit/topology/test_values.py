@@ -1,5 +1,3 @@
-"""Which values a column takes: nothing that it would keep as another value."""
-
 from collections import defaultdict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal

@@ -1,5 +1,3 @@
-"""Groups of ranges: run and committed together, in order."""
-
 import random
 from dataclasses import replace
 

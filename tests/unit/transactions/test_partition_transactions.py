@@ -1,5 +1,3 @@
-"""A line: planned, stored, emitted, processed, committed."""
-
 import numpy as np
 import pytest
 

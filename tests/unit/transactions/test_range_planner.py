@@ -1,5 +1,3 @@
-"""Which offsets of each partition the next group takes."""
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

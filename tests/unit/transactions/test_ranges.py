@@ -1,5 +1,3 @@
-"""A line of ranges: planned, stored, read by others, sealed, committed."""
-
 import pytest
 
 from partition.records import OpenTransaction, Partition, Position, Range, Resumed, Transactions

@@ -1,5 +1,3 @@
-"""The digest of a range's records."""
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What becomes of open transactions, by what is stored and what each sink has."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Rows of open transactions: who gets which, and what is left out after a failed try."""
-
 from operator import itemgetter
 
 import numpy as np

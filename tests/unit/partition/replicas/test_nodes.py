@@ -1,5 +1,3 @@
-"""What the shared nodes hold: written, read back, and refused where it cannot be read."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Who may hold which partition, plan after plan."""
-
 from collections import Counter
 from itertools import product
 

@@ -1,5 +1,3 @@
-"""Errors of a Kafka client in the log."""
-
 import logging
 
 import structlog

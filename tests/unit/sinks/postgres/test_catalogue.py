@@ -1,5 +1,3 @@
-"""The schema of rows against an existing table, before anything is sent."""
-
 import re
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Errors of a database, and conninfos, without a server."""
-
 import psycopg
 import pyarrow as pa
 import pytest

@@ -1,5 +1,3 @@
-"""The driver's healing, with JVMs that fail as they are told."""
-
 import logging
 import threading
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A Spark step at work, on frames that are Arrow tables."""
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,5 +1,3 @@
-"""What SparkSink takes, which guarantees it gives, and what it syncs; no Spark runs."""
-
 import os
 import time
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tasks on a Spark that runs them here."""
-
 import gc
 import sys
 import zipfile

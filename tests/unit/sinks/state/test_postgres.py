@@ -1,5 +1,3 @@
-"""What a state in PostgreSQL refuses before it asks the database anything."""
-
 from datetime import datetime
 from decimal import Decimal
 

@@ -1,5 +1,3 @@
-"""The sink of a state: what rows it takes, and what it makes of them, in memory."""
-
 from dataclasses import dataclass
 
 import pyarrow as pa

@@ -1,5 +1,3 @@
-"""Rows that no file can hold are rejected, each alone; what is wrong outside is nobody's row."""
-
 import math
 
 import pyarrow as pa

@@ -1,5 +1,3 @@
-"""Delta tables: what must hold whatever others do to them, and whatever is lost."""
-
 import datetime as dt
 import fcntl
 import json

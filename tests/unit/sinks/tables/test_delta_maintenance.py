@@ -1,5 +1,3 @@
-"""Maintenance of Delta tables: what goes, what never does, and a writer beside it."""
-
 import json
 import time
 from dataclasses import replace

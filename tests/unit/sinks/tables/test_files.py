@@ -1,5 +1,3 @@
-"""Files of a table's rows, that no reader sees until a log names them."""
-
 import itertools
 import pickle
 import subprocess

@@ -1,5 +1,3 @@
-"""Iceberg tables: what must hold whatever others do to them, and whatever is lost."""
-
 import pickle
 import sys
 from dataclasses import replace

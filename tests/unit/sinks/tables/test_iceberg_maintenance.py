@@ -1,5 +1,3 @@
-"""Maintenance of Iceberg tables: what goes with old snapshots, and what never does."""
-
 import importlib.util
 import time
 from types import SimpleNamespace

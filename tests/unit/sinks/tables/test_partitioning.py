@@ -1,5 +1,3 @@
-"""Which columns a table may be partitioned by, and which folder a row belongs to."""
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import PurePosixPath

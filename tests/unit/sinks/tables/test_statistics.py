@@ -1,5 +1,3 @@
-"""What a data file is said to hold is true of it."""
-
 import json
 import math
 from datetime import UTC, date, datetime

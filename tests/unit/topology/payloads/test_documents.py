@@ -1,5 +1,3 @@
-"""Values that are one document each, and the limits of a document."""
-
 import json as standard
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,5 +1,3 @@
-"""JSON documents as columns: each row is its own record's, and a bad one is rejected alone."""
-
 import json as standard
 from datetime import UTC, datetime
 from typing import NotRequired, TypedDict

@@ -1,5 +1,3 @@
-"""Fetching of schemas on an own thread, and cycles in Avro schemas."""
-
 import threading
 from concurrent.futures import wait
 

@@ -1,5 +1,3 @@
-"""Which calls may start, and when."""
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Lifecycle of bolts and hooks: the order of calls, and failing ones."""
-
 import asyncio
 import time
 
