@@ -1,20 +1,28 @@
 import itertools
+import json
+import math
 import pickle
 import subprocess
 import sys
 import threading
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import fs
 
 from sinks import DeltaSink
+from sinks.columns import fit
 from sinks.storage import Storage
 from sinks.tables import files
-from sinks.tables.files import FileStager
+from sinks.tables.files import FileStager, write_good_rows
 from sinks.tables.partitioning import Layout
 from tests.support.batches import group_of, share
 from tests.support.patience import seconds
@@ -228,3 +236,198 @@ def test_a_table_has_a_stager_once_it_was_fenced_and_with_a_key_none():
     with pytest.raises(SinkFailed, match="'orders' takes no batch before a fence"):
         DeltaSink("orders", schema=SCHEMA).stager()
     assert DeltaSink("orders", schema=SCHEMA, key=["n"]).stager() is None
+
+
+def told(column, row_group_rows=1000):
+    with TemporaryDirectory() as folder, patch.object(files, "_ROW_GROUP_ROWS", row_group_rows):
+        writer = FileStager(Storage("/"), folder)
+        (file,) = writer.write(pa.table({"c": column}), 1)
+        return json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "low", "high"),
+    [
+        ([3, None, -1], pa.int32(), -1, 3),
+        (["b", "a"], pa.string(), "a", "b"),
+        (["b", "a"], pa.dictionary(pa.int8(), pa.string()), "a", "b"),
+        ([2.5, None], pa.float64(), Decimal("2.5"), Decimal("2.5")),
+        (
+            [Decimal("1.10"), Decimal("-2.00")],
+            pa.decimal128(9, 2),
+            Decimal("-2.00"),
+            Decimal("1.10"),
+        ),
+        (
+            [Decimal("12345678901234567890.000000001")],
+            pa.decimal128(38, 18),
+            Decimal("12345678901234567890.000000001"),
+            Decimal("12345678901234567890.000000001"),
+        ),
+        ([date(1500, 1, 2)], pa.date32(), "1500-01-02", "1500-01-02"),
+        ([-1], pa.timestamp("us"), "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.000"),
+        (
+            [datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)],
+            pa.timestamp("us", tz="Europe/Berlin"),
+            "2026-01-02T03:04:05.006Z",
+            "2026-01-02T03:04:05.006Z",
+        ),
+    ],
+)
+def test_bounds_are_spelled_as_deltas_protocol_says(values, kind, low, high):
+    assert told(pa.array(values, kind)) == {
+        "numRecords": len(values),
+        "minValues": {"c": low},
+        "maxValues": {"c": high},
+        "nullCount": {"c": values.count(None)},
+    }
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1.0, math.nan]),
+        pa.array([1.0, math.inf]),
+        pa.array([None, None], pa.int64()),
+        pa.array([True, False]),
+        pa.array([b"a", b"b"]),
+        pa.array([2**62, 1], pa.timestamp("us")),  # beyond the year 9999
+    ],
+    ids=["nan", "infinity", "nulls", "booleans", "bytes", "far future"],
+)
+def test_what_has_no_bounds_is_given_none(column):
+    found = told(column)
+    assert (found["minValues"], found["maxValues"]) == ({}, {})
+    assert found["nullCount"].get("c", 0) == column.null_count
+
+
+def test_columns_within_columns_are_passed_over_and_those_behind_them_are_right():
+    table = pa.table(
+        {
+            "s": [{"a": 1, "b": [{"c": 2, "d": "x"}]}],
+            "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+            "l": [[1, 2, 3]],
+            "last.one": [7],
+        }
+    )
+    with TemporaryDirectory() as folder:
+        (file,) = FileStager(Storage("/"), folder).write(table, 1)
+    assert file.statistics.minima == file.statistics.maxima == {"last.one": 7}
+    assert file.statistics.nulls == {"last.one": 0}
+
+
+texts = st.text(st.sampled_from("aé\U0010fffe\U0010ffff"), max_size=40)
+
+
+@given(st.lists(st.none() | texts, min_size=1), st.integers(1, 3))
+def test_texts_lie_between_their_bounds_however_they_are_cut(values, group):
+    found = told(pa.array(values, pa.string()), row_group_rows=group)
+    there = [value for value in values if value is not None]
+    assert found["nullCount"]["c"] == values.count(None)
+    assert all(found["minValues"]["c"] <= value for value in there)
+    if "c" in found["maxValues"]:
+        assert all(value <= found["maxValues"]["c"] for value in there)
+        assert len(found["maxValues"]["c"]) <= 33
+
+
+NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+class Files:
+    """Writes lists, but none with a bad number; knows which of them are there."""
+
+    def __init__(self, bad, error=pa.ArrowInvalid):
+        self.bad = bad
+        self.error = error
+        self.calls = 0
+        self.there = []
+
+    def write(self, rows):
+        self.calls += 1
+        numbers = rows["n"].to_pylist()
+        if not set(self.bad).isdisjoint(numbers):
+            raise self.error("overflow\nof something")
+        self.there.append(numbers)
+        return numbers
+
+    def discard(self, numbers):
+        self.there.remove(numbers)
+
+
+class CertificateError(OSError, ValueError):
+    """As ssl.SSLCertVerificationError is both."""
+
+
+def numbered(*rows):
+    return fit([[{"n": row} for row in rows]], NUMBERS)
+
+
+def put(files, *rows):
+    written, fitted = write_good_rows(numbered(*rows), files.write, files.discard)
+    assert files.there == [written] == [fitted.table["n"].to_pylist()]
+    return fitted.rejected
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid, ValueError, OverflowError])
+def test_bad_rows_are_rejected_alone_and_all_others_written_as_one(error):
+    """Promise 13. Rows that do not fit have their places too."""
+    files = Files({3, 6}, error)
+    rejected = put(files, 0, "x", 1, 3, 2, None, 6, 7)
+    assert set(rejected) == {1, 3, 5, 6}
+    assert rejected[3] == rejected[6] == f"no file can hold it: {error.__name__}: overflow"
+    assert files.there == [[0, 1, 2, 7]]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_whichever_rows_are_bad_only_they_are_rejected(is_bad):
+    bad = {number for number, bad in enumerate(is_bad) if bad}
+    files = Files(bad)
+    assert set(put(files, *range(len(is_bad)))) == bad
+    steps = math.ceil(math.log2(len(is_bad))) + 1
+    assert files.calls <= 2 + min(2 * steps * len(bad), 2 * len(is_bad))
+
+
+def test_if_not_even_no_rows_can_be_written_it_is_no_row_that_is_bad():
+    """The files' own world is out of order, and comes right."""
+
+    class Shut(Files):
+        def write(self, rows):
+            raise ValueError("shut")
+
+    for count in (1, 5):
+        with pytest.raises(ValueError, match="shut"):
+            put(Shut(()), *range(count))
+
+
+def test_if_every_row_can_be_written_by_itself_the_error_is_passing():
+    class TooMany(Files):
+        def write(self, rows):
+            if rows.num_rows > 2:
+                raise ValueError("too many")
+            return super().write(rows)
+
+    files = TooMany(())
+    with pytest.raises(ValueError, match="too many"):
+        put(files, 1, 2, 3)
+    assert not files.there
+
+
+@pytest.mark.parametrize("error", [OSError, CertificateError, RuntimeError, MemoryError])
+def test_an_outage_is_told_at_once_and_no_rows_are_divided(error):
+    files = Files({1}, error)
+    with pytest.raises(error):
+        put(files, 0, 1, 2)
+    assert files.calls == 1
+
+
+def test_an_outage_in_the_search_leaves_nothing():
+    class Ending(Files):
+        def write(self, rows):
+            if self.calls == 5:
+                raise CertificateError("expired")
+            return super().write(rows)
+
+    files = Ending({9})
+    with pytest.raises(CertificateError):
+        put(files, *range(10))
+    assert not files.there

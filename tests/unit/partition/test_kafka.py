@@ -1,11 +1,65 @@
-"""Whether brokers answer, as statistics and the log of Kafka's clients tell."""
+import random
 
+import pytest
 import structlog
 from confluent_kafka import KafkaError
 
 from partition.kafka import librdkafka
 from partition.kafka.librdkafka import Availability, KafkaLog, OpenTransactions
-from partition.records import Partition
+from partition.records import Partition, Position
+from tests.support.kafka import FakeClient, fetcher_on
+
+PLACES = [Partition(topic, number) for topic in "ab" for number in range(2)]
+A, B = PLACES[:2]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fetches_deliver_all_records_in_order(seed):
+    """Promise 11: pauses, removals and new positions skip and repeat nothing."""
+    rng = random.Random(seed)
+    fetcher = fetcher_on(FakeClient(rng))
+    expected = {}
+    paused = set()
+    for _ in range(400):
+        what, place = rng.random(), rng.choice(PLACES)
+        if what < 0.1:
+            expected[place] = rng.randint(0, 1_000)
+            paused.discard(place)
+            fetcher.add({place: Position(expected[place])})
+        elif what < 0.15:
+            fetcher.remove([place])
+            expected.pop(place, None)
+            paused.discard(place)
+        elif what < 0.3:
+            fetcher.pause(place)
+            paused |= {place} & expected.keys()
+        elif what < 0.45:
+            fetcher.resume(place)
+            paused.discard(place)
+        else:
+            for chunk in fetcher.fetch(20, 0).chunks:
+                first = expected[chunk.partition]
+                assert chunk.offsets.tolist() == list(range(first, first + len(chunk)))
+                assert chunk.partition not in paused
+                expected[chunk.partition] += len(chunk)
+    came = {chunk.partition for _ in range(100) for chunk in fetcher.fetch(20, 0).chunks}
+    assert came == expected.keys() - paused
+    fetcher.close()
+
+
+def test_records_before_the_epoch_check_are_fetched_again():
+    """Promise 12: a log that was cut off is noticed, though the seek was refused at first."""
+    client = FakeClient(random.Random(1))
+    fetcher = fetcher_on(client)
+    fetcher.add({A: Position(0)})
+    client.refused_seeks = 2  # when it is added, and with the first fetch
+    fetcher.add({B: Position(100, leader_epoch=3)})
+    assert {chunk.partition for chunk in fetcher.fetch(20, 0).chunks} == {A}
+    assert client.next[B] > 100, "else nothing of it came"
+    own = [chunk for chunk in fetcher.fetch(1_000, 0).chunks if chunk.partition == B]
+    assert [int(chunk.offsets[0]) for chunk in own] == [100]
+    fetcher.close()
+
 
 NODE = "127.0.0.1:9092"
 
@@ -73,7 +127,7 @@ def test_once_the_wait_is_over_patience_is_what_it_was():
     assert not found
 
 
-A, B = Partition("t", 0), Partition("t", 1)
+FIRST, SECOND = Partition("t", 0), Partition("t", 1)
 
 
 def logs_told(seconds, **logs):
@@ -89,25 +143,25 @@ def logs_told(seconds, **logs):
 def test_wait_counts_from_the_first_blocked_statistics():
     """Faults K13."""
     found = OpenTransactions()
-    assert found.seconds(A, 3) == 0
+    assert found.seconds(FIRST, 3) == 0
     found.take(logs_told(100, a=(3, 3), b=(5, 9)))
     found.take(logs_told(102, a=(3, 6), b=(5, 9)))
     found.take(logs_told(104, a=(3, 8), b=(5, 12)))
-    assert (found.seconds(A, 3), found.seconds(B, 5)) == (2, 4)
-    assert found.seconds(A, 2) == 0, "what lies before it is still to come"
+    assert (found.seconds(FIRST, 3), found.seconds(SECOND, 5)) == (2, 4)
+    assert found.seconds(FIRST, 2) == 0, "what lies before it is still to come"
 
 
 def test_each_transaction_that_ends_begins_the_wait_anew():
     found = OpenTransactions()
     found.take(logs_told(100, a=(3, 6)))
     found.take(logs_told(110, a=(5, 9)))
-    assert found.seconds(A, 5) == 0
+    assert found.seconds(FIRST, 5) == 0
     found.take(logs_told(112, a=(5, 9)))
-    assert found.seconds(A, 5) == 2
+    assert found.seconds(FIRST, 5) == 2
     found.take(logs_told(114, a=(9, 9)))
-    assert found.seconds(A, 9) == 0
+    assert found.seconds(FIRST, 9) == 0
     found.take(logs_told(116, a=(9, 12)))
-    assert found.seconds(A, 9) == 0
+    assert found.seconds(FIRST, 9) == 0
 
 
 def test_what_is_not_known_holds_nobody_up():
@@ -115,10 +169,10 @@ def test_what_is_not_known_holds_nobody_up():
     found.take(logs_told(100, a=(-1001, 9)))
     found.take({"topics": {"t": {"partitions": {"-1": {"ls_offset": -1001, "hi_offset": -1}}}}})
     found.take({})
-    assert found.seconds(A, -1001) == 0
+    assert found.seconds(FIRST, -1001) == 0
     found.take(logs_told(100, a=(3, 6)))
     found.clear()
-    assert found.seconds(A, 3) == 0
+    assert found.seconds(FIRST, 3) == 0
 
 
 def test_clients_that_lost_the_same_broker_log_it_once(monkeypatch):
