@@ -35,23 +35,18 @@ def site(tmp_path_factory):
 
 
 class Html(HTMLParser):
-    """What a page links to, what it makes a browser fetch, what can be linked to in it."""
+    """What a page makes a browser fetch, and how many blocks and tables it has."""
 
     def __init__(self, page):
         super().__init__()
-        self.links = []
         self.fetched = []
-        self.anchors = set()
         self.blocks = self.tables = 0
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
         values = {name: value or "" for name, value in attributes}
-        self.anchors |= {values[name] for name in ("id", "name") if name in values}
         self.blocks += tag == "pre"
         self.tables += tag == "table"
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
         where = values.get(FETCHED.get(tag, ""), "")
         if where and not NOT_FETCHED & set(values.get("rel", "").split()):
             self.fetched.append(where)
@@ -60,24 +55,6 @@ class Html(HTMLParser):
 @pytest.fixture(scope="module")
 def pages(site):
     return {page: Html(page) for page in sorted(site.rglob("*.html")) if page.name != "404.html"}
-
-
-def test_every_link_of_the_site_leads_to_a_page_and_a_place_in_it(pages):
-    lost = []
-    for page, html in pages.items():
-        for link in html.links:
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
-                continue
-            place = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            place = place / "index.html" if place.is_dir() else place
-            if not place.is_file():
-                lost.append((page.name, link))
-            elif parts.fragment and place.suffix == ".html":
-                there = pages[place].anchors
-                lost += [(page.name, link)] if unquote(parts.fragment) not in there else []
-    assert lost == []
-    assert sum(len(html.links) for html in pages.values()) > 1000  # they were looked at
 
 
 def test_a_browser_fetches_nothing_from_elsewhere(site, pages):

@@ -150,6 +150,8 @@ def test_row_refused_at_the_commit_ends_the_run():
     front = ThroughSpark(spark_step(lambda frame: frame, None, None), ForeachSink(refuses))
     with pytest.raises(SinkFailed, match="whose records are unknown: no"):
         front.commit(Staged((), 1, ([1],)))
+    with pytest.raises(RowsRejected):
+        ForeachSink(refuses).write(Batch(1, [[1]], 1))
 
 
 def test_the_spool_is_empty_after_an_error_too(driver, tmp_path):
