@@ -2,6 +2,7 @@ import logging
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -209,10 +210,8 @@ def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver, world):
 
 
 def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver, world):
-    def refuse(_job_group):
-        raise ConnectionRefusedError("gone")
 
-    world.last.cancel = refuse
+    world.last.cancel = Mock(side_effect=ConnectionRefusedError("gone"))
 
     def cancelled(_session):
         driver.cancel("g")

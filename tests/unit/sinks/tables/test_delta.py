@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import deltalake
 import pyarrow as pa
@@ -176,10 +177,7 @@ def test_files_are_not_removed_while_a_version_may_name_them(table, monkeypatch)
     sink._delta.ends_at_once = False  # as on an object store
     staged = sink.stage(group(1, 1))
 
-    def fail():
-        raise ConnectionResetError("gone")
-
-    around_commit(monkeypatch, table, before=fail)
+    around_commit(monkeypatch, table, before=Mock(side_effect=ConnectionResetError("gone")))
     with pytest.raises(OSError, match="gone"):
         sink.commit(staged)
     sink.discard(staged)
@@ -289,10 +287,7 @@ def test_a_table_made_anew_is_synced_from_its_beginning(table, monkeypatch):
 def test_a_table_that_others_keep_changing_makes_the_sink_busy(table, monkeypatch):
     sink = table.fenced()
 
-    def lost(*_):
-        raise Conflict
-
-    monkeypatch.setattr(DeltaLog, "commit", lost)
+    monkeypatch.setattr(DeltaLog, "commit", Mock(side_effect=Conflict))
     with pytest.raises(SinkBusy, match="others keep changing the table"):
         put(sink, 1, 1)
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,10 +136,7 @@ def test_files_and_their_folders_are_on_the_disk_when_they_are_told(tmp_path, mo
     wanted = {f"/{file.path}" for file in written} | {"", "/c=c0", "/c=c1"}
     assert set(synced) == {f"{tmp_path}{each}" for each in wanted}
 
-    def full(_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(files, "sync", full)
+    monkeypatch.setattr(files, "sync", Mock(side_effect=OSError("no space left")))
     with pytest.raises(OSError, match="no space left"):
         stager(tmp_path).stage(group(row(1)))
     assert on_disk(tmp_path) == {file.path for file in written}
@@ -353,12 +350,9 @@ class CertificateError(OSError, ValueError):
     """As ssl.SSLCertVerificationError is both."""
 
 
-def numbered(*rows):
-    return fit([[{"n": row} for row in rows]], NUMBERS)
-
-
 def put(files, *rows):
-    written, fitted = write_good_rows(numbered(*rows), files.write, files.discard)
+    given = fit([[{"n": row} for row in rows]], NUMBERS)
+    written, fitted = write_good_rows(given, files.write, files.discard)
     assert files.there == [written] == [fitted.table["n"].to_pylist()]
     return fitted.rejected
 

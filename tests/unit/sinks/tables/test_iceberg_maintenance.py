@@ -1,6 +1,7 @@
 import importlib.util
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -302,12 +303,12 @@ def test_probe_leaves_no_table_and_no_namespace_of_its_own(table, tmp_path, is_n
     ],
 )
 def test_probe_names_a_right_that_is_missing(table, monkeypatch, method, said):
-    def refuse(*_, **__):
-        raise ForbiddenError("not for you")
 
     sink = table.sink() if method else table.fenced()
     with monkeypatch.context() as patch:
-        patch.setattr(SqlCatalog, method or "commit_table", refuse)
+        patch.setattr(
+            SqlCatalog, method or "commit_table", Mock(side_effect=ForbiddenError("not for you"))
+        )
         with pytest.raises(SinkFailed, match=f"cannot {said}: ForbiddenError: not for you"):
             sink.probe()
     if method not in (None, "purge_table"):

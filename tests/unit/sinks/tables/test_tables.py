@@ -1,6 +1,7 @@
 """Delta and Iceberg tables alike, whatever others do to them and whatever is lost."""
 
 from collections import Counter
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -64,11 +65,9 @@ def test_commit_that_landed_without_a_reply_counts_once(
 ):
     """Promise 14: the store has the commit, and answers "No such file" or "there already"."""
 
-    def fail():
-        raise table.refusal if is_refusal else FileNotFoundError("No such file or directory")
-
+    error = table.refusal if is_refusal else FileNotFoundError("No such file or directory")
     sink = table.fenced()
-    around_commit(monkeypatch, table, after=fail)
+    around_commit(monkeypatch, table, after=Mock(side_effect=error))
     if exactly_once:
         put(sink, 1, 1, 2)
     else:
@@ -80,12 +79,9 @@ def test_commit_that_landed_without_a_reply_counts_once(
 
 @pytest.mark.parametrize("exactly_once", [True, False])
 def test_commit_that_did_not_land_raises_and_may_be_repeated(table, monkeypatch, exactly_once):
-    def fail():
-        raise ConnectionResetError("gone")
-
     sink = table.fenced()
     staged = sink.stage(group(1, 1) if exactly_once else Batch(1, [rows(1)], 1))
-    around_commit(monkeypatch, table, before=fail)
+    around_commit(monkeypatch, table, before=Mock(side_effect=ConnectionResetError("gone")))
     with pytest.raises(OSError, match="gone"):
         sink.commit(staged)
     sink.commit(staged)

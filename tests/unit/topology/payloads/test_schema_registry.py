@@ -1,5 +1,6 @@
 import threading
 from concurrent.futures import wait
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -79,12 +80,10 @@ def test_a_failure_is_not_asked_for_again_for_some_time(fetching, clock, error, 
 
 
 def test_what_is_remembered_is_bounded(fetching):
-    def unknown():
-        raise Reject("unknown")
 
     for key in range(MOST + 10):
         with pytest.raises(Reject):
-            fetching.fetch(key, unknown)
+            fetching.fetch(key, Mock(side_effect=Reject("unknown")))
     assert len(fetching._verdicts) == MOST
     held = Held()
     for key in range(MOST):
