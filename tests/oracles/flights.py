@@ -20,8 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 FLIGHTS = 336_776
-CANCELLED = 8_255  # no departure time
-WITHOUT_ARRIVAL = 458  # departed, diverted, no arrival time
 MALFORMED = 50
 
 SCHEMA = pa.schema(

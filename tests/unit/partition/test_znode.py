@@ -40,6 +40,17 @@ def with_transactions(transactions, offset=900):
     return json.dumps(fields).encode()
 
 
+def told_of(read, data):
+    """The error that says, in short, what is wrong with a node, and where it is."""
+    with pytest.raises(StoreCorrupt) as caught:
+        read(PATH, data)
+    told = str(caught.value)
+    assert caught.value.path == PATH
+    assert PATH in told
+    assert len(told) < 500
+    return told
+
+
 def test_a_node_has_storm_kafkas_fields_and_our_own():
     stored = StoredOffset(Position(17, 3, "kf3"), "shop-1", "shop", 9)
     node = OffsetNode(stored, Writer("abc", 4), "abc-1")
@@ -92,12 +103,7 @@ def test_invalid_transactions_are_corrupt(found, says):
 
     Storm 42: a record that is not whole does not look like none.
     """
-    with pytest.raises(StoreCorrupt) as caught:
-        decode(PATH, with_transactions(found))
-    assert caught.value.path == PATH
-    assert PATH in str(caught.value)
-    assert says in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert says in told_of(decode, with_transactions(found))
 
 
 def test_nothing_is_written_that_could_not_be_read_back():
@@ -162,12 +168,8 @@ def test_anything_else_is_corrupt_and_neither_absent_nor_empty(read, data):
 
     O06: what a later version wrote is not guessed, and so not overwritten by a claim.
     """
-    with pytest.raises(StoreCorrupt) as caught:
-        read(PATH, data)
-    assert caught.value.path == PATH
-    assert PATH in str(caught.value)
-    assert len(str(caught.value)) < 500
-    assert data not in LATER or '"version" 2, which a later version' in str(caught.value)
+    told = told_of(read, data)
+    assert data not in LATER or '"version" 2, which a later version' in told
 
 
 def one(txid, first, end, attempt=1):

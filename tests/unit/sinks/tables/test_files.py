@@ -328,15 +328,16 @@ NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 class Files:
     """Writes lists, but none with a bad number; knows which of them are there."""
 
-    def __init__(self, bad, error=pa.ArrowInvalid):
-        self.bad = bad
-        self.error = error
+    def __init__(self, bad, error=pa.ArrowInvalid, fails=lambda _count, _calls: None):
+        self.bad, self.error, self.fails = bad, error, fails
         self.calls = 0
         self.there = []
 
     def write(self, rows):
         self.calls += 1
         numbers = rows["n"].to_pylist()
+        if (error := self.fails(len(numbers), self.calls)) is not None:
+            raise error
         if not set(self.bad).isdisjoint(numbers):
             raise self.error("overflow\nof something")
         self.there.append(numbers)
@@ -376,31 +377,6 @@ def test_whichever_rows_are_bad_only_they_are_rejected(is_bad):
     assert files.calls <= 2 + min(2 * steps * len(bad), 2 * len(is_bad))
 
 
-def test_if_not_even_no_rows_can_be_written_it_is_no_row_that_is_bad():
-    """The files' own world is out of order, and comes right."""
-
-    class Shut(Files):
-        def write(self, rows):
-            raise ValueError("shut")
-
-    for count in (1, 5):
-        with pytest.raises(ValueError, match="shut"):
-            put(Shut(()), *range(count))
-
-
-def test_if_every_row_can_be_written_by_itself_the_error_is_passing():
-    class TooMany(Files):
-        def write(self, rows):
-            if rows.num_rows > 2:
-                raise ValueError("too many")
-            return super().write(rows)
-
-    files = TooMany(())
-    with pytest.raises(ValueError, match="too many"):
-        put(files, 1, 2, 3)
-    assert not files.there
-
-
 @pytest.mark.parametrize("error", [OSError, CertificateError, RuntimeError, MemoryError])
 def test_an_outage_is_told_at_once_and_no_rows_are_divided(error):
     files = Files({1}, error)
@@ -409,14 +385,17 @@ def test_an_outage_is_told_at_once_and_no_rows_are_divided(error):
     assert files.calls == 1
 
 
-def test_an_outage_in_the_search_leaves_nothing():
-    class Ending(Files):
-        def write(self, rows):
-            if self.calls == 5:
-                raise CertificateError("expired")
-            return super().write(rows)
-
-    files = Ending({9})
-    with pytest.raises(CertificateError):
-        put(files, *range(10))
+@pytest.mark.parametrize(
+    ("count", "error", "is_raised"),
+    [
+        (1, ValueError("shut"), lambda _count, _calls: True),
+        (5, ValueError("shut"), lambda _count, _calls: True),
+        (3, ValueError("too many"), lambda count, _calls: count > 2),
+        (10, CertificateError("expired"), lambda _count, calls: calls == 6),
+    ],
+)
+def test_error_that_no_row_causes_is_raised_and_leaves_nothing(count, error, is_raised):
+    files = Files({9}, fails=lambda *now: error if is_raised(*now) else None)
+    with pytest.raises(type(error), match=str(error)):
+        put(files, *range(count))
     assert not files.there
