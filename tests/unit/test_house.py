@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 52,
     "methods of one statement": 409,
     "import cycles": 0,
-    "lines of tests": 71_625,
+    "lines of tests": 69_849,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
