@@ -314,11 +314,7 @@ def _for_one_host(topology: Topology, config: Config) -> str | None:
 
 
 def _membership(
-    config: Config,
-    store: ZooKeeperStore,
-    name: str,
-    assignment: Assignment,
-    topology: Topology,
+    config: Config, store: ZooKeeperStore, name: str, assignment: Assignment, topology: Topology
 ) -> GroupMembership:
     policy = replace(config.membership(), alone=_for_one_host(topology, config))
     me = Member(

@@ -83,8 +83,7 @@ def tables_vacuum(
     config: ConfigPath = None,
     *,
     older_than_hours: Annotated[
-        int,
-        typer.Option(min=24, metavar="N", help="Remove no file that is younger, in hours."),
+        int, typer.Option(min=24, metavar="N", help="Remove no file that is younger, in hours.")
     ] = 168,
     dry_run: DryRun = False,
     as_json: Json = False,

@@ -225,10 +225,7 @@ def replay(
 
 
 def drop(
-    topic: DeadLetterTopic,
-    selection: Selection,
-    operator: Note,
-    confirm: Confirm,
+    topic: DeadLetterTopic, selection: Selection, operator: Note, confirm: Confirm
 ) -> list[DeadLetterResult]:
     """Mark the selected dead letters as dropped; see `replay`. Raises ConcurrentOperator."""
 
@@ -311,10 +308,7 @@ def _run(
 
 
 def _send_records(
-    topic: DeadLetterTopic,
-    results: Sequence[DeadLetterResult],
-    writer: "_MarkedWriter",
-    at_ms: int,
+    topic: DeadLetterTopic, results: Sequence[DeadLetterResult], writer: "_MarkedWriter", at_ms: int
 ) -> None:
     left = {each.letter.id: each for each in results if each.outcome == "to_replay"}
     for letter in topic.some(tuple(left)):  # once more, now with their values

@@ -25,9 +25,7 @@ class HealthCheck:
     """Judges the newest snapshot. Any thread may ask."""
 
     def __init__(
-        self,
-        snapshot: Callable[[], Snapshot | None],
-        clock: Callable[[], float] = time.monotonic,
+        self, snapshot: Callable[[], Snapshot | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._snapshot = snapshot
         self._clock = clock

@@ -236,10 +236,7 @@ def _kind(each: Source | Step) -> str:
 
 _CHARTS = '<section id="charts"></section>'
 _FOLDER = Path(__file__).parent / "assets"
-_KINDS = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-}
+_KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 # Nothing of the page comes from elsewhere, and nothing of a record becomes a part of it.
 CONTENT_SECURITY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

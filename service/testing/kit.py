@@ -475,8 +475,7 @@ def _assignment(
         discover_interval_seconds=0,
         # Time stands still, and each `send` may be a transaction.
         delivery=delivery_of(
-            topology,
-            TransactionPolicy(topology.transactions, max_active=100_000, plan_seconds=0),
+            topology, TransactionPolicy(topology.transactions, max_active=100_000, plan_seconds=0)
         ),
     )
 
