@@ -6,7 +6,6 @@ too; nothing is fenced and no row is written, so a service may run meanwhile.
 
 import http.client
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -56,11 +55,7 @@ status_app = typer.Typer()
 _CHANGES_SHOWN = 3
 _LEAST_ROWS = 5
 _LINES_BESIDE = 20  # frames, titles and notes
-_COMPLETED = re.compile(
-    r'^headrace_partition_last_completed_offset\{partition="(\d+)",topic="(.+)"\} (\S+)$',
-    re.MULTILINE,
-)
-_SCRAPE_SECONDS = 2.0
+_ASK_SECONDS = 2.0
 
 
 @status_app.command()
@@ -96,9 +91,7 @@ def status(
         ):
 
             def read() -> Status:
-                at = pipeline.config.http
-                found = read_status(pipeline, nodes, last_completed(at), asked)
-                return replace(found, latency=latency_of(at))
+                return read_status(pipeline, nodes, ask_service(pipeline.config.http), asked)
 
             if watch:
                 follow(read, interval, as_json=as_json)
@@ -170,25 +163,24 @@ class PartitionRow:
             "kind": transactions.kind if transactions else None,
             "committed_txid": committed_txid(stored),
             "open_txids": [each.txid for each in self.open],
-            "open": [self._transaction(each) for each in self.open],
+            "open": [
+                {
+                    "txid": each.txid,
+                    "attempt": each.attempt,
+                    "first": each.range.first,
+                    "end": each.range.end,
+                    "state": "sealed" if each.range.is_sealed else "planned",
+                    "records": each.range.count,
+                    "digest": each.range.digest,
+                    "sinks": self.sinks_with(each.txid),
+                }
+                for each in self.open
+            ],
             "sinks": {
-                name: {"epoch": found.epoch, "txid": found.txid}
-                for name, found in self.sinks.items()
+                name: {"epoch": each.epoch, "txid": each.txid} for name, each in self.sinks.items()
             },
             "restart": msgspec.to_builtins(self.restart),
             "note": self.note,
-        }
-
-    def _transaction(self, each: OpenTransaction) -> dict[str, Any]:
-        return {
-            "txid": each.txid,
-            "attempt": each.attempt,
-            "first": each.range.first,
-            "end": each.range.end,
-            "state": "sealed" if each.range.is_sealed else "planned",
-            "records": each.range.count,
-            "digest": each.range.digest,
-            "sinks": self.sinks_with(each.txid),
         }
 
 
@@ -203,9 +195,9 @@ class Status:
     control: Control
     changes: Sequence[OffsetChange]  # offsets moved by operators, the oldest first
     partitions: Sequence[PartitionRow]
-    trouble: KafkaError | None = None  # why logs are not known
-    sinks: OpenSinks | None = None  # None: they were not asked
-    latency: Mapping[str, float | None] = field(default_factory=dict)  # of a running service
+    latency: Mapping[str, float | None]  # of a running service
+    trouble: KafkaError | None  # why logs are not known
+    sinks: OpenSinks | None  # None: they were not asked
 
     @property
     def leader(self) -> str | None:
@@ -246,10 +238,33 @@ class Status:
         return facts
 
 
+class ServiceAnswer(msgspec.Struct):
+    """The figures that only a running service has."""
+
+    last_completed: dict[str, int] = {}  # offsets, by partition
+    latency: dict[str, float | None] = {}  # of the last 15 minutes
+
+
+def ask_service(http_config: "HttpConfig") -> ServiceAnswer:
+    """Ask a running service for its figures; there are none if it does not answer in 2 s."""
+    if not http_config.port:
+        return ServiceAnswer()
+    connection = http.client.HTTPConnection(
+        http_config.host, http_config.port, timeout=_ASK_SECONDS
+    )
+    try:
+        connection.request("GET", "/status.json")
+        return msgspec.json.decode(connection.getresponse().read(), type=ServiceAnswer)
+    except (OSError, http.client.HTTPException, msgspec.DecodeError, UnicodeDecodeError):
+        return ServiceAnswer()  # no service, or another one
+    finally:
+        connection.close()
+
+
 def read_status(
     pipeline: "Parts",
     nodes: ReplicaNodes,
-    completed: Mapping[Partition, int] | None = None,
+    service: ServiceAnswer,
     sinks: OpenSinks | None = None,
 ) -> Status:
     """Read all of it. Raises StoreUnavailable, StoreCorrupt of the replicas' nodes, StoreError.
@@ -267,9 +282,8 @@ def read_status(
         owner, state = owner_and_state(partition, plan, members)
         found = stored_offset(pipeline.store, partition)
         stored, note = (None, describe(found)) if isinstance(found, StoreError) else (found, "")
-        at = (completed or {}).get(partition)
-        log = logs.get(partition)
-        rows.append(PartitionRow(partition, owner, state, stored, log, note, at))
+        log, completed = logs.get(partition), service.last_completed.get(str(partition))
+        rows.append(PartitionRow(partition, owner, state, stored, log, note, completed))
     if sinks is not None:
         readable = [row.partition for row in rows if not row.note]
         compared = compare(readable, pipeline.store.load, sinks)
@@ -278,7 +292,16 @@ def read_status(
             for row in rows
         ]
     return Status(
-        nodes.pipeline, nodes.path, members, plan, control, nodes.changes(), rows, trouble, sinks
+        nodes.pipeline,
+        nodes.path,
+        members,
+        plan,
+        control,
+        nodes.changes(),
+        rows,
+        service.latency,
+        trouble,
+        sinks,
     )
 
 
@@ -325,39 +348,6 @@ def _logs(pipeline: "Parts") -> tuple[Mapping[Partition, Log | None], KafkaError
             logs[partition] = None
             trouble = trouble or error
     return logs, trouble
-
-
-def last_completed(http_config: "HttpConfig") -> dict[Partition, int]:
-    """Ask a running service for its last completed offsets; none if it does not answer in 2 s."""
-    found = _COMPLETED.findall(_answer_of(http_config, "/metrics"))
-    return {Partition(topic, int(number)): int(float(value)) for number, topic, value in found}
-
-
-class _Page(msgspec.Struct):
-    latency: dict[str, float | None] = {}
-
-
-def latency_of(http_config: "HttpConfig") -> Mapping[str, float | None]:
-    """Ask a running service for its latencies of the last 15 minutes; none as above."""
-    try:
-        return msgspec.json.decode(_answer_of(http_config, "/status.json"), type=_Page).latency
-    except msgspec.DecodeError:  # nobody answered, or another service
-        return {}
-
-
-def _answer_of(http_config: "HttpConfig", path: str) -> str:
-    if not http_config.port:
-        return ""
-    connection = http.client.HTTPConnection(
-        http_config.host, http_config.port, timeout=_SCRAPE_SECONDS
-    )
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().read().decode()
-    except (OSError, http.client.HTTPException, UnicodeDecodeError):
-        return ""  # no service, or another one
-    finally:
-        connection.close()
 
 
 def follow(

@@ -63,7 +63,8 @@ class Graph:
 class StatusPage:
     """Answers what the page asks for. Any thread.
 
-    However many ask, the answer is made four times a second at most, and its size is bounded.
+    However many ask, the answer is made four times a second at most. Of partitions beyond
+    `MOST_PARTITIONS` it has the last completed offsets only.
     """
 
     def __init__(
@@ -132,6 +133,10 @@ class StatusPage:
                 for each in sorted(shown[:MOST_PARTITIONS], key=lambda each: each.partition)
             ],
             "partitions_total": len(snapshot.partitions),
+            "last_completed": {
+                str(each.partition): each.ledger.last_completed_offset
+                for each in snapshot.partitions
+            },
             "halted": {str(each): why for each, why in snapshot.halted.items()},
             "failures": [
                 {

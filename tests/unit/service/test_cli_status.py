@@ -3,9 +3,10 @@
 import io
 import json
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -18,15 +19,16 @@ from partition.records import OpenTransaction, Position, Range, Transactions
 from partition.replicas.plan import Control, Leaving, Plan
 from service.cli.control import OffsetChange
 from service.cli.status import (
+    ServiceAnswer,
+    ask_service,
     follow,
-    last_completed,
-    latency_of,
     owner_and_state,
     read_status,
     render_status,
 )
 from service.cli.transactions import OpenSinks, Restart, compare, restart_of
 from service.config.settings import HttpConfig
+from service.observability.http_server import HttpServer
 from tests.support.commands import NOTE, TARGET, P, World, topology_of
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.zookeeper import opened_transactions
@@ -35,6 +37,7 @@ from topology.errors import SinkFailed
 from topology.sink import SinkContext
 
 ZERO, ONE = P[:2]
+NOBODY = ServiceAnswer()
 
 
 @pytest.fixture
@@ -45,7 +48,9 @@ def world():
 @pytest.fixture
 def read(world):
     pipeline = SimpleNamespace(topology=world.topology, name="tables", **world.parts)
-    return partial(read_status, pipeline, world.nodes.pipeline)
+    return lambda service=NOBODY, sinks=None: read_status(
+        pipeline, world.nodes.pipeline, service, sinks
+    )
 
 
 def rows_of(status):
@@ -62,7 +67,7 @@ def test_facts_name_owners_and_lags(world, read):
     world.share()
     world.nodes.put_control(Control(paused=NOTE, drained={"b": NOTE}))
     world.nodes.pipeline.record(OffsetChange(1, "ada@desk", "x", "numbers[0]", None, 7))
-    facts = json.loads(json.dumps(read(completed={P[0]: 12}).as_json()))
+    facts = json.loads(json.dumps(read(ServiceAnswer({"numbers[0]": 12})).as_json()))
     note = {"by": NOTE.by, "why": NOTE.why, "at_ms": NOTE.at_ms}
     replicas, partitions = facts.pop("replicas"), facts.pop("partitions")
     assert facts == {
@@ -256,29 +261,38 @@ def test_ctrl_c_ends_a_watch_with_0(status, monkeypatch):
     assert "numbers[3]" in out
 
 
-def test_completed_offsets_need_a_service_that_answers():
-    assert last_completed(HttpConfig()) == {}
-    assert last_completed(HttpConfig(port=1)) == {}
-    assert latency_of(HttpConfig()) == latency_of(HttpConfig(port=1)) == {}
+def asked(text):
+    """Return the figures of a service whose status is this text."""
+    page = Mock(**{"json.return_value": text.encode()})
+    server = HttpServer("127.0.0.1", 0, Mock(), Mock(), page)
+    server.open()
+    with closing(server):
+        figures = ask_service(HttpConfig(port=server.port))
+    page.json.assert_called_once()
+    return figures
 
 
-def test_latency_of_a_running_service_is_shown(read, monkeypatch):
+def test_figures_of_a_service_need_one_that_answers():
+    assert ask_service(HttpConfig()) == ask_service(HttpConfig(port=1)) == NOBODY
+
+
+def test_one_request_tells_latency_and_completed_offsets(world, read):
+    world.share()
     figures = {
         "end_to_end_median_seconds": None, "end_to_end_p99_seconds": None,
         "processing_median_seconds": 0.35, "processing_p99_seconds": 4.2,
     }  # fmt: skip
-    answers = {"/status.json": json.dumps({"pipeline": "tables", "latency": figures})}
-    monkeypatch.setattr("service.cli.status._answer_of", lambda _config, path: answers[path])
-    found = replace(read(), latency=latency_of(HttpConfig(port=1)))
+    answer = {"pipeline": "tables", "latency": figures, "last_completed": {"numbers[0]": 12}}
+    found = read(asked(json.dumps(answer)))
     assert found.as_json()["latency"] == figures
     line = "latency here in the last 15 minutes: fetch to commit 350 ms median, 4.2 s p99"
     assert line in text_of(found)
+    assert [each.completed for each in found.partitions] == [12, None, None, None]
 
 
 @pytest.mark.parametrize("answer", ["", "404 not found", '{"latency": 3}', '{"pipeline": "x"}'])
-def test_another_service_at_the_port_has_no_latency(answer, monkeypatch):
-    monkeypatch.setattr("service.cli.status._answer_of", lambda _config, _path: answer)
-    assert latency_of(HttpConfig(port=1)) == {}
+def test_another_service_at_the_port_has_no_figures(answer):
+    assert asked(answer) == NOBODY
 
 
 # Transactions
