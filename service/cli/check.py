@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
-from service.cli.common import (
-    ASK_SECONDS,
-    ConfigPath,
-    Json,
-    Target,
-    configured,
-    describe,
-    exit_code_of,
-    load_topology,
-    print_json,
-    topics_of,
-)
+from service.cli import common as cli
 from service.errors import EXIT_FAILED, BadConfig
 
 if TYPE_CHECKING:
@@ -32,7 +21,7 @@ if TYPE_CHECKING:
     from topology.reference import Reference
     from topology.topology import Topology
 
-check_app = typer.Typer()
+app = typer.Typer()
 
 SPARK_PATIENCE_SECONDS = 60.0  # a JVM starts, and finds its cluster
 LOAD_SECONDS = 60.0  # of a reference table
@@ -54,27 +43,27 @@ class Check:
         return {"name": self.name, "ok": self.ok, "detail": self.detail}
 
 
-@check_app.command()
+@app.command()
 def check(
-    target: Target,
-    config: ConfigPath = None,
+    target: cli.Target,
+    config: cli.ConfigPath = None,
     *,
     no_spark: Annotated[
         bool, typer.Option("--no-spark", help="Leave out Spark, and what needs it.")
     ] = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Check the configuration and every dependency: one OK or FAIL line each.
 
     Sinks are opened as a run would open them, so empty tables and topics may be created.
     """
-    topology = load_topology(target)
+    topology = cli.load_topology(target)
     try:
-        settings = configured(config)
+        settings = cli.configured(config)
     except BadConfig as error:
         if as_json:
             bad = [Check("config", ok=False, detail=str(e)).facts for e in (error, *error.others)]
-            print_json({"ok": False, "checks": bad})
+            cli.print_json({"ok": False, "checks": bad})
         raise
     results: list[Check] = []
     for each in run_checks(topology, settings, no_spark=no_spark):
@@ -85,24 +74,24 @@ def check(
             sys.stdout.flush()
     ok = all(each.ok for each in results)
     if as_json:
-        print_json({"ok": ok, "checks": [each.facts for each in results]})
+        cli.print_json({"ok": ok, "checks": [each.facts for each in results]})
     if not ok:
         raise typer.Exit(max(each.exit_code for each in results if not each.ok))
 
 
-@check_app.command()
+@app.command()
 def graph(
-    target: Target,
+    target: cli.Target,
     *,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print only the chart.")] = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Print the topology as text and as a Mermaid chart."""
     from topology.topology import as_facts, as_mermaid, as_text
 
-    topology = load_topology(target)
+    topology = cli.load_topology(target)
     if as_json:
-        print_json(as_facts(topology))
+        cli.print_json(as_facts(topology))
     elif mermaid:
         sys.stdout.write(as_mermaid(topology) + "\n")
     else:
@@ -124,7 +113,7 @@ def run_checks(
     try:
         parts = wire(topology, config)
     except SinkFailed as error:  # PySpark is not installed
-        yield from (fine, Check("spark", ok=False, detail=describe(error)))
+        yield from (fine, Check("spark", ok=False, detail=cli.describe(error)))
         return
 
     def close() -> list[Check]:
@@ -151,12 +140,12 @@ def _begun(topology: "Topology", parts: "Parts") -> list[Callable[[], list[Check
     warehouse = config.storage.warehouse
     tables = [(each, partial(_references, parts, [each])) for each in _plain_references(parts)]
     return [
-        _begin("kafka", brokers, ASK_SECONDS, lambda: _kafka(topology, parts, brokers)),
-        _begin("zookeeper", hosts, ASK_SECONDS, lambda: _zookeeper(parts)),
+        _begin("kafka", brokers, cli.ASK_SECONDS, lambda: _kafka(topology, parts, brokers)),
+        _begin("zookeeper", hosts, cli.ASK_SECONDS, lambda: _zookeeper(parts)),
         _begin("storage", warehouse, STORE_SECONDS, lambda: _storage(parts)),
         *(_begin("reference", each.name, LOAD_SECONDS, work) for each, work in tables),
         _begin("sink", "", SPARK_PATIENCE_SECONDS, lambda: _sinks(parts, on_spark=False)),
-        _begin("dead letters", dead_letters.name, ASK_SECONDS, lambda: _dead_letters(parts)),
+        _begin("dead letters", dead_letters.name, cli.ASK_SECONDS, lambda: _dead_letters(parts)),
     ]
 
 
@@ -215,7 +204,7 @@ def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
     topics: list[Check] = []
     for source in topology.sources:
         try:
-            found = topics_of([source], parts.catalogue)
+            found = cli.topics_of([source], parts.catalogue)
         except KafkaUnavailable as error:
             unknown = [f"{each.label}: not known while Kafka is away" for each in topology.sources]
             return [
@@ -224,7 +213,7 @@ def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
             ]
         except PartitionError as error:
             named = "" if isinstance(error, TopicMissing) else f"{source.label}: "
-            topics.append(Check("topic", ok=False, detail=f"{named}{describe(error)}"))
+            topics.append(Check("topic", ok=False, detail=f"{named}{cli.describe(error)}"))
         else:
             details = [f"{name}: {len(each.partitions)} partitions" for name, each in found.items()]
             details = details or [f"{source.label}: no topic matches it yet"]
@@ -297,8 +286,8 @@ def _begin(
 
 
 def _failed(name: str, place: str, error: Exception) -> Check:
-    detail = f"{place}: {describe(error)}"
-    return Check(name, ok=False, detail=detail, exit_code=exit_code_of(error))
+    detail = f"{place}: {cli.describe(error)}"
+    return Check(name, ok=False, detail=detail, exit_code=cli.exit_code_of(error))
 
 
 def _try(name: str, place: str, attempt: Callable[..., object], *arguments: object) -> Check:

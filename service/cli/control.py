@@ -28,25 +28,14 @@ from partition.replicas.heartbeat import (
     replicas_path,
 )
 from partition.replicas.plan import Control, Member, Note, Plan
-from service.cli.common import (
-    ConfigPath,
-    Json,
-    Target,
-    Why,
-    configured,
-    load_topology,
-    print_json,
-    print_lines,
-    signed,
-    why_option,
-)
+from service.cli import common as cli
 from service.dead_letters.format import utc_text
 
 if TYPE_CHECKING:
     from partition.zookeeper.zookeeper_store import ZooKeeperStore
     from service.config.settings import Config
 
-control_app = typer.Typer()
+app = typer.Typer()
 
 MAX_CHANGES = 100  # the newest
 
@@ -151,19 +140,21 @@ def control_lines(control: Control) -> Iterator[str]:
         yield f"replica {name} is drained {_by(note)}"
 
 
-@control_app.command()
-def pause(target: Target, why: Why, config: ConfigPath = None, *, as_json: Json = False) -> None:
-    """Have all replicas finish and commit what they began, and begin nothing new.
+@app.command()
+def pause(
+    target: cli.Target, why: cli.Why, config: cli.ConfigPath = None, *, as_json: cli.Json = False
+) -> None:
+    """Have all replicas finish and commit what they began, and begin no more.
 
     It stays so, also for replicas that are started later, until `headrace resume`.
     """
-    note = signed(why)  # who paused first, stays
+    note = cli.signed(why)  # who paused first, stays
     with _opened(target, config) as nodes:
         _change(nodes, lambda now: replace(now, paused=now.paused or note), as_json=as_json)
 
 
-@control_app.command()
-def resume(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
+@app.command()
+def resume(target: cli.Target, config: cli.ConfigPath = None, *, as_json: cli.Json = False) -> None:
     """Have paused replicas go on."""
     with _opened(target, config) as nodes:
 
@@ -173,21 +164,21 @@ def resume(target: Target, config: ConfigPath = None, *, as_json: Json = False) 
         _change(nodes, resumed, as_json=as_json)
 
 
-@control_app.command()
+@app.command()
 def drain(
-    target: Target,
+    target: cli.Target,
     replica: Annotated[
         str, typer.Argument(metavar="REPLICA", help="Its name, as `headrace status` shows it.")
     ],
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
-    why: Annotated[str | None, why_option] = None,
+    why: Annotated[str | None, cli.why_option] = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Let it have partitions again; needs no --why.")
     ] = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
-    """Have one replica hand its partitions over to the others, and give it none.
+    """Have one replica hand its partitions over, and give it none.
 
     It stays so, also when it is started anew, until `--undo`.
     """
@@ -198,7 +189,7 @@ def drain(
     if not undo and why is None:
         message = "it is needed, as others will read it; only --undo goes without"
         raise typer.BadParameter(message, param_hint="--why")
-    note = signed(why or "")
+    note = cli.signed(why or "")
 
     def changed(now: Control) -> Control:
         others = {name: each for name, each in now.drained.items() if name != replica}
@@ -214,15 +205,17 @@ def drain(
         _change(nodes, changed, as_json=as_json)
 
 
-@control_app.command()
-def rebalance(target: Target, config: ConfigPath = None, *, as_json: Json = False) -> None:
+@app.command()
+def rebalance(
+    target: cli.Target, config: cli.ConfigPath = None, *, as_json: cli.Json = False
+) -> None:
     """Have the partitions shared out anew, whoever has them now."""
     with _opened(target, config) as nodes:
         _change(nodes, lambda now: replace(now, rebalance=now.rebalance + 1), as_json=as_json)
 
 
 def _opened(target: str, config: Path | None) -> AbstractContextManager[ReplicaNodes]:
-    topology, settings = load_topology(target), configured(config)
+    topology, settings = cli.load_topology(target), cli.configured(config)
     return replica_nodes(settings, settings.pipeline.name or topology.name)
 
 
@@ -232,14 +225,14 @@ def _change(nodes: ReplicaNodes, function: Callable[[Control], Control], *, as_j
     names = [each.name for each in nodes.members()]
     if as_json:
         facts = {"pipeline": nodes.pipeline, "control": nodes.control_path, "replicas": names}
-        print_json({**facts, **msgspec.to_builtins(control)})
+        cli.print_json({**facts, **msgspec.to_builtins(control)})
         return
     lines = [
         *control_lines(control),
         f"rebalances asked for: {control.rebalance}",
         f"registered replicas of {nodes.pipeline}: {', '.join(names) or 'none'}",
     ]
-    print_lines(lines)
+    cli.print_lines(lines)
 
 
 def _check_is_among(names: Collection[str], name: str, what: str) -> None:

@@ -20,20 +20,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from service.cli.common import (
-    ConfigPath,
-    DryRun,
-    Json,
-    Target,
-    Why,
-    answers,
-    configured,
-    load_topology,
-    print_json,
-    print_lines,
-    signed,
-    table_of,
-)
+from service.cli import common as cli
 from service.dead_letters.format import cut, header_text, utc_text, value_lines
 from service.errors import ServiceError
 from topology.masking import escaped
@@ -45,8 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-dead_letters_app = typer.Typer(
-    help="Records that could not be processed: see why, send them again, or drop them.",
+app = typer.Typer(
+    help="Records that failed: see why, replay them, or drop them.",
     no_args_is_help=True,
 )
 
@@ -129,11 +116,11 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@dead_letters_app.command("list")
+@app.command("list")
 @with_filters
 def dead_letters_list(
-    target: Target,
-    config: ConfigPath = None,
+    target: cli.Target,
+    config: cli.ConfigPath = None,
     *,
     filters: "Filters",
     every: Annotated[
@@ -142,7 +129,7 @@ def dead_letters_list(
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, metavar="N", help="Show the newest N.")
     ] = 50,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """List the open letters, the newest first, and count all of them by step and error."""
     from service.dead_letters.commands import Selection
@@ -151,18 +138,18 @@ def dead_letters_list(
         topic.refresh()
         listed = _listed(topic, Selection(filters, all=every), limit)
     if as_json:
-        print_json({"topic": topic.name, "pipeline": topic.pipeline, **listed.as_json()})
+        cli.print_json({"topic": topic.name, "pipeline": topic.pipeline, **listed.as_json()})
     else:
-        show_list(answers(), topic.name, listed)
+        show_list(cli.answers(), topic.name, listed)
 
 
-@dead_letters_app.command("show")
+@app.command("show")
 def dead_letters_show(
-    target: Target,
+    target: cli.Target,
     letter: Annotated[
         str, typer.Argument(metavar=_LETTER, help="PARTITION:OFFSET, as `list` shows it.")
     ],
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     most: Annotated[
         int, typer.Option("--bytes", min=0, metavar="N", help="At most N bytes of the value.")
@@ -170,7 +157,7 @@ def dead_letters_show(
     value_only: Annotated[
         bool, typer.Option("--value-only", help="Write the value as it is, for a file or a pipe.")
     ] = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Show one letter: what happened, its record's headers, key and value, what was done since.
 
@@ -195,18 +182,18 @@ def dead_letters_show(
         sys.stdout.buffer.write(content.value or b"")
         sys.stdout.buffer.flush()
     elif as_json:
-        print_json(one_as_json(found, content, marks))
+        cli.print_json(one_as_json(found, content, marks))
     else:
-        show_one(answers(), found, content, marks, most)
+        show_one(cli.answers(), found, content, marks, most)
 
 
-@dead_letters_app.command("replay")
+@app.command("replay")
 @with_filters
 def dead_letters_replay(
-    target: Target,
-    why: Why,
+    target: cli.Target,
+    why: cli.Why,
     places: Places = None,
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     filters: "Filters",
     every: Every = False,
@@ -224,9 +211,9 @@ def dead_letters_replay(
         float | None,
         typer.Option("--rate", min=0.1, metavar="N", help="Send at most N in a second."),
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     yes: Yes = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Send records of letters again, each to where it came from, and mark the letters.
 
@@ -241,19 +228,19 @@ def dead_letters_replay(
     request.carry_out(target, config, selection, partial(replay, options))
 
 
-@dead_letters_app.command("drop")
+@app.command("drop")
 @with_filters
 def dead_letters_drop(
-    target: Target,
-    why: Why,
+    target: cli.Target,
+    why: cli.Why,
     places: Places = None,
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     filters: "Filters",
     every: Every = False,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     yes: Yes = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Mark letters as dropped: they are not listed any more, and stay in their topic."""
     from service.dead_letters.commands import drop
@@ -282,11 +269,11 @@ class Request(NamedTuple):
     ) -> None:
         """Change the letters, and print what became of each. Raises ServiceError if one is not."""
         with _opened(target, config) as topic:
-            results = change(topic, selection, signed(self.why), self.confirm)
+            results = change(topic, selection, cli.signed(self.why), self.confirm)
         count = sum(each.outcome == self.done for each in results)
         not_done = [each for each in results if each.outcome in ("refused", "failed")]
         if self.as_json:
-            print_json(
+            cli.print_json(
                 {
                     "topic": topic.name,
                     "pipeline": topic.pipeline,
@@ -298,7 +285,7 @@ class Request(NamedTuple):
                 }
             )
         else:
-            show_results(answers(), results)
+            show_results(cli.answers(), results)
         if not_done:
             raise ServiceError(
                 f"{len(not_done)} of {len(results)} dead letters were not {self.done}, {count} "
@@ -344,7 +331,7 @@ def _opened(target: str, config: Path | None) -> "Iterator[DeadLetterTopic]":
     from service.dead_letters.topic import DeadLetterTopic
     from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 
-    topology, settings = load_topology(target), configured(config)
+    topology, settings = cli.load_topology(target), cli.configured(config)
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):
         raise ServiceError(
@@ -425,10 +412,10 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
         f"{listed.reasons[step, error].removeprefix(f'{error}: ')}"
         for (step, error), count in groups
     ]
-    print_lines(counts, console)
+    cli.print_lines(counts, console)
     if rows:
         columns = ("letter", "failed (UTC)", "record", "step", "error", "reason", "state")
-        console.print(table_of(columns, rows))
+        console.print(cli.table_of(columns, rows))
     total, shown = listed.by_error.total(), len(rows)
     newest = "" if shown == total else f"; the newest {shown:,} are shown (--limit)"
     skipped = listed.skipped
@@ -440,7 +427,7 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
     )
     lines = [f"{total:,} letters in '{topic}'{newest}"]
     lines += [f"{count:,} more {what}" for count, what in more if count]
-    print_lines(lines, console)
+    cli.print_lines(lines, console)
 
 
 def show_one(
@@ -466,7 +453,7 @@ def show_one(
         facts.append(("came first from", escaped(str(letter.origin))))
         facts.append(("replays before", str(letter.replays)))
     facts += [("state", escaped(str(mark))) for mark in marks] or [("state", "open")]
-    print_lines([f"{name + ':':<17}{fact}" for name, fact in facts], console)
+    cli.print_lines([f"{name + ':':<17}{fact}" for name, fact in facts], console)
     parts = [("reason", [escaped(line) for line in letter.reason.split("\n")])]
     if isinstance(content, str):
         parts.append(("value", [escaped(content)]))
@@ -482,7 +469,7 @@ def show_one(
             (title, ["(null)"] if value is None else value_lines(value, most)),
         ]
     for title, lines in parts:
-        print_lines([f"{title}:", *(f"  {line}" for line in lines)], console)
+        cli.print_lines([f"{title}:", *(f"  {line}" for line in lines)], console)
 
 
 def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> None:
@@ -495,13 +482,13 @@ def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> Non
         row = (", ".join(map(str, each.ids)), str(each.letter.read), outcome, to)
         cells.append([escaped(text) for text in row])
     if results:
-        console.print(table_of(("letter", "record", "what happens", "to"), cells))
+        console.print(cli.table_of(("letter", "record", "what happens", "to"), cells))
     counts = Counter(_WORDS.get(each.outcome, each.outcome) for each in results)
     said = [f"{each.letter.id}: {escaped(each.note)}" for each in results if each.note]
     said.append(", ".join(f"{count} {word}" for word, count in counts.items()) or "no open letter")
     if not any(each.outcome in ("replayed", "dropped") for each in results):
         said.append("nothing was sent or marked")
-    print_lines(said, console)
+    cli.print_lines(said, console)
 
 
 def one_as_json(

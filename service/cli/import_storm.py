@@ -17,24 +17,8 @@ from partition.interfaces import Log, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position
 from partition.storm_offsets import Found, StormOffset, read_offsets
-from service.cli.common import (
-    ConfigPath,
-    DryRun,
-    Json,
-    Target,
-    answer,
-    answers,
-    claimed,
-    done,
-    opened_pipeline,
-    partitions_of,
-    print_json,
-    print_lines,
-    stored_offset,
-    table_of,
-    topics_of,
-)
-from service.cli.offsets import OffsetRow, check_complete, offsets_app, refused, write_in_turn
+from service.cli import common as cli
+from service.cli.offsets import OffsetRow, app, check_complete, refused, write_in_turn
 from service.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -82,9 +66,9 @@ def _checked_path(path: str) -> str:
     return path.rstrip("/")
 
 
-@offsets_app.command("import-storm")
+@app.command("import-storm")
 def offsets_import_storm(
-    target: Target,
+    target: cli.Target,
     layout: Annotated[
         Literal["core", "trident", "trident-client"],
         typer.Option(
@@ -103,7 +87,7 @@ def offsets_import_storm(
             callback=_checked_path,
         ),
     ],
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this topic of the topology.")
@@ -115,7 +99,7 @@ def offsets_import_storm(
             help="Storm's ZooKeeper, if it is another one than the configuration's.",
         ),
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Import the others when partitions are refused.")
     ] = False,
@@ -127,14 +111,14 @@ def offsets_import_storm(
         float,
         typer.Option(min=0, metavar="N", help="How long to watch whether Storm still commits."),
     ] = 3.0,  # above the pause of a core spout between commits, 2 s
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Take over the offsets of a Storm topology that is deactivated.
 
     Storm's nodes stay as they are. If one partition is refused nothing is written.
     """
     with (
-        opened_pipeline(target, config, lambda topology: _sources(topology, topic)) as pipeline,
+        cli.opened_pipeline(target, config, lambda topology: _sources(topology, topic)) as pipeline,
         closing(_reader(pipeline.config, storm_zookeeper)) as tree,
     ):
         topics = _topics(pipeline, topic)
@@ -142,7 +126,7 @@ def offsets_import_storm(
         rows = import_offsets(
             pipeline,
             lambda: read_offsets(tree, layout, path, sorted(topics)),
-            partitions_of(topics.values()),
+            cli.partitions_of(topics.values()),
             dry_run=dry_run,
             partial=partial,
             allow_loss=allow_loss,
@@ -151,7 +135,7 @@ def offsets_import_storm(
     place = f"{pipeline.config.zookeeper.root}/{pipeline.name}"
     written = sum(row.outcome == "imported" for row in rows)
     if as_json:
-        print_json(
+        cli.print_json(
             {
                 "from": layout,
                 "path": path,
@@ -190,13 +174,13 @@ def import_offsets(
     """
     found = read()
     asked = {each: pipeline.catalogue.log(each) for each in partitions}
-    logs: dict[Partition, Log] = {each: answer(future) for each, future in asked.items()}
+    logs: dict[Partition, Log] = {each: cli.answer(future) for each, future in asked.items()}
     rows = [
         judge_import(
             each,
             found.get(each),
             logs.get(each),
-            stored_offset(pipeline.store, each),
+            cli.stored_offset(pipeline.store, each),
             pipeline.name,
             allow_loss=allow_loss,
         )
@@ -304,7 +288,7 @@ def _sources(topology: "Topology", name: str | None) -> "list[Source]":
 def _topics(pipeline: "Parts", name: str | None) -> dict[str, Topic]:
     """Return the topics to import. Raises TopicMissing, and as the catalogue does."""
     sources = _sources(pipeline.topology, name)
-    found = topics_of(sources, pipeline.catalogue)
+    found = cli.topics_of(sources, pipeline.catalogue)
     topics = {each: topic for each, topic in found.items() if name in (None, each)}
     if not topics:  # patterns only
         raise TopicMissing(name or ", ".join(source.label for source in sources))
@@ -339,10 +323,10 @@ def _begin(store: OffsetStore, row: ImportRow) -> ImportRow:
         raise AssertionError(row.outcome)
     partition, offset, topic_id = row.partition, row.storm.offset, row.log.topic_id
     position = Position(offset, None, topic_id)
-    claim = claimed(store, partition, "a first offset")
+    claim = cli.claimed(store, partition, "a first offset")
     if claim.stored is not None:
         raise StoreConflict(str(partition), f"offset {claim.stored.offset}, just stored")
-    done(store.begin(partition, position), "a first offset")
+    cli.done(store.begin(partition, position), "a first offset")
     back = store.load(partition)
     if back is None or back.position != position:
         raise StoreError(f"{partition}: {position} was stored, and {back} is read back")
@@ -375,7 +359,7 @@ def _show(rows: Sequence[ImportRow], written: str, place: str, *, dry_run: bool)
         )
         for row in rows
     )
-    answers().print(table_of(columns, cells))
+    cli.answers().print(cli.table_of(columns, cells))
     said = "nothing was written (--dry-run)" if dry_run else written
     notes = [f"{row.partition}: {row.note}" for row in rows]
-    print_lines([*notes, f"{said}; they belong below {place}"])
+    cli.print_lines([*notes, f"{said}; they belong below {place}"])

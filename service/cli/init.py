@@ -11,7 +11,7 @@ import typer
 
 from service.cli.common import Json, print_json
 
-init_app = typer.Typer()
+app = typer.Typer()
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _SUFFIX = ".in"
@@ -24,7 +24,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-@init_app.command()
+@app.command()
 def init(
     name: Annotated[
         str,

@@ -13,50 +13,26 @@ from typer.main import get_group
 
 DEBUG_VARIABLE = "HEADRACE_DEBUG"
 
-# By name: where a command or group is, and the first paragraph of its help.
+# By name: the module, with its `app` if that has another name, and the first paragraph of its help.
 COMMANDS = {
-    "init": ("init:init_app", "Make a project: a pipeline with its test, configuration and image."),
-    "run": (
-        "run:run_app",
-        "Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary.",
-    ),
-    "check": (
-        "check:check_app",
-        "Check the configuration and every dependency: one OK or FAIL line each.",
-    ),
-    "graph": ("check:check_app", "Print the topology as text and as a Mermaid chart."),
-    "status": (
-        "status:status_app",
-        "Show the replicas, who owns which partition, and what is committed of it.",
-    ),
-    "pause": (
-        "control:control_app",
-        "Have all replicas finish and commit what they began, and begin nothing new.",
-    ),
-    "resume": ("control:control_app", "Have paused replicas go on."),
-    "drain": (
-        "control:control_app",
-        "Have one replica hand its partitions over to the others, and give it none.",
-    ),
-    "rebalance": (
-        "control:control_app",
-        "Have the partitions shared out anew, whoever has them now.",
-    ),
-    "offsets": (
-        "import_storm:offsets_app",
-        "Move committed offsets, or import those of a Storm topology.",
-    ),
+    "init": ("init", "Make a project: a pipeline with its test, configuration and image."),
+    "run": ("run", "Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary."),
+    "check": ("check", "Check the configuration and every dependency: one OK or FAIL line each."),
+    "graph": ("check", "Print the topology as text and as a Mermaid chart."),
+    "status": ("status", "Show the replicas, who owns which partition, and what is committed."),
+    "pause": ("control", "Have all replicas finish and commit what they began, and begin no more."),
+    "resume": ("control", "Have paused replicas go on."),
+    "drain": ("control", "Have one replica hand its partitions over, and give it none."),
+    "rebalance": ("control", "Have the partitions shared out anew, whoever has them now."),
+    "offsets": ("import_storm", "Move committed offsets, or import those of a Storm topology."),
     "dead-letters": (
-        "dead_letters:dead_letters_app",
-        "Records that could not be processed: see why, send them again, or drop them.",
+        "dead_letters",
+        "Records that failed: see why, replay them, or drop them.",
     ),
-    "tables": (
-        "tables:tables_app",
-        "The files of the tables that a topology writes, and their maintenance.",
-    ),
+    "tables": ("tables", "The files of the tables that a topology writes, and their maintenance."),
     "dev": (
         "run:dev_app",
-        "Kafka and ZooKeeper for development; they need headrace\\[spark] and Java.",
+        "Kafka, ZooKeeper for development; they need headrace\\[spark] and Java.",
     ),
 }
 
@@ -66,7 +42,7 @@ class Modules(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, _, app = COMMANDS[name][0].partition(":")
-        group = get_group(getattr(import_module(f"service.cli.{module}"), app))
+        group = get_group(getattr(import_module(f"service.cli.{module}"), app or "app"))
         group.name = name
         return group.commands.get(name, group)
 

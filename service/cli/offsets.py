@@ -17,26 +17,7 @@ from partition.errors import PartitionError, StoreCorrupt, StoreError, StoreMiss
 from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
 from partition.replicas.plan import Note, by_topic
-from service.cli.common import (
-    ConfigPath,
-    DryRun,
-    Json,
-    Target,
-    Why,
-    answer,
-    answers,
-    claimed,
-    describe,
-    done,
-    opened_pipeline,
-    partitions_of,
-    print_json,
-    print_lines,
-    signed,
-    stored_offset,
-    table_of,
-    topics_of,
-)
+from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, replica_nodes
 from service.errors import ServiceError
 
@@ -44,7 +25,7 @@ if TYPE_CHECKING:
     from service.wiring import Parts
 
 log = structlog.get_logger()
-offsets_app = typer.Typer(
+app = typer.Typer(
     help="Move committed offsets, or import those of a Storm topology.", no_args_is_help=True
 )
 
@@ -88,7 +69,7 @@ def write_in_turn(rows: Iterable[Row], write: Callable[[Row], Row]) -> list[Row]
             try:
                 result = write(row)
             except PartitionError as error:
-                result = replace(row, outcome="failed", note=describe(error))
+                result = replace(row, outcome="failed", note=cli.describe(error))
             is_over = result.outcome == "failed"
         written.append(result)
     return written
@@ -111,20 +92,20 @@ class MoveRow(OffsetRow):
         }
 
 
-@offsets_app.command("set")
+@app.command("set")
 def offsets_set(
-    target: Target,
+    target: cli.Target,
     places: Annotated[
         list[str],
         typer.Argument(
             metavar="TOPIC:PARTITION=OFFSET", help="Where to read on: orders:0=84210. Several may."
         ),
     ],
-    why: Why,
-    config: ConfigPath = None,
+    why: cli.Why,
+    config: cli.ConfigPath = None,
     *,
-    dry_run: DryRun = False,
-    as_json: Json = False,
+    dry_run: cli.DryRun = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Set the offsets at which partitions are read on, forward or back.
 
@@ -133,7 +114,7 @@ def offsets_set(
     asked = parse_places(places)
 
     def choose(topics: Mapping[str, Topic]) -> Goals:
-        there = set(partitions_of(topics.values()))
+        there = set(cli.partitions_of(topics.values()))
         for partition in asked:
             if partition not in there:
                 message = f"the topology does not read {partition}, but {_named(there)}"
@@ -143,9 +124,9 @@ def offsets_set(
     _move(target, config, choose, why, dry_run=dry_run, as_json=as_json)
 
 
-@offsets_app.command("reset")
+@app.command("reset")
 def offsets_reset(
-    target: Target,
+    target: cli.Target,
     to: Annotated[
         str,
         typer.Option(
@@ -155,8 +136,8 @@ def offsets_reset(
             "milliseconds since 1970 (UTC).",
         ),
     ],
-    why: Why,
-    config: ConfigPath = None,
+    why: cli.Why,
+    config: cli.ConfigPath = None,
     *,
     topic: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this topic of the topology.")
@@ -165,8 +146,8 @@ def offsets_reset(
         list[int] | None,
         typer.Option(min=0, metavar="N", help="Only this partition; may be given several times."),
     ] = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
+    dry_run: cli.DryRun = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Set the offsets of all partitions, or of some, to the log's start, its end, or a time.
 
@@ -184,15 +165,15 @@ def _move(
     target: str, config: Path | None, choose: Choose, why: str, *, dry_run: bool, as_json: bool
 ) -> None:
     """Move offsets and print what became of them. Raises ServiceError if one is refused."""
-    note = signed(why)
+    note = cli.signed(why)
     with (
-        opened_pipeline(target, config) as pipeline,
+        cli.opened_pipeline(target, config) as pipeline,
         replica_nodes(pipeline.config, pipeline.name) as nodes,
     ):
         rows, reason = move_offsets(pipeline, nodes, choose, note, dry_run=dry_run)
     moved = sum(row.outcome == "moved" for row in rows)
     if as_json:
-        print_json(
+        cli.print_json(
             {
                 "pipeline": nodes.pipeline,
                 "dry_run": dry_run,
@@ -228,7 +209,7 @@ def move_offsets(
             raise ServiceError(f"{reason}; nothing was moved")
     nodes.changes()  # what could not be recorded is not moved
     sources, catalogue, store = pipeline.topology.sources, pipeline.catalogue, pipeline.store
-    topics = topics_of(sources, catalogue)
+    topics = cli.topics_of(sources, catalogue)
     if not topics:  # patterns only
         raise TopicMissing(", ".join(one.label for one in sources))
     goals = choose(topics)
@@ -242,8 +223,8 @@ def move_offsets(
         judge_move(
             each,
             goals[each],
-            answer(found),
-            stored_offset(store, each),
+            cli.answer(found),
+            cli.stored_offset(store, each),
             nodes.pipeline,
             exactly_once=exactly_once,
         )
@@ -259,7 +240,7 @@ def move_offsets(
         try:
             nodes.record(OffsetChange(note.at_ms, note.by, note.why, *moved))
         except PartitionError as error:
-            reason = f"moved, but who and why could not be kept: {describe(error)}"
+            reason = f"moved, but who and why could not be kept: {cli.describe(error)}"
             return replace(row, outcome="failed", note=reason)
         return row
 
@@ -312,13 +293,13 @@ def _store(pipeline: "Parts", note: Note, row: MoveRow, partitions: int) -> int 
     position = Position(row.to, row.log.leader_epoch, row.log.topic_id)
     stored: StoredOffset | None = None
     try:
-        stored = claimed(pipeline.store, partition, "a move").stored
+        stored = cli.claimed(pipeline.store, partition, "a move").stored
     except (StoreMissing, StoreCorrupt):
         if pipeline.topology.reliability == "exactly-once":  # the count of transactions is lost
             raise
     else:
         if stored is None:
-            done(pipeline.store.begin(partition, position, partitions), "a move")
+            cli.done(pipeline.store.begin(partition, position, partitions), "a move")
             log.info(
                 "offset_moved", partition=str(partition), before=None, offset=row.to, reason=reason
             )
@@ -327,7 +308,7 @@ def _store(pipeline: "Parts", note: Note, row: MoveRow, partitions: int) -> int 
         raise StoreError(trouble)
     # The count of transactions goes on: the sinks have it, too.
     kept = replace(stored.transactions, open=()) if stored and stored.transactions else None
-    done(pipeline.store.move(partition, position, reason, kept), "a move")
+    cli.done(pipeline.store.move(partition, position, reason, kept), "a move")
     return stored.offset if stored else None
 
 
@@ -371,7 +352,7 @@ def chosen(
     if numbers and topic is None and len(topics) > 1:
         message = f"of which topic? --topic is needed: {', '.join(sorted(topics))}"
         raise typer.BadParameter(message, param_hint="--partition")
-    there = partitions_of(each for name, each in topics.items() if topic in (None, name))
+    there = cli.partitions_of(each for name, each in topics.items() if topic in (None, name))
     if not numbers:
         return sorted(there)
     missing = sorted(set(numbers) - {each.number for each in there})
@@ -409,10 +390,10 @@ def _show(rows: Sequence[MoveRow], reason: str | None, *, dry_run: bool) -> None
         )
         for row in rows
     )
-    answers().print(table_of(columns, cells))
+    cli.answers().print(cli.table_of(columns, cells))
     said = [f"{row.partition}: {row.note}" for row in rows if row.note]
     moved = f"{sum(row.outcome == 'moved' for row in rows)} of {len(rows)} partitions moved"
     said.append("nothing was moved (--dry-run)" if dry_run else moved)
     if reason is not None:
         said.append(f"now it would be refused: {reason}")
-    print_lines(said)
+    cli.print_lines(said)

@@ -16,17 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from service.cli.common import (
-    ConfigPath,
-    Json,
-    Target,
-    answers,
-    configured,
-    load_topology,
-    print_json,
-    print_lines,
-    table_of,
-)
+from service.cli import common as cli
 from service.errors import ServiceError
 from service.observability.logs import stderr
 from topology.masking import escaped
@@ -39,9 +29,9 @@ if TYPE_CHECKING:
     from sinks.spark.driver import SparkDriver
     from topology.topology import Topology
 
-run_app = typer.Typer()
+app = typer.Typer()
 dev_app = typer.Typer(
-    help="Kafka and ZooKeeper for development; they need headrace\\[spark] and Java.",
+    help="Kafka, ZooKeeper for development; they need headrace\\[spark] and Java.",
     no_args_is_help=True,
 )
 
@@ -53,10 +43,10 @@ StateDir = Annotated[
 ]
 
 
-@run_app.command()
+@app.command()
 def run(
-    target: Target,
-    config: ConfigPath = None,
+    target: cli.Target,
+    config: cli.ConfigPath = None,
     *,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop at the log end observed at start-up.")
@@ -74,12 +64,12 @@ def run(
         ),
     ] = False,
     state_dir: StateDir = _STATE,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary."""
     from service.app import run_pipeline
 
-    topology = load_topology(target)
+    topology = cli.load_topology(target)
     overrides = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
 
@@ -96,11 +86,11 @@ def run(
         if with_servers:
             summary = _run_embedded(topology, config, overrides, state_dir, progress, started)
         else:
-            summary = started(configured(config, overrides))
+            summary = started(cli.configured(config, overrides))
     if as_json:
-        print_json(summary.as_json())
+        cli.print_json(summary.as_json())
     else:
-        show_summary(answers(), summary)
+        show_summary(cli.answers(), summary)
     gaps = summary.problems() if summary.caught_up else summary.losses()
     if gaps:
         raise ServiceError(f"the run summary does not reconcile: {'; '.join(gaps)}")
@@ -125,7 +115,7 @@ def _run_embedded(
     from service.wiring import spark_of
 
     # Read once before the servers start: a wrong key should not cost their start.
-    spark = spark_of(topology, configured(config, {**_addresses("-", "-"), **overrides}))
+    spark = spark_of(topology, cli.configured(config, {**_addresses("-", "-"), **overrides}))
     if config is not None:
         stderr.write(
             f"headrace: --embedded: this run's own Kafka and ZooKeeper are used, without security; "
@@ -153,7 +143,7 @@ def dev_up(
     topic: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Create this topic, too.")
     ] = None,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Start Kafka and ZooKeeper, say how to reach them, and keep them up until Ctrl-C."""
     from service.observability import logs
@@ -165,7 +155,7 @@ def dev_up(
             kafka, zookeeper = servers.kafka.address, servers.zookeeper.address
             if as_json:
                 place = str(state_dir.absolute())
-                print_json({"kafka": kafka, "zookeeper": zookeeper, "state_dir": place})
+                cli.print_json({"kafka": kafka, "zookeeper": zookeeper, "state_dir": place})
             else:
                 sys.stdout.write(
                     "Kafka and ZooKeeper are up. For service.toml:\n\n"
@@ -328,17 +318,17 @@ def show_summary(console: Console, summary: "RunSummary") -> None:
         ("retries", summary.retried),
         ("records/s", round(summary.records_per_second)),
     )
-    table = table_of(("", ">"), totals, "Where every record is")
+    table = cli.table_of(("", ">"), totals, "Where every record is")
     table.show_header = False
     console.print(table)
     partitions = sorted(summary.partitions.items())
     rows = ((name, part.committed, part.log_end, part.lag) for name, part in partitions)
     columns = ("partition", ">committed", ">log end", ">lag")
-    console.print(table_of(columns, rows, "Partitions"))
+    console.print(cli.table_of(columns, rows, "Partitions"))
     lines = [f"dead letters: {summary.dead_letters}"]
     if summary.table is not None:
         lines.insert(0, f"table:        {summary.table}")
     lines += [f"  {escaped(str(cause))}" for cause in summary.dead_letter_causes]
-    print_lines(lines, console)
+    cli.print_lines(lines, console)
     for gap in summary.problems():
         console.print(f"[bold red]open:[/] {escape(gap)}", soft_wrap=True)

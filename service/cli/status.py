@@ -22,22 +22,7 @@ from partition.errors import KafkaError, PartitionError, StoreError
 from partition.interfaces import Log, StoredOffset
 from partition.records import OpenTransaction, Partition
 from partition.replicas.plan import Control, Member, Plan, leader_of
-from service.cli.common import (
-    ConfigPath,
-    Json,
-    Target,
-    answer,
-    answers,
-    cell,
-    describe,
-    opened_pipeline,
-    partitions_of,
-    print_json,
-    sinks_failed,
-    stored_offset,
-    table_of,
-    topics_of,
-)
+from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks
 from service.dead_letters.format import utc_text
@@ -50,7 +35,7 @@ if TYPE_CHECKING:
     from service.wiring import Parts
     from topology.sink import Committed
 
-status_app = typer.Typer()
+app = typer.Typer()
 
 _CHANGES_SHOWN = 3
 _LEAST_ROWS = 5
@@ -58,10 +43,10 @@ _LINES_BESIDE = 20  # frames, titles and notes
 _ASK_SECONDS = 2.0
 
 
-@status_app.command()
+@app.command()
 def status(
-    target: Target,
-    config: ConfigPath = None,
+    target: cli.Target,
+    config: cli.ConfigPath = None,
     *,
     sinks: Annotated[
         bool,
@@ -75,9 +60,9 @@ def status(
     interval: Annotated[
         float, typer.Option(min=0.1, metavar="S", help="Seconds between two looks of --watch.")
     ] = 2.0,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
-    """Show the replicas, who owns which partition, and what is committed of it.
+    """Show the replicas, who owns which partition, and what is committed.
 
     Everything is read from ZooKeeper and Kafka, so no replica needs to run. The last completed
     offset is a running service's own; it is asked for it at the configured [http] port. With
@@ -85,7 +70,7 @@ def status(
     """
     try:
         with (
-            opened_pipeline(target, config) as pipeline,
+            cli.opened_pipeline(target, config) as pipeline,
             replica_nodes(pipeline.config, pipeline.name) as nodes,
             opened_sinks(pipeline) if sinks else nullcontext() as asked,
         ):
@@ -101,13 +86,13 @@ def status(
             return
         raise
     if as_json:
-        print_json(found.as_json())
+        cli.print_json(found.as_json())
     else:
-        answers().print(render_status(found))
+        cli.answers().print(render_status(found))
     if found.trouble is not None:
         raise found.trouble  # after what is known
     if found.sinks is not None and found.sinks.failed:
-        raise sinks_failed("not asked", found.sinks.failed)
+        raise cli.sinks_failed("not asked", found.sinks.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +216,7 @@ class Status:
             "partitions": {str(each.partition): each.as_json() for each in self.partitions},
             "changes": msgspec.to_builtins(self.changes),
             "latency": self.latency,
-            "trouble": describe(self.trouble) if self.trouble else None,
+            "trouble": cli.describe(self.trouble) if self.trouble else None,
         }
         if self.sinks is not None:
             facts |= {"reliability": self.sinks.reliability, "failed_sinks": self.sinks.failed}
@@ -280,8 +265,8 @@ def read_status(
     rows = []
     for partition in sorted(known | set(logs)):
         owner, state = owner_and_state(partition, plan, members)
-        found = stored_offset(pipeline.store, partition)
-        stored, note = (None, describe(found)) if isinstance(found, StoreError) else (found, "")
+        found = cli.stored_offset(pipeline.store, partition)
+        stored, note = (None, cli.describe(found)) if isinstance(found, StoreError) else (found, "")
         log, completed = logs.get(partition), service.last_completed.get(str(partition))
         rows.append(PartitionRow(partition, owner, state, stored, log, note, completed))
     if sinks is not None:
@@ -334,16 +319,16 @@ def total_lag(rows: Iterable[PartitionRow], holder: Member | None = None) -> int
 def _logs(pipeline: "Parts") -> tuple[Mapping[Partition, Log | None], KafkaError | None]:
     """Return the logs of all partitions that the topology reads, and why some are not known."""
     try:
-        topics = topics_of(pipeline.topology.sources, pipeline.catalogue)
+        topics = cli.topics_of(pipeline.topology.sources, pipeline.catalogue)
     except KafkaError as error:
         return {}, error
     # All at once: the catalogue asks for them together.
-    asked = {each: pipeline.catalogue.log(each) for each in partitions_of(topics.values())}
+    asked = {each: pipeline.catalogue.log(each) for each in cli.partitions_of(topics.values())}
     logs: dict[Partition, Log | None] = {}
     trouble = None
     for partition, log in asked.items():
         try:
-            logs[partition] = answer(log)
+            logs[partition] = cli.answer(log)
         except KafkaError as error:
             logs[partition] = None
             trouble = trouble or error
@@ -363,7 +348,7 @@ def follow(
     What cannot be read is shown in its place, and read again. A terminal shows the partitions
     that have room there. JSON, and a console that is no terminal, get one after the other.
     """
-    console = console or answers()
+    console = console or cli.answers()
     on_terminal = console.is_terminal and not as_json
     with Live(console=console, auto_refresh=False) if on_terminal else nullcontext() as live:
         while True:
@@ -372,7 +357,7 @@ def follow(
             try:
                 found = read()
             except PartitionError as error:
-                facts, picture = {"trouble": describe(error)}, _line(describe(error))
+                facts, picture = {"trouble": cli.describe(error)}, _line(cli.describe(error))
             else:
                 most = max(_LEAST_ROWS, console.height - len(found.members) - _LINES_BESIDE)
                 facts = found.as_json()
@@ -380,7 +365,7 @@ def follow(
             if live is not None:
                 live.update(picture, refresh=True)
             elif as_json:
-                print_json(facts)
+                cli.print_json(facts)
             else:
                 console.print(picture)
             pause(interval_seconds)
@@ -396,7 +381,7 @@ def render_status(status: Status, most: int | None = None) -> Group:
         rows = sorted(rows, key=lambda row: -math.inf if row.lag is None else -row.lag)[:most]
         left_out = len(status.partitions) - most
     counts = f"replicas {len(status.members):,}, partitions {len(status.partitions):,}"
-    lag = cell(total_lag(status.partitions))
+    lag = cli.cell(total_lag(status.partitions))
     head = [f"{status.pipeline}: {counts}, lag {lag}", *_latency_lines(status.latency)]
     head += control_lines(status.control)
     notes = [f"{left_out:,} partitions that lag less are not shown"] if left_out else []
@@ -436,7 +421,7 @@ def _replicas(status: Status) -> "Table":
         )
         for each in status.members
     )
-    return table_of(columns, rows, "Replicas")
+    return cli.table_of(columns, rows, "Replicas")
 
 
 def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> "Table":
@@ -464,7 +449,7 @@ def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> "Table
         if sinks:
             yield str(row.restart) if row.restart else None
 
-    return table_of(columns, [list(cells(row)) for row in rows], "Partitions")
+    return cli.table_of(columns, [list(cells(row)) for row in rows], "Partitions")
 
 
 def _open_transactions(rows: Sequence[PartitionRow]) -> "Table":
@@ -482,7 +467,7 @@ def _open_transactions(rows: Sequence[PartitionRow]) -> "Table":
         for row in rows
         for each in row.open
     )
-    return table_of(columns, cells, "Open transactions")
+    return cli.table_of(columns, cells, "Open transactions")
 
 
 def _notes(status: Status) -> Iterator[str]:
@@ -498,10 +483,10 @@ def _notes(status: Status) -> Iterator[str]:
     if status.sinks is not None:
         yield from _sink_notes(status.sinks, status.partitions)
     for each in list(status.changes)[-_CHANGES_SHOWN:]:
-        moved = f"{each.partition} was moved from {cell(each.before)} to {cell(each.to)}"
+        moved = f"{each.partition} was moved from {cli.cell(each.before)} to {cli.cell(each.to)}"
         yield f"{moved} by {each.by}, {utc_text(each.at_ms)} UTC: {each.why}"
     if status.trouble is not None:
-        yield describe(status.trouble)
+        yield cli.describe(status.trouble)
 
 
 def _sink_notes(sinks: OpenSinks, rows: Sequence[PartitionRow]) -> Iterator[str]:

@@ -14,19 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from service.cli.common import (
-    ConfigPath,
-    Json,
-    Target,
-    answers,
-    configured,
-    describe,
-    load_topology,
-    print_json,
-    print_lines,
-    sinks_failed,
-    table_of,
-)
+from service.cli import common as cli
 from service.cli.run import RunProgress
 
 if TYPE_CHECKING:
@@ -35,7 +23,7 @@ if TYPE_CHECKING:
     from topology.steps import SinkStep
     from topology.topology import Topology
 
-tables_app = typer.Typer(
+app = typer.Typer(
     help="The files of the tables that a topology writes, and their maintenance.",
     no_args_is_help=True,
 )
@@ -48,18 +36,18 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 _MIB = 1024 * 1024
 
 
-@tables_app.command("compact")
+@app.command("compact")
 def tables_compact(
-    target: Target,
+    target: cli.Target,
     sinks: Sinks = None,
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     target_mib: Annotated[
         int,
         typer.Option(min=1, metavar="N", help="About how large the new files shall be, in MiB."),
     ] = 128,
     dry_run: DryRun = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Join the small files of tables into large ones, also while a service writes them.
 
@@ -76,17 +64,17 @@ def tables_compact(
     job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
 
 
-@tables_app.command("vacuum")
+@app.command("vacuum")
 def tables_vacuum(
-    target: Target,
+    target: cli.Target,
     sinks: Sinks = None,
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     older_than_hours: Annotated[
         int, typer.Option(min=24, metavar="N", help="Remove no file that is younger, in hours.")
     ] = 168,
     dry_run: DryRun = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Remove old files that tables do not name: replaced ones, and those of killed processes.
 
@@ -103,14 +91,14 @@ def tables_vacuum(
     job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
 
 
-@tables_app.command("expire")
+@app.command("expire")
 def tables_expire(
-    target: Target,
+    target: cli.Target,
     sinks: Sinks = None,
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
     dry_run: DryRun = False,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Remove old versions of tables: snapshots with their files (Iceberg), log entries (Delta).
 
@@ -127,21 +115,21 @@ def tables_expire(
     job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
 
 
-@tables_app.command("files")
+@app.command("files")
 def tables_files(
-    target: Target,
+    target: cli.Target,
     sink: Annotated[str, typer.Argument(metavar="SINK", help="The name of the sink's step.")],
-    config: ConfigPath = None,
+    config: cli.ConfigPath = None,
     *,
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Print the files that a sink's table is made of now, one in a line."""
-    topology = load_topology(target)
+    topology = cli.load_topology(target)
     (step,) = chosen(topology, [sink])
     with _parts(topology, config) as parts, _opened(parts, step) as table:
         found = table.data_files()
     if as_json:
-        print_json({"sink": step.name, "files": found})
+        cli.print_json({"sink": step.name, "files": found})
     else:
         sys.stdout.writelines(f"{each}\n" for each in found)
 
@@ -184,7 +172,7 @@ class _Job:
 
         One that fails keeps no other from its turn.
         """
-        topology = load_topology(target)
+        topology = cli.load_topology(target)
         steps = chosen(topology, sinks or [])
         rows = []
         with _parts(topology, config) as parts, RunProgress(Console(stderr=True)) as progress:
@@ -192,12 +180,12 @@ class _Job:
                 progress.step(f"{self.doing} {step.name}", number, len(steps))
                 rows.append(self._maintain(parts, step, dry_run=dry_run))
         if as_json:
-            print_json({"sinks": {row.sink: row.as_json() for row in rows}})
+            cli.print_json({"sinks": {row.sink: row.as_json() for row in rows}})
         else:
-            show_rows(answers(), rows)
+            show_rows(cli.answers(), rows)
         failed = [row.sink for row in rows if row.outcome == "failed"]
         if failed:
-            raise sinks_failed(f"not {self.done}", failed)
+            raise cli.sinks_failed(f"not {self.done}", failed)
 
     def _maintain(self, parts: "Parts", step: "SinkStep", *, dry_run: bool) -> TableRow:
         kind = _kind(step)
@@ -208,7 +196,7 @@ class _Job:
             with _opened(parts, step) as table:
                 result = self.work(table)
         except Exception as error:  # noqa: BLE001 - the others have their turn
-            return TableRow(step.name, kind, "failed", self.nothing, describe(error))
+            return TableRow(step.name, kind, "failed", self.nothing, cli.describe(error))
         outcome = "dry_run" if dry_run else self.done
         outcome = "nothing_to_do" if result == self.nothing else outcome
         return TableRow(step.name, kind, outcome, result, "", time.monotonic() - started)
@@ -255,8 +243,8 @@ def show_rows(console: Console, rows: Sequence[TableRow]) -> None:
         )
         for row in rows
     ]
-    console.print(table_of(["sink", "what happened", *names], shown))
-    print_lines([f"{row.sink}: {row.note}" for row in rows if row.note], console)
+    console.print(cli.table_of(["sink", "what happened", *names], shown))
+    cli.print_lines([f"{row.sink}: {row.note}" for row in rows if row.note], console)
 
 
 @contextmanager
@@ -278,7 +266,7 @@ def _parts(topology: "Topology", config: Path | None) -> "Iterator[Parts]":
     """
     from service.wiring import spark_driver, wire
 
-    parts = wire(topology, configured(config))
+    parts = wire(topology, cli.configured(config))
     spark = parts.spark = spark_driver(parts.name, parts.config, ["iceberg"])
     try:
         yield parts

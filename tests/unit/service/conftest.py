@@ -51,8 +51,7 @@ def operated(headrace, service_toml, monkeypatch):
         monkeypatch.setattr(commands, "topology", topology)
         for module in ("control", "status", "offsets"):
             monkeypatch.setattr(f"service.cli.{module}.replica_nodes", nodes.opened)
-        for module in ("control", "offsets"):
-            monkeypatch.setattr(f"service.cli.{module}.signed", lambda why: replace(NOTE, why=why))
+        monkeypatch.setattr("service.cli.common.signed", lambda why: replace(NOTE, why=why))
 
         def wire(_topology, config):
             return SimpleNamespace(

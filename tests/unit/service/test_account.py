@@ -101,8 +101,8 @@ def test_a_finite_run_whose_records_mostly_die_ends_with_1(
         CLOSED, written=10 - dead, filtered=0, dead_lettered=dead, dead_letter_causes=(cause,)
     )
     monkeypatch.setattr("service.app.run_pipeline", lambda *_parts, **_options: summary)
-    monkeypatch.setattr("service.cli.run.load_topology", lambda _target: None)
-    monkeypatch.setattr("service.cli.run.configured", lambda *_how: None)
+    monkeypatch.setattr("service.cli.common.load_topology", lambda _target: None)
+    monkeypatch.setattr("service.cli.common.configured", lambda *_how: None)
     found, out, err = headrace("run", "flow:topology", *options)
     assert (found, f"{dead} of 10 records became dead letters" in err) == (code, code == 1)
     said = f"{dead} in 'parse': KeyError: 'id' (at flow.py:7)"
@@ -125,7 +125,7 @@ def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, mon
         "service.app.run_pipeline",
         lambda _topology, config, **_options: used.append(config) or CLOSED,
     )
-    monkeypatch.setattr("service.cli.run.load_topology", lambda _target: Topology("t"))
+    monkeypatch.setattr("service.cli.common.load_topology", lambda _target: Topology("t"))
     path = str(tmp_path / "f.toml")
     code, _, err = headrace("run", "flow:topology", "--embedded", "--config", path)
     (config,) = used
