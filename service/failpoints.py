@@ -319,7 +319,6 @@ def _reach(offset: int, transactions: Transactions | None) -> tuple[int, int]:
 
 
 def with_places(port: Port, at: Callable[[str], object]) -> Port:
-    """Return a port that passes its places, if there are any to pass."""
     if at is nowhere:
         return port
     make: Any = FailpointDeadLetters if isinstance(port, DeadLetterSink) else FailpointSink

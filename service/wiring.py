@@ -71,8 +71,6 @@ _SPANS_SECONDS = 2.0
 
 
 class Deadline:
-    """A moment on the monotonic clock."""
-
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ends = clock() + seconds
@@ -84,7 +82,6 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left."""
         return self.left == 0.0
 
 
@@ -134,7 +131,6 @@ class Parts:
         self.pipeline.open()
 
     def context(self, sink: str) -> SinkContext:
-        """Return the context to open a sink with."""
         return SinkContext(
             pipeline=self.name,
             sink=sink,

@@ -31,8 +31,6 @@ _CLOSE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One dependency's verdict."""
-
     name: str
     ok: bool
     detail: str
@@ -236,7 +234,6 @@ def _storage(parts: "Parts") -> list[Check]:
 
 
 def _sinks(parts: "Parts", *, on_spark: bool) -> list[Check]:
-    """Open the sinks that need Spark, or those that do not."""
     from sinks.tables.iceberg import IcebergSink
     from topology.sink import innermost
 

@@ -238,7 +238,6 @@ def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
 
 
 def print_json(facts: Mapping[str, Any]) -> None:
-    """Print facts as one JSON object to standard output."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 

@@ -251,8 +251,6 @@ def dead_letters_drop(
 
 
 class Request(NamedTuple):
-    """An operator's request to change letters."""
-
     verb: Literal["replay", "drop"]
     done: Literal["replayed", "dropped"]
     why: str
@@ -293,7 +291,6 @@ class Request(NamedTuple):
             )
 
     def confirm(self, results: "Sequence[DeadLetterResult]") -> bool:
-        """Whether the operator wants it done."""
         if self.dry_run:
             return False
         if self.yes:
@@ -437,7 +434,6 @@ def show_one(
     marks: "Sequence[Mark]",
     most: int,
 ) -> None:
-    """Print all that is known of one letter."""
     facts = [
         ("letter", str(letter.id)),
         ("failed (UTC)", utc_text(letter.failed_at_ms)),
@@ -473,7 +469,6 @@ def show_one(
 
 
 def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> None:
-    """Print what becomes of letters, and a line for each that needs more words."""
     cells = []
     for each in results:
         is_sent = each.outcome in ("to_replay", "replayed")

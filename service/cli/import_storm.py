@@ -341,7 +341,6 @@ def _begin(store: OffsetStore, row: ImportRow) -> ImportRow:
 
 
 def _show(rows: Sequence[ImportRow], written: str, place: str, *, dry_run: bool) -> None:
-    """Print the rows as a table, and a line for each that needs more words."""
     words: Mapping[str, str] = {
         "to_import": "would be imported" if dry_run else "not imported",
         "stored_already": "stored already",

@@ -376,7 +376,6 @@ def _named(partitions: Collection[Partition]) -> str:
 
 
 def _show(rows: Sequence[MoveRow], reason: str | None, *, dry_run: bool) -> None:
-    """Print the rows as a table, and a line for each that needs more words."""
     words = {"to_move": "would be moved" if dry_run else "not moved"}
     columns = ("partition", ">from", ">to", ">log start", ">log end", "what happens")
     cells = (

@@ -190,18 +190,14 @@ def _addresses(kafka: str, zookeeper: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The two servers, running."""
-
     kafka: "EmbeddedKafka"
     zookeeper: "EmbeddedZooKeeper"
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The configuration that reaches them."""
         return _addresses(self.kafka.address, self.zookeeper.address)
 
     def ensure_topics(self, topics: Iterable[str]) -> None:
-        """Create the topics that do not exist."""
         for topic in sorted(set(topics) - self.kafka.topics()):
             self.kafka.create_topic(topic, TOPIC_PARTITIONS)
 
@@ -307,7 +303,6 @@ class RunProgress(Progress):
 
 
 def show_summary(console: Console, summary: "RunSummary") -> None:
-    """Print a run summary as tables."""
     totals = (
         ("records read", summary.read),
         ("  in the sinks", summary.written),

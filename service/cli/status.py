@@ -97,8 +97,6 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One partition: its owner, what is stored of it, and where its log is."""
-
     partition: Partition
     owner: str | None  # by the plan, or who holds it though no plan says so
     state: str  # "held", "opening", "leaving", "gone" (its owner is), or "free"
@@ -186,7 +184,6 @@ class Status:
 
     @property
     def leader(self) -> str | None:
-        """The replica that writes the plans."""
         leader = leader_of(self.members)
         return None if leader is None else leader.name
 

@@ -136,8 +136,6 @@ def tables_files(
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One sink, and what became of its table's files."""
-
     sink: str
     kind: str  # the sink's class
     outcome: str  # the verb's own, "dry_run", "nothing_to_do", "has_no_files" or "failed"
@@ -226,7 +224,6 @@ def chosen(topology: "Topology", names: Sequence[str]) -> "list[SinkStep]":
 
 
 def show_rows(console: Console, rows: Sequence[TableRow]) -> None:
-    """Print the rows as a table, and a line for each that needs more words."""
     names = [
         ">" + name.replace("_", " ").replace("bytes", "MiB")
         for name in (*rows[0].result._fields, "seconds")

@@ -78,8 +78,6 @@ class Restart:
 
 
 class Compared(NamedTuple):
-    """A partition's stored offset beside the transactions of the sinks that could be asked."""
-
     stored: StoredOffset | None
     sinks: "Mapping[str, Committed]"
     restart: Restart | None  # None: not known

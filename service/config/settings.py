@@ -303,7 +303,6 @@ class Config(Section):
     tracing: TracingConfig = TracingConfig()
 
     def secrets(self) -> list[str]:
-        """Values that must not be shown anywhere."""
         return [
             *secrets_in(self.kafka),
             *self.zookeeper.secrets(),

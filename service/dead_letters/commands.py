@@ -119,8 +119,6 @@ class Skipped:
 
 
 class ReplayRequest(NamedTuple):
-    """Options of a replay."""
-
     max_replays: int = 1
     again: bool = False  # also dead letters that were replayed or dropped
     to: str | None = None  # another topic, whose partitions are chosen by key

@@ -12,7 +12,6 @@ _PRINTED = frozenset(map(chr, range(0x20, 0x7F)))  # of ASCII
 
 
 def cut(text: str, most: int) -> str:
-    """Escape a text and cut it to at most `most` characters."""
     shown = escaped(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
@@ -26,7 +25,6 @@ def utc_text(at_ms: int) -> str:
 
 
 def header_text(value: bytes | None) -> str:
-    """Return the value of a header or key as text, or in hexadecimal digits."""
     if value is None:
         return "(null)"
     text = _printable(value)

@@ -101,7 +101,6 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
     error_at: str | None = None  # file:line of the user's code
 
     def bare(self) -> "StoredDeadLetter":
-        """Return a copy without its content, which takes little memory."""
         return msgspec.structs.replace(self, content=None)
 
 
@@ -161,7 +160,6 @@ def read_message(message: Message) -> StoredMessage:
 
 
 def content_of(message: Message) -> RecordContent:
-    """Return the part of a record that a replay sends, from the record's own topic."""
     own = tuple(without_replay_headers(_headers_in(message)))
     return RecordContent(message.key(), message.value(), own)
 

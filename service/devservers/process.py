@@ -104,7 +104,6 @@ class EmbeddedServer(ABC):
 
     @property
     def log_path(self) -> Path:
-        """The file with the server's output."""
         return self._file("log")
 
     @property
@@ -126,7 +125,6 @@ class EmbeddedServer(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the process lives (a frozen one does)."""
         return self._process is not None and self._process.poll() is None
 
     def open(self) -> None:
@@ -366,7 +364,6 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
     with socket.socket() as probe:
         # As Java's servers do: a port whose last connections linger is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -378,7 +375,6 @@ def is_free(port: int) -> bool:
 
 
 def connects(port: int) -> bool:
-    """Whether somebody listens on this port."""
     try:
         with socket.create_connection((HOST, port), timeout=_CONNECT_SECONDS):
             return True

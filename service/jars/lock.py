@@ -39,8 +39,6 @@ class Coordinate(NamedTuple):
 
 
 class LockedJar(NamedTuple):
-    """One line of the lock file."""
-
     set_name: str
     coordinate: Coordinate
     sha256: str

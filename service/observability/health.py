@@ -15,8 +15,6 @@ LETTERS_SECONDS = 10.0  # a broker that answers acknowledges a letter sooner
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A verdict, and what is wrong if anything is."""
-
     ok: bool
     problems: tuple[str, ...] = ()
 

@@ -65,7 +65,6 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port in use, once open."""
         return self._server.server_address[1] if self._server is not None else self._port
 
     def open(self) -> None:

@@ -325,7 +325,6 @@ _FAMILIES: dict[str, Callable[..., Any]] = {
 
 
 def _buckets(spread: Distribution | Latencies) -> list[tuple[str, int]]:
-    """Return Prometheus' cumulative buckets."""
     limits = [*map(floatToGoString, spread.bounds), "+Inf"]
     return list(zip(limits, accumulate(spread.counts), strict=True))
 
@@ -339,7 +338,6 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def exposition(self) -> bytes:
-        """Return the body of `/metrics`; before the first snapshot it is empty."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Any]:

@@ -54,8 +54,6 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A topology as it is drawn."""
-
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
 
@@ -92,16 +90,13 @@ class StatusPage:
         self._made: dict[str, tuple[float, bytes]] = {}  # by answer: when, and what
 
     def json(self) -> bytes:
-        """The facts of this moment, without secrets."""
         return self._fresh("status", lambda now: mask(json.dumps(self._status(now))))
 
     def html(self) -> bytes:
-        """The page with its charts; its script asks for the rest."""
         drawn = partial(charts_html, self._history.samples)
         return self._fresh("page", lambda now: self._template.replace(_CHARTS, drawn(now)))
 
     def history_json(self) -> bytes:
-        """The figures that the charts are drawn from."""
         facts = {"every_seconds": EVERY_SECONDS, "samples": self._history.samples}
         return self._fresh("history", lambda now: json.dumps({"now": now, **facts}))
 
@@ -250,7 +245,6 @@ CONTENT_SECURITY = (
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """Kind and content by path, of what is the same at any moment."""
     return {
         f"/{path.name}": (_KINDS[path.suffix], path.read_bytes())
         for path in sorted(_FOLDER.iterdir())

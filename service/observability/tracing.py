@@ -75,7 +75,6 @@ def parents_in(headers: Sequence[Any]) -> dict[int, tuple[Context, bool]]:
 
 
 def carried(context: Context) -> TraceHeaders:
-    """The headers by which a message carries a trace on."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, context)
     return tuple((name, value.encode()) for name, value in carrier.items())
@@ -110,7 +109,6 @@ class TracedRecord:
             self.calls[edge] = span
 
     def answered(self, edge: int, error: Exception | None) -> None:
-        """End the span of a call, if it has one."""
         span = self.calls.pop(edge, None)
         if span is not None:
             _record_end(span, error)
@@ -153,7 +151,6 @@ class TracedRecord:
 
 
 def error_attributes(error: Exception) -> dict[str, str]:
-    """Return the attributes of an error, for spans and events."""
     return {"error.type": type(error).__name__, "headrace.reason": shortened(text_of(error))}
 
 
@@ -196,7 +193,6 @@ class Traces(Observer):
 
     @property
     def num_live(self) -> int:
-        """Records that are traced now."""
         return len(self._live)
 
     # Records
@@ -398,7 +394,6 @@ class Traces(Observer):
             span.end()
 
     def _hits(self, record_ids: RecordIds) -> set[int]:
-        """Return those of the records that are traced."""
         return {int(record_ids[place]) for place in self._places(record_ids)}
 
     def _places(self, record_ids: RecordIds) -> list[int]:

@@ -90,7 +90,6 @@ class _StateTable(StateSink):
 
 
 def _table_of(step: SinkStep) -> MemorySink[Any] | _StateTable:
-    """Return what takes the place of a sink in the test."""
     if isinstance(step.sink, StateSink):
         return _StateTable(step.sink.state)
     return MemorySink[Any](step.name, schema=_schema_of(step.sink))
@@ -417,7 +416,6 @@ class TopologyTest:
         )
 
     def _next_due(self) -> float | None:
-        """Return the time of the next retry, tick or expiry."""
         dues = [manager.retries.due for _, manager in self._reader.assignment.owned()]
         dues += [self._reader.flow.wake, self._pipeline.router.next_tick]
         if self.unresolved > self.retrying:
@@ -481,7 +479,6 @@ def _assignment(
 
 
 def _schema_of(sink: Sink[Any]) -> pa.Schema | None:
-    """Return the schema that rows are checked against, as in a run."""
     if isinstance(sink, ThroughSpark):
         return None if sink.step.reads_source else sink.step.schema
     schema: pa.Schema | None = getattr(innermost(sink), "schema", None)
