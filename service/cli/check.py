@@ -6,20 +6,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from partition.errors import KafkaUnavailable, PartitionError, TopicMissing
+from service import wiring
 from service.cli import common as cli
+from service.config.settings import Config
 from service.errors import EXIT_FAILED, BadConfig
-
-if TYPE_CHECKING:
-    from service.config.settings import Config
-    from service.wiring import Parts
-    from sinks.spark.driver import SparkDriver
-    from topology.reference import Reference
-    from topology.topology import Topology
+from sinks.probe import probe
+from sinks.references import needs_spark
+from sinks.spark.driver import SparkDriver
+from sinks.tables.iceberg import IcebergSink
+from topology.errors import SinkFailed
+from topology.reference import Reference
+from topology.sink import innermost
+from topology.state import State
+from topology.topology import Topology, as_facts, as_mermaid, as_text
 
 app = typer.Typer()
 
@@ -85,8 +89,6 @@ def graph(
     as_json: cli.Json = False,
 ) -> None:
     """Print the topology as text and as a Mermaid chart."""
-    from topology.topology import as_facts, as_mermaid, as_text
-
     topology = cli.load_topology(target)
     if as_json:
         cli.print_json(as_facts(topology))
@@ -96,26 +98,21 @@ def graph(
         sys.stdout.write(f"{as_text(topology)}\n\n{as_mermaid(topology)}\n")
 
 
-def run_checks(
-    topology: "Topology", config: "Config", *, no_spark: bool = False
-) -> Iterator[Check]:
+def run_checks(topology: Topology, config: Config, *, no_spark: bool = False) -> Iterator[Check]:
     """Try every dependency, each for itself and in bounded time; verdicts in a fixed order.
 
     Spark is tried when Kafka has answered. Sinks are opened as a run would open them, so they may
     create what is missing.
     """
-    from service.wiring import Deadline, wire
-    from topology.errors import SinkFailed
-
     fine = Check("config", ok=True, detail="every key and value is allowed")
     try:
-        parts = wire(topology, config)
+        parts = wiring.wire(topology, config)
     except SinkFailed as error:  # PySpark is not installed
         yield from (fine, Check("spark", ok=False, detail=cli.describe(error)))
         return
 
     def close() -> list[Check]:
-        parts.close(Deadline(_CLOSE_SECONDS))
+        parts.close(wiring.Deadline(_CLOSE_SECONDS))
         return []
 
     try:
@@ -131,7 +128,7 @@ def run_checks(
         _begin("close", "", _CLOSE_SECONDS, close)()
 
 
-def _begun(topology: "Topology", parts: "Parts") -> list[Callable[[], list[Check]]]:
+def _begun(topology: Topology, parts: wiring.Parts) -> list[Callable[[], list[Check]]]:
     """Begin to try at once all that Spark is not needed for; Kafka is the first."""
     config, dead_letters = parts.config, parts.dead_letter_sink
     brokers, hosts = str(config.kafka["bootstrap.servers"]), config.zookeeper.hosts
@@ -147,7 +144,9 @@ def _begun(topology: "Topology", parts: "Parts") -> list[Callable[[], list[Check
     ]
 
 
-def _begun_spark(parts: "Parts", spark: "SparkDriver", kafka: Check) -> Callable[[], list[Check]]:
+def _begun_spark(
+    parts: wiring.Parts, spark: SparkDriver, kafka: Check
+) -> Callable[[], list[Check]]:
     """Begin to start Spark, which takes long, if Kafka has answered; then try what needs it."""
     why = "Spark does not answer" if kafka.ok else "Kafka does not answer"
     steps = [step.name for step in parts.sinks if step.sink.needs_spark]
@@ -167,21 +166,17 @@ def _begun_spark(parts: "Parts", spark: "SparkDriver", kafka: Check) -> Callable
     return _begin("spark", _master(parts), SPARK_PATIENCE_SECONDS, work, unknown)
 
 
-def _plain_references(parts: "Parts") -> list["Reference"]:
-    from sinks.references import needs_spark
-    from topology.state import State
-
+def _plain_references(parts: wiring.Parts) -> list[Reference]:
     storage = parts.config.storage.storage()
     every = parts.topology.references
     return [each for each in every if isinstance(each, State) or not needs_spark(each, storage)]
 
 
-def _references(parts: "Parts", references: Iterable["Reference"]) -> list[Check]:
+def _references(parts: wiring.Parts, references: Iterable[Reference]) -> list[Check]:
     """Load reference tables as a run would; tell their rows and the types of their keys."""
-    from service.wiring import read_table
 
-    def load(reference: "Reference") -> str:
-        table = read_table(parts.spark, parts.config, parts.name, reference)
+    def load(reference: Reference) -> str:
+        table = wiring.read_table(parts.spark, parts.config, parts.name, reference)
         loaded = reference.read(table)
         pairs = zip(reference.key, loaded.keys, strict=True)
         keys = ", ".join(f"{name} ({column.type})" for name, column in pairs)
@@ -190,11 +185,11 @@ def _references(parts: "Parts", references: Iterable["Reference"]) -> list[Check
     return [_try("reference", each.name, load, each) for each in references]
 
 
-def _master(parts: "Parts") -> str:
+def _master(parts: wiring.Parts) -> str:
     return str(parts.config.spark.conf.get("spark.master", "local"))
 
 
-def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
+def _kafka(topology: Topology, parts: wiring.Parts, brokers: str) -> list[Check]:
     try:
         parts.catalogue.open()
     except PartitionError as error:
@@ -219,24 +214,19 @@ def _kafka(topology: "Topology", parts: "Parts", brokers: str) -> list[Check]:
     return [Check("kafka", ok=True, detail=brokers), *topics]
 
 
-def _zookeeper(parts: "Parts") -> list[Check]:
+def _zookeeper(parts: wiring.Parts) -> list[Check]:
     parts.store.open()
     return [Check("zookeeper", ok=True, detail=parts.config.zookeeper.hosts)]
 
 
-def _storage(parts: "Parts") -> list[Check]:
-    from sinks.probe import probe
-
+def _storage(parts: wiring.Parts) -> list[Check]:
     if not parts.uses_warehouse:
         return []
     storage = parts.config.storage.storage()
     return [_try("storage", storage.warehouse, probe, storage)]
 
 
-def _sinks(parts: "Parts", *, on_spark: bool) -> list[Check]:
-    from sinks.tables.iceberg import IcebergSink
-    from topology.sink import innermost
-
+def _sinks(parts: wiring.Parts, *, on_spark: bool) -> list[Check]:
     results = []
     for step in (each for each in parts.sinks if each.sink.needs_spark == on_spark):
         results.append(_try("sink", step.name, step.sink.open, parts.context(step.name)))
@@ -246,7 +236,7 @@ def _sinks(parts: "Parts", *, on_spark: bool) -> list[Check]:
     return results
 
 
-def _dead_letters(parts: "Parts") -> list[Check]:
+def _dead_letters(parts: wiring.Parts) -> list[Check]:
     sink = parts.dead_letter_sink
     return [_try("dead letters", sink.name, sink.open, parts.context("dead-letters"))]
 

@@ -1,6 +1,6 @@
 """Options, access to a pipeline from outside its process, and output, for every subcommand.
 
-The modules of this folder import what is slow inside functions: `headrace --help` stays quick.
+What is slow is imported inside functions: `headrace init` and errors need none of it.
 """
 
 import errno

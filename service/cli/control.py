@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -28,12 +28,10 @@ from partition.replicas.heartbeat import (
     replicas_path,
 )
 from partition.replicas.plan import Control, Member, Note, Plan
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.cli import common as cli
+from service.config.settings import Config
 from service.dead_letters.format import utc_text
-
-if TYPE_CHECKING:
-    from partition.zookeeper.zookeeper_store import ZooKeeperStore
-    from service.config.settings import Config
 
 app = typer.Typer()
 
@@ -65,7 +63,7 @@ def decode_changes(path: str, data: bytes | None) -> list[OffsetChange]:
 class ReplicaNodes:
     """The nodes of one pipeline. Everything raises StoreUnavailable, StoreError, StoreCorrupt."""
 
-    def __init__(self, nodes: "ZooKeeperStore", root: str, pipeline: str) -> None:
+    def __init__(self, nodes: ZooKeeperStore, root: str, pipeline: str) -> None:
         self._nodes = nodes
         self._root = root
         self.pipeline = pipeline
@@ -116,10 +114,8 @@ class ReplicaNodes:
 
 
 @contextmanager
-def replica_nodes(config: "Config", pipeline: str) -> Iterator[ReplicaNodes]:
+def replica_nodes(config: Config, pipeline: str) -> Iterator[ReplicaNodes]:
     """Open a pipeline's nodes, in their own session. Raises StoreUnavailable, StoreError."""
-    from partition.zookeeper.zookeeper_store import ZooKeeperStore
-
     settings = config.zookeeper
     editor = ZooKeeperStore(
         settings.hosts,

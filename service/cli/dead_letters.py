@@ -12,23 +12,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial, wraps
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import typer
 from rich.console import Console
 
 from service.cli import common as cli
+from service.dead_letters.commands import (
+    DeadLetterResult,
+    Filters,
+    ReplayRequest,
+    Selection,
+    Skipped,
+    drop,
+    parse_id,
+    parse_offsets,
+    parse_time,
+    replay,
+    select,
+)
 from service.dead_letters.format import cut, header_text, utc_text, value_lines
+from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
+from service.dead_letters.topic import DeadLetterTopic
 from service.errors import ServiceError
+from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 from topology.masking import escaped
-
-if TYPE_CHECKING:
-    from service.dead_letters.commands import DeadLetterResult, Filters, Selection, Skipped
-    from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
-    from service.dead_letters.topic import DeadLetterTopic
 
 T = TypeVar("T")
 
@@ -52,67 +63,51 @@ Every = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
 
 
-def filters_of(
-    *,
-    topic: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Letters of records of this topic.")
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="… of this partition of it.")
-    ] = None,
-    offsets: Annotated[
-        str | None, typer.Option(metavar="A-B", help="… from this offset to that one, or of one.")
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(metavar="NAME", help="… that failed in this step.")
-    ] = None,
-    error: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="… of this error class, or with this text in the reason."
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="… that failed then or later: 2h, 2026-11-23T10:15:00Z."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="… that failed before then.")
-    ] = None,
-    pipeline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="… of another pipeline that shares the topic."),
-    ] = None,
-) -> "Filters":
-    """Read the filters. Raises typer.BadParameter."""
-    from service.dead_letters.commands import Filters, parse_offsets, parse_time
+FILTERS = {
+    "topic": typer.Option(None, metavar="NAME", help="Letters of records of this topic."),
+    "partition": typer.Option(None, min=0, metavar="N", help="… of this partition of it."),
+    "offsets": typer.Option(None, metavar="A-B", help="… from this offset to that one, or of one."),
+    "step": typer.Option(None, metavar="NAME", help="… that failed in this step."),
+    "error": typer.Option(
+        None, metavar="TEXT", help="… of this error class, or with this text in the reason."
+    ),
+    "since": typer.Option(
+        None, metavar="TIME", help="… that failed then or later: 2h, 2026-11-23T10:15:00Z."
+    ),
+    "until": typer.Option(None, metavar="TIME", help="… that failed before then."),
+    "pipeline": typer.Option(
+        None, metavar="NAME", help="… of another pipeline that shares the topic."
+    ),
+}
 
+
+def filters_of(offsets: str | None, since: str | None, until: str | None, **given: Any) -> Filters:
+    """Read the filters. Raises typer.BadParameter."""
     now = int(time.time() * 1000)
     return Filters(
-        topic=topic,
-        partition=partition,
         offsets=None if offsets is None else _read("--offsets", parse_offsets, offsets),
-        step=step,
-        error=error,
         since_ms=None if since is None else _read("--since", parse_time, since, now),
         until_ms=None if until is None else _read("--until", parse_time, until, now),
-        pipeline=pipeline,
+        **given,
     )
 
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `filters_of`; it gets their result as `filters`."""
-    options = signature(filters_of).parameters
+    """Give a command the options of `FILTERS`; it gets their result as `filters`."""
     own = [each for each in signature(command).parameters.values() if each.name != "filters"]
+    types: dict[str, Any] = dict.fromkeys(FILTERS, str | None) | {"partition": int | None}
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=option, annotation=types[name])
+        for name, option in FILTERS.items()
+    ]
 
     @wraps(command)
     def run(**words: Any) -> None:
-        filters = filters_of(**{name: words.pop(name) for name in options})
+        filters = filters_of(**{name: words.pop(name) for name in FILTERS})
         command(**words, filters=filters)
 
-    every = [*own, *options.values()]
-    run.__signature__ = Signature(every)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in every}
+    run.__signature__ = Signature([*own, *options])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*own, *options)}
     return run
 
 
@@ -122,7 +117,7 @@ def dead_letters_list(
     target: cli.Target,
     config: cli.ConfigPath = None,
     *,
-    filters: "Filters",
+    filters: Filters,
     every: Annotated[
         bool, typer.Option("--all", help="Also letters that were replayed or dropped.")
     ] = False,
@@ -132,8 +127,6 @@ def dead_letters_list(
     as_json: cli.Json = False,
 ) -> None:
     """List the open letters, the newest first, and count all of them by step and error."""
-    from service.dead_letters.commands import Selection
-
     with _opened(target, config) as topic:
         topic.refresh()
         listed = _listed(topic, Selection(filters, all=every), limit)
@@ -163,8 +156,6 @@ def dead_letters_show(
 
     What would steer a terminal is escaped.
     """
-    from service.dead_letters.commands import parse_id
-
     id_ = _read(_LETTER, parse_id, letter)
     if value_only and sys.stdout.isatty():
         message = "it writes bytes as they are, which a terminal may obey: > FILE or | COMMAND"
@@ -195,7 +186,7 @@ def dead_letters_replay(
     places: Places = None,
     config: cli.ConfigPath = None,
     *,
-    filters: "Filters",
+    filters: Filters,
     every: Every = False,
     to: Annotated[
         str | None,
@@ -220,8 +211,6 @@ def dead_letters_replay(
     Both happen in one transaction, so a crash leaves no letter sent and unmarked. A record's
     headers say where it came from first and how often it was sent again.
     """
-    from service.dead_letters.commands import ReplayRequest, replay
-
     options = ReplayRequest(max_replays, again, to, per_second)
     selection = _selection(places, filters, every=every, again=again)
     request = Request("replay", "replayed", why, dry_run, yes, as_json)
@@ -236,15 +225,13 @@ def dead_letters_drop(
     places: Places = None,
     config: cli.ConfigPath = None,
     *,
-    filters: "Filters",
+    filters: Filters,
     every: Every = False,
     dry_run: cli.DryRun = False,
     yes: Yes = False,
     as_json: cli.Json = False,
 ) -> None:
     """Mark letters as dropped: they are not listed any more, and stay in their topic."""
-    from service.dead_letters.commands import drop
-
     selection = _selection(places, filters, every=every)
     request = Request("drop", "dropped", why, dry_run, yes, as_json)
     request.carry_out(target, config, selection, drop)
@@ -262,8 +249,8 @@ class Request(NamedTuple):
         self,
         target: str,
         config: Path | None,
-        selection: "Selection",
-        change: "Callable[..., list[DeadLetterResult]]",
+        selection: Selection,
+        change: Callable[..., list[DeadLetterResult]],
     ) -> None:
         """Change the letters, and print what became of each. Raises ServiceError if one is not."""
         with _opened(target, config) as topic:
@@ -290,7 +277,7 @@ class Request(NamedTuple):
                 f"were: {not_done[0].note}"
             )
 
-    def confirm(self, results: "Sequence[DeadLetterResult]") -> bool:
+    def confirm(self, results: Sequence[DeadLetterResult]) -> bool:
         if self.dry_run:
             return False
         if self.yes:
@@ -304,11 +291,9 @@ class Request(NamedTuple):
 
 
 def _selection(
-    texts: Sequence[str] | None, filters: "Filters", *, every: bool, again: bool = False
-) -> "Selection":
+    texts: Sequence[str] | None, filters: Filters, *, every: bool, again: bool = False
+) -> Selection:
     """Select letters by name, by filters, or `every` one. Raises typer.BadParameter."""
-    from service.dead_letters.commands import Filters, Selection, parse_id
-
     is_filtered = filters != Filters()
     ids = tuple(_read(_LETTER, parse_id, each) for each in texts or ())
     if ids and (is_filtered or every):
@@ -323,11 +308,8 @@ def _selection(
 
 
 @contextmanager
-def _opened(target: str, config: Path | None) -> "Iterator[DeadLetterTopic]":
+def _opened(target: str, config: Path | None) -> Iterator[DeadLetterTopic]:
     """Open the topology's dead-letter topic. Raises ServiceError if there is none."""
-    from service.dead_letters.topic import DeadLetterTopic
-    from sinks.kafka.dead_letter_sink import KafkaDeadLetters
-
     topology, settings = cli.load_topology(target), cli.configured(config)
     sink = topology.dead_letters.sink
     if not isinstance(sink, KafkaDeadLetters):
@@ -354,10 +336,10 @@ def _read(hint: str, parse: Callable[..., T], *words: object) -> T:
 class Listed:
     """The letters that are shown, the newest first, and the counts of all that were meant."""
 
-    letters: "Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]"
+    letters: Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]
     by_error: Counter[tuple[str, str]]  # step and error class
     reasons: Mapping[tuple[str, str], str]  # one of each
-    skipped: "Skipped"
+    skipped: Skipped
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -371,14 +353,12 @@ class Listed:
         }
 
 
-def _listed(topic: "DeadLetterTopic", selection: "Selection", limit: int) -> Listed:
+def _listed(topic: DeadLetterTopic, selection: Selection, limit: int) -> Listed:
     """Collect the newest letters, in memory up to `limit`; the others are counted."""
-    from service.dead_letters.commands import Skipped, select
-
     skipped, by_error = Skipped(), Counter[tuple[str, str]]()
     reasons: dict[tuple[str, str], str] = {}
 
-    def counted() -> "Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]":
+    def counted() -> Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]:
         for letter in select(topic, selection, skipped):
             by_error[kind := (letter.step, letter.error_class)] += 1
             reasons[kind] = cut(letter.reason, _REASON)
@@ -429,9 +409,9 @@ def show_list(console: Console, topic: str, listed: Listed) -> None:
 
 def show_one(
     console: Console,
-    letter: "StoredDeadLetter",
-    content: "RecordContent | str",
-    marks: "Sequence[Mark]",
+    letter: StoredDeadLetter,
+    content: RecordContent | str,
+    marks: Sequence[Mark],
     most: int,
 ) -> None:
     facts = [
@@ -468,7 +448,7 @@ def show_one(
         cli.print_lines([f"{title}:", *(f"  {line}" for line in lines)], console)
 
 
-def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> None:
+def show_results(console: Console, results: Sequence[DeadLetterResult]) -> None:
     cells = []
     for each in results:
         is_sent = each.outcome in ("to_replay", "replayed")
@@ -487,7 +467,7 @@ def show_results(console: Console, results: "Sequence[DeadLetterResult]") -> Non
 
 
 def one_as_json(
-    letter: "StoredDeadLetter", content: "RecordContent | str", marks: "Sequence[Mark]"
+    letter: StoredDeadLetter, content: RecordContent | str, marks: Sequence[Mark]
 ) -> dict[str, Any]:
     """Return a letter and its record for JSON; bytes are base64."""
     if isinstance(content, str):
@@ -495,7 +475,7 @@ def one_as_json(
     return {**_facts(letter, marks), "content": msgspec.to_builtins(content._asdict())}
 
 
-def _facts(letter: "StoredDeadLetter", marks: "Sequence[Mark]") -> dict[str, Any]:
+def _facts(letter: StoredDeadLetter, marks: Sequence[Mark]) -> dict[str, Any]:
     return {
         "letter": str(letter.id),
         "record": letter.read._asdict(),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import structlog
 import typer
@@ -17,16 +17,14 @@ from partition.interfaces import Log, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position
 from partition.storm_offsets import Found, StormOffset, read_offsets
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.cli import common as cli
 from service.cli.offsets import OffsetRow, app, check_complete, refused, write_in_turn
+from service.config.settings import Config
 from service.errors import ServiceError
-
-if TYPE_CHECKING:
-    from partition.zookeeper.zookeeper_store import ZooKeeperStore
-    from service.config.settings import Config
-    from service.wiring import Parts
-    from topology.steps import Source
-    from topology.topology import Topology
+from service.wiring import Parts
+from topology.steps import Source
+from topology.topology import Topology
 
 log = structlog.get_logger()
 
@@ -157,7 +155,7 @@ def offsets_import_storm(
 
 
 def import_offsets(
-    pipeline: "Parts",
+    pipeline: Parts,
     read: Callable[[], Found],
     partitions: Sequence[Partition],
     *,
@@ -270,7 +268,7 @@ def _against_log(storm: StormOffset, log: Log, *, allow_loss: bool) -> tuple[str
     return "refused", f"{gone}; --allow-loss imports it, and on_data_loss then decides"
 
 
-def _sources(topology: "Topology", name: str | None) -> "list[Source]":
+def _sources(topology: Topology, name: str | None) -> list[Source]:
     """Return the sources of a topic, or all; `name` may match one that is a pattern.
 
     Raises typer.BadParameter.
@@ -285,7 +283,7 @@ def _sources(topology: "Topology", name: str | None) -> "list[Source]":
         raise typer.BadParameter(message, param_hint="--topic") from None
 
 
-def _topics(pipeline: "Parts", name: str | None) -> dict[str, Topic]:
+def _topics(pipeline: Parts, name: str | None) -> dict[str, Topic]:
     """Return the topics to import. Raises TopicMissing, and as the catalogue does."""
     sources = _sources(pipeline.topology, name)
     found = cli.topics_of(sources, pipeline.catalogue)
@@ -295,10 +293,8 @@ def _topics(pipeline: "Parts", name: str | None) -> dict[str, Topic]:
     return topics
 
 
-def _reader(settings: "Config", storm_hosts: str | None) -> "ZooKeeperStore":
+def _reader(settings: Config, storm_hosts: str | None) -> ZooKeeperStore:
     """Return a reader of Storm's ensemble; credentials go to none but our own."""
-    from partition.zookeeper.zookeeper_store import ZooKeeperStore
-
     if storm_hosts is not None:
         return ZooKeeperStore(storm_hosts)
     hosts = settings.zookeeper.hosts.partition("/")[0]  # Storm's path begins at the real root

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import structlog
 import typer
@@ -20,9 +20,7 @@ from partition.replicas.plan import Note, by_topic
 from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, replica_nodes
 from service.errors import ServiceError
-
-if TYPE_CHECKING:
-    from service.wiring import Parts
+from service.wiring import Parts
 
 log = structlog.get_logger()
 app = typer.Typer(
@@ -191,7 +189,7 @@ def _move(
 
 
 def move_offsets(
-    pipeline: "Parts", nodes: ReplicaNodes, choose: Choose, note: Note, *, dry_run: bool
+    pipeline: Parts, nodes: ReplicaNodes, choose: Choose, note: Note, *, dry_run: bool
 ) -> tuple[list[MoveRow], str | None]:
     """Read all, judge all, then move: all or nothing, but for what fails while it is written.
 
@@ -286,7 +284,7 @@ def still_open(stored: StoredOffset) -> str:
     return f"transactions are open ({txids}): let a replica finish them, then move it"
 
 
-def _store(pipeline: "Parts", note: Note, row: MoveRow, partitions: int) -> int | None:
+def _store(pipeline: Parts, note: Note, row: MoveRow, partitions: int) -> int | None:
     """Store a row's position; return what was stored until then. Raises what the store does."""
     partition, reason = row.partition, f"{note.by}: {note.why}"
     # Of no record's epoch: the leader's shows a later cut of the log, too.

@@ -9,25 +9,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from service.app import run_pipeline
 from service.cli import common as cli
+from service.config.settings import Config, load
+from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.errors import ServiceError
+from service.jars.resolver import Progress as JarProgress
+from service.observability import logs
 from service.observability.logs import stderr
+from service.observability.snapshot import RunSummary, Snapshot
+from service.wiring import spark_of
+from sinks.spark.driver import SparkDriver
 from topology.masking import escaped
-
-if TYPE_CHECKING:
-    from service.config.settings import Config
-    from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-    from service.jars.resolver import Progress as JarProgress
-    from service.observability.snapshot import RunSummary, Snapshot
-    from sinks.spark.driver import SparkDriver
-    from topology.topology import Topology
+from topology.topology import Topology
 
 app = typer.Typer()
 dev_app = typer.Typer(
@@ -67,13 +68,11 @@ def run(
     as_json: cli.Json = False,
 ) -> None:
     """Run a topology. Drains on SIGTERM or Ctrl-C, and prints a run summary."""
-    from service.app import run_pipeline
-
     topology = cli.load_topology(target)
     overrides = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
 
-        def started(settings: "Config", spark: "SparkDriver | None" = None) -> "RunSummary":
+        def started(settings: Config, spark: SparkDriver | None = None) -> RunSummary:
             return run_pipeline(
                 topology,
                 settings,
@@ -103,17 +102,14 @@ def run(
 
 
 def _run_embedded(
-    topology: "Topology",
+    topology: Topology,
     config: Path | None,
     overrides: Mapping[str, Any],
     state_dir: Path,
     progress: "RunProgress",
-    run_with: Callable[["Config", "SparkDriver | None"], "RunSummary"],
-) -> "RunSummary":
+    run_with: Callable[[Config, SparkDriver | None], RunSummary],
+) -> RunSummary:
     """Run on servers of our own. Raises ServiceError if stopped before the run begins."""
-    from service.config.settings import load
-    from service.wiring import spark_of
-
     # Read once before the servers start: a wrong key should not cost their start.
     spark = spark_of(topology, cli.configured(config, {**_addresses("-", "-"), **overrides}))
     if config is not None:
@@ -146,8 +142,6 @@ def dev_up(
     as_json: cli.Json = False,
 ) -> None:
     """Start Kafka and ZooKeeper, say how to reach them, and keep them up until Ctrl-C."""
-    from service.observability import logs
-
     logs.configure("warning", "console")
     try:
         with embedded(state_dir, usual_ports=True) as servers:
@@ -190,8 +184,8 @@ def _addresses(kafka: str, zookeeper: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    kafka: "EmbeddedKafka"
-    zookeeper: "EmbeddedZooKeeper"
+    kafka: EmbeddedKafka
+    zookeeper: EmbeddedZooKeeper
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -205,10 +199,10 @@ class Servers:
 @contextmanager
 def embedded(
     state_dir: Path,
-    progress: "JarProgress | None" = None,
+    progress: JarProgress | None = None,
     *,
     usual_ports: bool = False,
-    spark: "SparkDriver | None" = None,
+    spark: SparkDriver | None = None,
 ) -> Iterator[Servers]:
     """Start both servers in `state_dir`, which keeps their data, and stop them at the end.
 
@@ -218,8 +212,6 @@ def embedded(
     Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does (on the main
     thread, where signals arrive): their usual effect would leave the servers behind.
     """
-    from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper", usual_port=usual_ports)
     kafka = EmbeddedKafka(state_dir / "kafka", usual_port=usual_ports, progress=progress)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP), ExitStack() as closing:
@@ -275,7 +267,7 @@ class RunProgress(Progress):
     def jars(self, coordinate: str, done: int, total: int) -> None:
         self.step("fetching jars", done, total, coordinate)
 
-    def snapshot(self, snapshot: "Snapshot") -> None:
+    def snapshot(self, snapshot: Snapshot) -> None:
         parts = snapshot.partitions
         resolved = snapshot.written + snapshot.filtered + snapshot.dead_lettered
         waiting = sum(part.ledger.waiting for part in parts)
@@ -302,7 +294,7 @@ class RunProgress(Progress):
         self.update(task, description=text, completed=done, total=total, facts=facts)
 
 
-def show_summary(console: Console, summary: "RunSummary") -> None:
+def show_summary(console: Console, summary: RunSummary) -> None:
     totals = (
         ("records read", summary.read),
         ("  in the sinks", summary.written),

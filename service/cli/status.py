@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from partition.errors import KafkaError, PartitionError, StoreError
@@ -25,15 +26,11 @@ from partition.replicas.plan import Control, Member, Plan, leader_of
 from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks
+from service.config.settings import HttpConfig
 from service.dead_letters.format import utc_text
 from service.observability.history import duration_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from service.config.settings import HttpConfig
-    from service.wiring import Parts
-    from topology.sink import Committed
+from service.wiring import Parts
+from topology.sink import Committed
 
 app = typer.Typer()
 
@@ -104,7 +101,7 @@ class PartitionRow:
     log: Log | None  # None: not known
     note: str = ""
     completed: int | None = None  # the last completed offset; None: no running service answered
-    sinks: "Mapping[str, Committed]" = field(default_factory=dict)
+    sinks: Mapping[str, Committed] = field(default_factory=dict)
     restart: Restart | None = None  # None: not known
 
     @property
@@ -227,7 +224,7 @@ class ServiceAnswer(msgspec.Struct):
     latency: dict[str, float | None] = {}  # of the last 15 minutes
 
 
-def ask_service(http_config: "HttpConfig") -> ServiceAnswer:
+def ask_service(http_config: HttpConfig) -> ServiceAnswer:
     """Ask a running service for its figures; there are none if it does not answer in 2 s."""
     if not http_config.port:
         return ServiceAnswer()
@@ -244,7 +241,7 @@ def ask_service(http_config: "HttpConfig") -> ServiceAnswer:
 
 
 def read_status(
-    pipeline: "Parts",
+    pipeline: Parts,
     nodes: ReplicaNodes,
     service: ServiceAnswer,
     sinks: OpenSinks | None = None,
@@ -313,7 +310,7 @@ def total_lag(rows: Iterable[PartitionRow], holder: Member | None = None) -> int
     return sum(known) if len(known) == len(lags) else None
 
 
-def _logs(pipeline: "Parts") -> tuple[Mapping[Partition, Log | None], KafkaError | None]:
+def _logs(pipeline: Parts) -> tuple[Mapping[Partition, Log | None], KafkaError | None]:
     """Return the logs of all partitions that the topology reads, and why some are not known."""
     try:
         topics = cli.topics_of(pipeline.topology.sources, pipeline.catalogue)
@@ -399,7 +396,7 @@ def _latency_lines(latency: Mapping[str, float | None]) -> list[str]:
     return [f"latency here in the last 15 minutes: {'; '.join(parts)}"] if parts else []
 
 
-def _replicas(status: Status) -> "Table":
+def _replicas(status: Status) -> Table:
     def named(member: Member) -> str:
         marks = ["leader"] * (member.name == status.leader)
         marks += ["drained"] * (member.name in status.control.drained)
@@ -421,7 +418,7 @@ def _replicas(status: Status) -> "Table":
     return cli.table_of(columns, rows, "Replicas")
 
 
-def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> "Table":
+def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> Table:
     """Show transactions only if a partition has any, last completed offsets only if known."""
     knows_completed = any(row.completed is not None for row in rows)
     is_transactional = any(committed_txid(row.stored) is not None for row in rows)
@@ -449,7 +446,7 @@ def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> "Table
     return cli.table_of(columns, [list(cells(row)) for row in rows], "Partitions")
 
 
-def _open_transactions(rows: Sequence[PartitionRow]) -> "Table":
+def _open_transactions(rows: Sequence[PartitionRow]) -> Table:
     columns = ("partition", ">txid", ">attempt", ">first", ">end", ">records", "is in")
     cells = (
         (

@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from service import wiring
 from service.cli import common as cli
 from service.cli.run import RunProgress
-
-if TYPE_CHECKING:
-    from service.wiring import Parts
-    from topology.sink import Compaction, Maintenance, Removal
-    from topology.steps import SinkStep
-    from topology.topology import Topology
+from topology.sink import Compaction, Maintained, Maintenance, Removal, innermost
+from topology.steps import SinkStep
+from topology.topology import Topology
 
 app = typer.Typer(
     help="The files of the tables that a topology writes, and their maintenance.",
@@ -53,8 +51,6 @@ def tables_compact(
 
     No row changes, and no transaction. Sinks that have no table of files are passed over.
     """
-    from topology.sink import Compaction
-
     job = _Job(
         "compacting",
         "compacted",
@@ -80,8 +76,6 @@ def tables_vacuum(
 
     A service may write the tables meanwhile.
     """
-    from topology.sink import Removal
-
     job = _Job(
         "vacuuming",
         "vacuumed",
@@ -104,8 +98,6 @@ def tables_expire(
 
     Each table's own properties say what is old. A service may write the tables meanwhile.
     """
-    from topology.sink import Removal
-
     job = _Job(
         "expiring versions of",
         "expired",
@@ -139,7 +131,7 @@ class TableRow:
     sink: str
     kind: str  # the sink's class
     outcome: str  # the verb's own, "dry_run", "nothing_to_do", "has_no_files" or "failed"
-    result: "Compaction | Removal"
+    result: Compaction | Removal
     note: str = ""
     seconds: float = 0.0
 
@@ -154,8 +146,8 @@ class _Job:
 
     doing: str
     done: str
-    nothing: "Compaction | Removal"
-    work: "Callable[[Maintenance], Compaction | Removal]"
+    nothing: Compaction | Removal
+    work: Callable[[Maintenance], Compaction | Removal]
 
     def run(
         self,
@@ -185,7 +177,7 @@ class _Job:
         if failed:
             raise cli.sinks_failed(f"not {self.done}", failed)
 
-    def _maintain(self, parts: "Parts", step: "SinkStep", *, dry_run: bool) -> TableRow:
+    def _maintain(self, parts: wiring.Parts, step: SinkStep, *, dry_run: bool) -> TableRow:
         kind = _kind(step)
         if not _has_files(step):
             return TableRow(step.name, kind, "has_no_files", self.nothing)
@@ -200,7 +192,7 @@ class _Job:
         return TableRow(step.name, kind, outcome, result, "", time.monotonic() - started)
 
 
-def chosen(topology: "Topology", names: Sequence[str]) -> "list[SinkStep]":
+def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
     """Return the named sinks in the topology's order; all of them if none is named.
 
     Raises typer.BadParameter, naming those that are allowed: there is no such sink, it has no
@@ -245,10 +237,8 @@ def show_rows(console: Console, rows: Sequence[TableRow]) -> None:
 
 
 @contextmanager
-def _opened(parts: "Parts", step: "SinkStep") -> "Iterator[Maintenance]":
+def _opened(parts: wiring.Parts, step: SinkStep) -> Iterator[Maintenance]:
     """Open a sink as a run would, for its table."""
-    from topology.sink import innermost
-
     sink: Any = innermost(step.sink)
     with closing(sink):
         sink.open(parts.context(step.name))
@@ -256,28 +246,22 @@ def _opened(parts: "Parts", step: "SinkStep") -> "Iterator[Maintenance]":
 
 
 @contextmanager
-def _parts(topology: "Topology", config: Path | None) -> "Iterator[Parts]":
+def _parts(topology: Topology, config: Path | None) -> Iterator[wiring.Parts]:
     """Wire the pipeline's parts, of which sinks may be opened.
 
     Spark starts when a table first asks for a procedure of Iceberg's, and is ended.
     """
-    from service.wiring import spark_driver, wire
-
-    parts = wire(topology, cli.configured(config))
-    spark = parts.spark = spark_driver(parts.name, parts.config, ["iceberg"])
+    parts = wiring.wire(topology, cli.configured(config))
+    spark = parts.spark = wiring.spark_driver(parts.name, parts.config, ["iceberg"])
     try:
         yield parts
     finally:
         spark.close()
 
 
-def _has_files(step: "SinkStep") -> bool:
-    from topology.sink import Maintained, innermost
-
+def _has_files(step: SinkStep) -> bool:
     return isinstance(innermost(step.sink), Maintained)
 
 
-def _kind(step: "SinkStep") -> str:
-    from topology.sink import innermost
-
+def _kind(step: SinkStep) -> str:
     return type(innermost(step.sink)).__name__

@@ -6,16 +6,15 @@ Nothing is fenced and no row is written, so a service may run meanwhile.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from partition.errors import TransactionError
 from partition.interfaces import StoredOffset
 from partition.records import Partition, Position, TransactionKind
 from service.cli.common import describe
-
-if TYPE_CHECKING:
-    from service.wiring import Parts
-    from topology.sink import Committed
+from service.wiring import Parts
+from topology.sink import Committed
+from transactions.transaction import resumed
 
 _READINGS = 3  # of the store, until it stands still while the sinks are asked
 
@@ -26,10 +25,10 @@ class OpenSinks:
 
     reliability: str
     kind: TransactionKind | None  # None: no sink keeps transactions
-    ask: "dict[str, Callable[[Sequence[str]], Sequence[Committed]]]" = field(default_factory=dict)
+    ask: dict[str, Callable[[Sequence[str]], Sequence[Committed]]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def committed(self, lines: Sequence[str]) -> "dict[str, Sequence[Committed]]":
+    def committed(self, lines: Sequence[str]) -> dict[str, Sequence[Committed]]:
         """Ask each sink about the lines; `failed` names one that raises until it answers."""
         found: dict[str, Sequence[Committed]] = {}
         for name, ask in self.ask.items():
@@ -42,7 +41,7 @@ class OpenSinks:
 
 
 @contextmanager
-def opened_sinks(parts: "Parts") -> Iterator[OpenSinks]:
+def opened_sinks(parts: Parts) -> Iterator[OpenSinks]:
     """Open the sinks of a topology that is exactly-once, as a run would; some may fail."""
     topology = parts.topology
     is_exact = topology.reliability == "exactly-once"
@@ -79,7 +78,7 @@ class Restart:
 
 class Compared(NamedTuple):
     stored: StoredOffset | None
-    sinks: "Mapping[str, Committed]"
+    sinks: Mapping[str, Committed]
     restart: Restart | None  # None: not known
 
 
@@ -119,15 +118,13 @@ def compare(
 def restart_of(
     partition: Partition,
     stored: StoredOffset | None,
-    sinks: "Mapping[str, Committed]",
+    sinks: Mapping[str, Committed],
     kind: TransactionKind,
 ) -> Restart:
     """Decide about a partition's open transactions as the next start will.
 
     Except for the log: whether it still holds the records is seen when they are read.
     """
-    from transactions.transaction import resumed
-
     known = stored or StoredOffset(Position(0), "")
     for name, found in sinks.items():
         if found.epoch > known.epoch + 1:  # which the next owner has

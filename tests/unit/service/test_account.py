@@ -100,7 +100,7 @@ def test_a_finite_run_whose_records_mostly_die_ends_with_1(
     summary = replace(
         CLOSED, written=10 - dead, filtered=0, dead_lettered=dead, dead_letter_causes=(cause,)
     )
-    monkeypatch.setattr("service.app.run_pipeline", lambda *_parts, **_options: summary)
+    monkeypatch.setattr("service.cli.run.run_pipeline", lambda *_parts, **_options: summary)
     monkeypatch.setattr("service.cli.common.load_topology", lambda _target: None)
     monkeypatch.setattr("service.cli.common.configured", lambda *_how: None)
     found, out, err = headrace("run", "flow:topology", *options)
@@ -122,7 +122,7 @@ def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, mon
     monkeypatch.setattr(Servers, "ensure_topics", lambda *_names: None)
     monkeypatch.setattr("service.cli.run.embedded", lambda *_, **_options: nullcontext(servers))
     monkeypatch.setattr(
-        "service.app.run_pipeline",
+        "service.cli.run.run_pipeline",
         lambda _topology, config, **_options: used.append(config) or CLOSED,
     )
     monkeypatch.setattr("service.cli.common.load_topology", lambda _target: Topology("t"))

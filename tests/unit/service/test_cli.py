@@ -235,7 +235,7 @@ def test_a_module_that_cannot_be_loaded_ends_with_2_and_its_line(
 
 
 def test_any_other_failure_ends_with_1_and_one_line(headrace, monkeypatch):
-    monkeypatch.setattr("topology.topology.as_facts", lambda _topology: {}["key"])
+    monkeypatch.setattr("service.cli.check.as_facts", lambda _topology: {}["key"])
     code, _, err = headrace("graph", "flow:topology", "--json")
     said = "headrace: KeyError: 'key'; HEADRACE_DEBUG=1 shows the traceback\n"
     assert (code, err) == (1, said)

@@ -26,7 +26,7 @@ def letters(headrace, service_toml, monkeypatch, topic):
     made = topology_of([FileSink("a")])
     made.dead_letters.sink = KafkaDeadLetters("orders.dead")
     monkeypatch.setattr(commands, "topology", made)
-    monkeypatch.setattr("service.dead_letters.topic.DeadLetterTopic", lambda *_: topic)
+    monkeypatch.setattr("service.cli.dead_letters.DeadLetterTopic", lambda *_: topic)
 
     def letters(name, *words):
         return headrace("dead-letters", name, TARGET, *words, "--config", str(service_toml))
