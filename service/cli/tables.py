@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,13 +52,9 @@ def tables_compact(
 
     No row changes, and no transaction. Sinks that have no table of files are passed over.
     """
-    job = _Job(
-        "compacting",
-        "compacted",
-        Compaction(0, 0, 0),
-        lambda table: table.compact(target_mib * _MIB, dry_run=dry_run),
-    )
-    job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
+    work = methodcaller("compact", target_mib * _MIB, dry_run=dry_run)
+    job = _Job("compacting", "compacted", Compaction(0, 0, 0), work, dry_run)
+    job.run(target, config, sinks, as_json=as_json)
 
 
 @app.command("vacuum")
@@ -76,13 +73,9 @@ def tables_vacuum(
 
     A service may write the tables meanwhile.
     """
-    job = _Job(
-        "vacuuming",
-        "vacuumed",
-        Removal(0, 0),
-        lambda table: table.vacuum(older_than_hours, dry_run=dry_run),
-    )
-    job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
+    work = methodcaller("vacuum", older_than_hours, dry_run=dry_run)
+    job = _Job("vacuuming", "vacuumed", Removal(0, 0), work, dry_run)
+    job.run(target, config, sinks, as_json=as_json)
 
 
 @app.command("expire")
@@ -98,13 +91,9 @@ def tables_expire(
 
     Each table's own properties say what is old. A service may write the tables meanwhile.
     """
-    job = _Job(
-        "expiring versions of",
-        "expired",
-        Removal(0, 0),
-        lambda table: table.expire(dry_run=dry_run),
-    )
-    job.run(target, config, sinks, dry_run=dry_run, as_json=as_json)
+    work = methodcaller("expire", dry_run=dry_run)
+    job = _Job("expiring versions of", "expired", Removal(0, 0), work, dry_run)
+    job.run(target, config, sinks, as_json=as_json)
 
 
 @app.command("files")
@@ -148,15 +137,10 @@ class _Job:
     done: str
     nothing: Compaction | Removal
     work: Callable[[Maintenance], Compaction | Removal]
+    dry_run: bool
 
     def run(
-        self,
-        target: str,
-        config: Path | None,
-        sinks: Sequence[str] | None,
-        *,
-        dry_run: bool,
-        as_json: bool,
+        self, target: str, config: Path | None, sinks: Sequence[str] | None, *, as_json: bool
     ) -> None:
         """Do the work and print what became of each table. Raises ServiceError if one fails.
 
@@ -168,7 +152,7 @@ class _Job:
         with _parts(topology, config) as parts, RunProgress(Console(stderr=True)) as progress:
             for number, step in enumerate(steps):
                 progress.step(f"{self.doing} {step.name}", number, len(steps))
-                rows.append(self._maintain(parts, step, dry_run=dry_run))
+                rows.append(self._maintain(parts, step))
         if as_json:
             cli.print_json({"sinks": {row.sink: row.as_json() for row in rows}})
         else:
@@ -177,7 +161,7 @@ class _Job:
         if failed:
             raise cli.sinks_failed(f"not {self.done}", failed)
 
-    def _maintain(self, parts: wiring.Parts, step: SinkStep, *, dry_run: bool) -> TableRow:
+    def _maintain(self, parts: wiring.Parts, step: SinkStep) -> TableRow:
         kind = _kind(step)
         if not _has_files(step):
             return TableRow(step.name, kind, "has_no_files", self.nothing)
@@ -187,7 +171,7 @@ class _Job:
                 result = self.work(table)
         except Exception as error:  # noqa: BLE001 - the others have their turn
             return TableRow(step.name, kind, "failed", self.nothing, cli.describe(error))
-        outcome = "dry_run" if dry_run else self.done
+        outcome = "dry_run" if self.dry_run else self.done
         outcome = "nothing_to_do" if result == self.nothing else outcome
         return TableRow(step.name, kind, outcome, result, "", time.monotonic() - started)
 
