@@ -4,7 +4,7 @@ Storm's nodes are only read. Everything is read and judged before anything is wr
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from partition.records import Partition, Position
 from partition.storm_offsets import Found, StormOffset, read_offsets
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.cli import common as cli
-from service.cli.offsets import OffsetRow, app, check_complete, refused, write_in_turn
+from service.cli.offsets import OffsetRow, app, check_complete, refused, show_rows, write_in_turn
 from service.config.settings import Config
 from service.errors import ServiceError
 from service.wiring import Parts
@@ -337,24 +337,12 @@ def _begin(store: OffsetStore, row: ImportRow) -> ImportRow:
 
 
 def _show(rows: Sequence[ImportRow], written: str, place: str, *, dry_run: bool) -> None:
-    words: Mapping[str, str] = {
+    words = {
         "to_import": "would be imported" if dry_run else "not imported",
         "stored_already": "stored already",
         "no_storm_node": "no Storm node",
     }
-    columns = ("partition", ">storm", ">log start", ">log end", ">lag", "what happens")
-    cells = (
-        (
-            str(row.partition),
-            row.storm.offset if row.storm else None,
-            row.log.start if row.log else None,
-            row.log.end if row.log else None,
-            row.lag,
-            words.get(row.outcome, row.outcome),
-        )
-        for row in rows
-    )
-    cli.answers().print(cli.table_of(columns, cells))
+    show_rows(rows, ("storm_offset", "log_start", "log_end", "lag"), words)
     said = "nothing was written (--dry-run)" if dry_run else written
     notes = [f"{row.partition}: {row.note}" for row in rows]
     cli.print_lines([*notes, f"{said}; they belong below {place}"])

@@ -5,10 +5,11 @@ whoever has the partition is fenced: a replica releases it, and opens it anew wh
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import structlog
 import typer
@@ -42,6 +43,10 @@ class OffsetRow:
     outcome: str  # "to_…" until it is written; "refused" or "failed" if it is not
     note: str
 
+    @abstractmethod
+    def as_json(self) -> dict[str, Any]:
+        """Return what is known of the partition."""
+
 
 Row = TypeVar("Row", bound=OffsetRow)
 
@@ -73,13 +78,23 @@ def write_in_turn(rows: Iterable[Row], write: Callable[[Row], Row]) -> list[Row]
     return written
 
 
+def show_rows(rows: Iterable[OffsetRow], names: Sequence[str], words: Mapping[str, str]) -> None:
+    """Print the rows as a table with the numbers of these names; `words` tell of outcomes."""
+    cells = []
+    for row in rows:
+        facts, outcome = row.as_json(), words.get(row.outcome, row.outcome)
+        cells.append((str(row.partition), *(facts[name] for name in names), outcome))
+    columns = (">" + name.replace("_", " ") for name in names)
+    cli.answers().print(cli.table_of(("partition", *columns, "what happens"), cells))
+
+
 @dataclass(frozen=True, slots=True)
 class MoveRow(OffsetRow):
     log: Log
     to: int
     before: int | None  # what is stored; None: nothing is, or it cannot be read
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "outcome": self.outcome,
             "note": self.note,
@@ -375,19 +390,7 @@ def _named(partitions: Collection[Partition]) -> str:
 
 def _show(rows: Sequence[MoveRow], reason: str | None, *, dry_run: bool) -> None:
     words = {"to_move": "would be moved" if dry_run else "not moved"}
-    columns = ("partition", ">from", ">to", ">log start", ">log end", "what happens")
-    cells = (
-        (
-            str(row.partition),
-            row.before,
-            row.to,
-            row.log.start,
-            row.log.end,
-            words.get(row.outcome, row.outcome),
-        )
-        for row in rows
-    )
-    cli.answers().print(cli.table_of(columns, cells))
+    show_rows(rows, ("from", "to", "log_start", "log_end"), words)
     said = [f"{row.partition}: {row.note}" for row in rows if row.note]
     moved = f"{sum(row.outcome == 'moved' for row in rows)} of {len(rows)} partitions moved"
     said.append("nothing was moved (--dry-run)" if dry_run else moved)
