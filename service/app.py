@@ -23,6 +23,7 @@ from service.observability.snapshot import (
     snapshot_of,
 )
 from service.observability.status_page import StatusPage
+from service.pipeline.failures import DeadLetterLimit
 from service.pipeline.loop import rare_collections
 from service.wiring import Deadline, Parts, wire
 from sinks.spark.driver import SparkDriver
@@ -57,7 +58,7 @@ class Service:
         """The newest figures; None before the first turn of the loop."""
         self.history = History()
         self._ages = CommitAges()
-        self._letter_limit = parts.config.dead_letters.limit()
+        self._letter_limit = DeadLetterLimit(**parts.config.dead_letters.model_dump())
         self._started = time.monotonic()
 
     def stop(self) -> None:

@@ -115,13 +115,12 @@ class _Failpoint:
             if self._left != 0:
                 return
         if self._place == _INSIDE:
-            threading.Thread(target=self._act_soon, name="failpoint", daemon=True).start()
+            seconds = random.SystemRandom().uniform(0.0, _INSIDE_SECONDS)
+            acting = threading.Timer(seconds, self._act)
+            acting.daemon = True
+            acting.start()
         else:
             self._act()
-
-    def _act_soon(self) -> None:
-        time.sleep(random.SystemRandom().uniform(0.0, _INSIDE_SECONDS))
-        self._act()
 
     def _act(self) -> None:
         # Not by the log, whose thread may not come to write it.

@@ -58,7 +58,6 @@ from topology.reference import Reference
 from topology.sink import DeadLetterSink, Sink, SinkContext, chain_of, innermost
 from topology.spark_step import ThroughSpark
 from topology.state import State
-from topology.steps import SinkStep
 from topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -106,10 +105,6 @@ class Parts:
         return self.config.pipeline.name or self.topology.name
 
     @property
-    def sinks(self) -> list[SinkStep]:
-        return self.topology.sink_steps()
-
-    @property
     def dead_letter_sink(self) -> DeadLetterSink:
         return _dead_letter_sink(self.topology)
 
@@ -125,7 +120,7 @@ class Parts:
             self.tracing.open()
         self.dead_letter_sink.open(self.context("dead-letters"))
         self.references.open()
-        for step in self.sinks:
+        for step in self.topology.sink_steps():
             step.sink.open(self.context(step.name))
         self.pipeline.consumer.open()
         self.pipeline.open()
@@ -153,7 +148,7 @@ class Parts:
                 tracing = self.tracing
                 closing.callback(lambda: tracing.close(min(_SPANS_SECONDS, deadline.left)))
             closing.callback(lambda: self.references.close(min(_MOMENT_SECONDS, deadline.left)))
-            for step in self.sinks:
+            for step in self.topology.sink_steps():
                 closing.callback(step.sink.close)
             closing.callback(self.dead_letter_sink.close)
             closing.callback(self.pipeline.consumer.close)
@@ -162,7 +157,7 @@ class Parts:
     @property
     def table(self) -> str | None:
         """The local path or URI of the first table; None if there is no table."""
-        sinks = [innermost(step.sink) for step in self.sinks]
+        sinks = [innermost(step.sink) for step in self.topology.sink_steps()]
         paths = [sink.path for sink in sinks if isinstance(sink, _TABLES)]
         if not paths or paths[0] is None:
             return None
@@ -171,7 +166,7 @@ class Parts:
     @property
     def uses_warehouse(self) -> bool:
         """Whether tables lie in the warehouse, as far as is known before they are opened."""
-        sinks = [innermost(step.sink) for step in self.sinks]
+        sinks = [innermost(step.sink) for step in self.topology.sink_steps()]
         return is_uri(self.config.storage.warehouse) or any(
             isinstance(sink, _TABLES) for sink in sinks
         )

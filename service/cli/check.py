@@ -149,7 +149,7 @@ def _begun_spark(
 ) -> Callable[[], list[Check]]:
     """Begin to start Spark, which takes long, if Kafka has answered; then try what needs it."""
     why = "Spark does not answer" if kafka.ok else "Kafka does not answer"
-    steps = [step.name for step in parts.sinks if step.sink.needs_spark]
+    steps = [step.name for step in parts.topology.sink_steps() if step.sink.needs_spark]
     plain = _plain_references(parts)
     tables = [each for each in parts.topology.references if each not in plain]
     unknown = [Check("sink", ok=False, detail=f"{each}: not known while {why}") for each in steps]
@@ -228,7 +228,7 @@ def _storage(parts: wiring.Parts) -> list[Check]:
 
 def _sinks(parts: wiring.Parts, *, on_spark: bool) -> list[Check]:
     results = []
-    for step in (each for each in parts.sinks if each.sink.needs_spark == on_spark):
+    for step in (each for each in parts.topology.sink_steps() if each.sink.needs_spark == on_spark):
         results.append(_try("sink", step.name, step.sink.open, parts.context(step.name)))
         sink = innermost(step.sink)
         if results[-1].ok and isinstance(sink, IcebergSink):

@@ -49,7 +49,7 @@ def opened_sinks(parts: Parts) -> Iterator[OpenSinks]:
     with ExitStack() as closing:
         if parts.spark is not None:
             closing.callback(parts.spark.close)
-        for step in parts.sinks if is_exact else ():
+        for step in parts.topology.sink_steps() if is_exact else ():
             closing.callback(step.sink.close)
             try:
                 step.sink.open(parts.context(step.name))

@@ -52,7 +52,7 @@ from service.config.sources import (
 )
 from service.errors import BadConfig
 from service.membership import MembershipPolicy
-from service.pipeline.failures import DeadLetterLimit, NullValues, ScreenPolicy
+from service.pipeline.failures import NullValues, ScreenPolicy
 from sinks.spark.settings import refusals_of
 from topology.masking import secrets_in
 from topology.topology import can_name_offsets
@@ -170,18 +170,12 @@ class RetriesConfig(Section):
     max_seconds: PositiveFloat = 60.0
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
 
-    def policy(self) -> RetryPolicy:
-        return RetryPolicy(**self.model_dump())
-
 
 class DeadLettersConfig(Section):
     """`[dead_letters]`: the share of records at which the run ends."""
 
     max_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     of_records: PositiveInt = 1_000
-
-    def limit(self) -> DeadLetterLimit:
-        return DeadLetterLimit(**self.model_dump())
 
 
 class TransactionsConfig(Section):
@@ -347,7 +341,7 @@ class Config(Section):
             limits=InFlightLimits(
                 pipeline.max_pending, pipeline.max_pending_bytes, pipeline.max_record_bytes
             ),
-            retries=self.retries.policy(),
+            retries=RetryPolicy(**self.retries.model_dump()),
             delivery=delivery,
             discover_interval_seconds=pipeline.discover_interval_seconds,
             shared=True,

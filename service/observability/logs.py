@@ -45,10 +45,11 @@ def configure(level: str, form: str, secrets: Iterable[str] = ()) -> None:
     render: Any = (
         structlog.processors.JSONRenderer()
         if is_json
-        else structlog.dev.ConsoleRenderer(colors=_on_terminal())
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())
     )
+    written = [render, lambda _logger, _method, line: mask(line)]
     structlog.configure(
-        processors=[*shared, render, _mask],
+        processors=[*shared, *written],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(stderr),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
@@ -57,7 +58,7 @@ def configure(level: str, form: str, secrets: Iterable[str] = ()) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[_name_library, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render, _mask],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *written],
         )
     )
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
@@ -81,10 +82,6 @@ def _escape(
     return event
 
 
-def _mask(_logger: Any, _method: str, line: Any) -> str:
-    return mask(line)
-
-
 def _name_library(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
@@ -93,10 +90,6 @@ def _name_library(
     event["library"], event["text"] = record.name, event["event"]
     event["event"] = "library_message"
     return event
-
-
-def _on_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 _CAPACITY = 10_000  # lines

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from service.pipeline.loop import Pipeline
     from service.spark_engine.engine import SparkEngine
 
+TOTALS = ("read", "written", "filtered", "dead_lettered", "unresolved", "retried", "rows")
 _HIDDEN = "(hidden by [http] show_errors)"
 _CAUSES = 3  # of dead letters, in a summary
 _NO_TREES = AckerStatistics(0, 0, 0, 0, 0, 0, 0, 0)
@@ -264,13 +265,7 @@ class RunSummary:
             for part in snapshot.partitions
         }
         return cls(
-            read=snapshot.read,
-            written=snapshot.written,
-            rows=snapshot.rows,
-            filtered=snapshot.filtered,
-            retried=snapshot.retried,
-            dead_lettered=snapshot.dead_lettered,
-            unresolved=snapshot.unresolved,
+            **{name: getattr(snapshot, name) for name in TOTALS},
             given_up=snapshot.departed.given_up,
             lost=sum(sum(part.lost.values()) for part in snapshot.partitions),
             partitions=partitions,

@@ -13,14 +13,13 @@ from typing import Any
 from partition.manager import PartitionStatistics
 from service.observability.health import HealthCheck
 from service.observability.history import EVERY_SECONDS, History, charts_html
-from service.observability.snapshot import Snapshot
+from service.observability.snapshot import TOTALS, Snapshot
 from topology.masking import mask
 from topology.record import DEFAULT_STREAM
 from topology.steps import BoltStep, Source, Step
 from topology.topology import Topology
 
 MOST_PARTITIONS = 200  # that are shown: those that are worst off
-_TOTALS = ("read", "written", "filtered", "dead_lettered", "unresolved", "retried", "rows")
 _OF_A_PARTITION = (
     "committed", "log_start", "log_end", "lag", "oldest_pending_seconds", "commit_age_seconds",
     "transaction_wait_seconds", "epoch", "committed_txid", "open_transactions",
@@ -121,7 +120,7 @@ class StatusPage:
             "taken_at": snapshot.taken_at,
             "age_seconds": max(0.0, now - snapshot.taken_at),
             "latency": self._history.latency,
-            "totals": {name: getattr(snapshot, name) for name in _TOTALS},
+            "totals": {name: getattr(snapshot, name) for name in TOTALS},
             "nodes": {each.id: self._node_values(each, snapshot) for each in self._graph.nodes},
             "partitions": [
                 _partition(each, snapshot)

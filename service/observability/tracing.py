@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from operator import attrgetter
 from typing import Any, cast
@@ -150,7 +151,7 @@ class TracedRecord:
         self.calls.clear()
 
 
-def error_attributes(error: Exception) -> dict[str, str]:
+def error_attributes(error: Exception) -> dict[str, str | int]:
     return {"error.type": type(error).__name__, "headrace.reason": shortened(text_of(error))}
 
 
@@ -183,17 +184,13 @@ class Traces(Observer):
         self._tracer = tracer
         self._ratio = ratio
         self._rng = rng
-        self._live: dict[int, TracedRecord] = {}
+        self.live: dict[int, TracedRecord] = {}  # by record id
         self._sorted: RecordIds | None = None  # its keys; None: they have changed
         self._writes: dict[tuple[str, int], Span] = {}  # under way, by sink and number
         self.traced = 0
         """Records that were traced so far."""
         self.skipped = 0
         """Records that were to be traced while as many as may be were."""
-
-    @property
-    def num_live(self) -> int:
-        return len(self._live)
 
     # Records
 
@@ -202,7 +199,7 @@ class Traces(Observer):
         partition = chunk.partition
         messages = cast("Sequence[Message]", chunk.messages)
         for record_id in self._hits(record_ids):
-            self._live[record_id].try_again()
+            self.live[record_id].try_again()
         headers = list(map(_headers_or_none, messages))
         chosen: Iterable[int] = ()
         if self._ratio:
@@ -211,9 +208,9 @@ class Traces(Observer):
         for place in sorted({*chosen, *parents}):
             record_id = int(record_ids[place])
             context, is_sampled = parents.get(place, (NO_CONTEXT, True))
-            if record_id in self._live or not is_sampled:
+            if record_id in self.live or not is_sampled:
                 continue
-            if len(self._live) >= MAX_RECORDS:
+            if len(self.live) >= MAX_RECORDS:
                 self.skipped += 1
                 continue
             self._begin(partition, messages[place], record_id, context)
@@ -240,7 +237,7 @@ class Traces(Observer):
         inside = set_span_in_context(span, context)
         self.traced += 1
         self._sorted = None
-        self._live[record_id] = TracedRecord(self._tracer, span, inside, carried(inside))
+        self.live[record_id] = TracedRecord(self._tracer, span, inside, carried(inside))
 
     def records_resolved(self, record_ids: RecordIds) -> None:
         for record_id in self._hits(record_ids):
@@ -249,26 +246,26 @@ class Traces(Observer):
     def resolved_below(self, index: int, end: int) -> None:
         highest = end | index << OFFSET_BITS
         lowest = index << OFFSET_BITS
-        for record_id in [each for each in self._live if lowest <= each < highest]:
+        for record_id in [each for each in self.live if lowest <= each < highest]:
             self._end(record_id)
 
     def partition_lost(self, index: int) -> None:
-        for record_id in [each for each in self._live if partition_index_of(each) == index]:
+        for record_id in [each for each in self.live if partition_index_of(each) == index]:
             self._end(record_id, "the partition was lost")
 
     def close(self) -> None:
         """End what has not resolved: another process goes on with it."""
         why = "the process ended first"
-        for record_id in list(self._live):
+        for record_id in list(self.live):
             self._end(record_id, why)
         for sink, number in list(self._writes):
             self.batch_ended(sink, number, _NO_RECORDS, 0, why)
 
     def _end(self, record_id: int, error: str | None = None) -> None:
         if error is not None:
-            self._live[record_id].span.set_status(Status(StatusCode.ERROR, error))
+            self.live[record_id].span.set_status(Status(StatusCode.ERROR, error))
         self._sorted = None
-        self._live.pop(record_id).end()
+        self.live.pop(record_id).end()
 
     # Bolts
 
@@ -279,7 +276,7 @@ class Traces(Observer):
         """
         behind = time.time_ns() - time.perf_counter_ns()
         for place in self._places(record_ids):
-            traced = self._live[int(record_ids[place])]
+            traced = self.live[int(record_ids[place])]
             failure = outcome.failures.get(place)
             for took in outcome.took:
                 if _was_in(took, place):
@@ -288,33 +285,31 @@ class Traces(Observer):
 
     def calls_started(self, step: str, record_ids: RecordIds, edges: Edges) -> None:
         for place in self._places(record_ids):
-            self._live[int(record_ids[place])].called(step, int(edges[place]))
+            self.live[int(record_ids[place])].called(step, int(edges[place]))
 
     def calls_ended(self, calls: Sequence[Call]) -> None:
-        if not self._live or self._live.keys().isdisjoint(map(_record_id_of, calls)):
+        if not self.live or self.live.keys().isdisjoint(map(_record_id_of, calls)):
             return
         for call in calls:
-            traced = self._live.get(call.record_id)
+            traced = self.live.get(call.record_id)
             if traced is not None:
                 traced.answered(call.edge, call.error)
 
     # Failures
 
     def record_failed(self, record_id: int, failure: Failure) -> None:
-        traced = self._live.get(record_id)
+        traced = self.live.get(record_id)
         if traced is not None:
-            said: dict[str, str | int] = {
-                "headrace.attempt": traced.attempt,
-                "headrace.step": failure.step,
-                **error_attributes(failure.error),
-            }
+            said = error_attributes(failure.error)
+            said["headrace.step"] = failure.step
+            said["headrace.attempt"] = traced.attempt
             traced.span.add_event("headrace.try_failed", said)
 
     def dead_letter_sent(
         self, record_id: int, letter: DeadLetter, sink: str
     ) -> TraceHeaders | None:
         """Begin the span of the sending; the letter carries it on."""
-        traced = self._live.get(record_id)
+        traced = self.live.get(record_id)
         if traced is None:
             return None
         span = self._tracer.start_span(
@@ -337,7 +332,7 @@ class Traces(Observer):
         return carried(set_span_in_context(span, traced.context))
 
     def dead_letter_acked(self, record_id: int) -> None:
-        traced = self._live.get(record_id)
+        traced = self.live.get(record_id)
         if traced is not None and traced.letters:
             traced.letters.pop(0).end()
 
@@ -361,7 +356,7 @@ class Traces(Observer):
                 "headrace.txids": [f"{share.line}:{share.txid}" for share in shares],
                 "headrace.epochs": [f"{share.line}:{share.epoch}" for share in shares],
             }
-        records = [self._live[record_id].span for record_id in linked]
+        records = [self.live[record_id].span for record_id in linked]
         about = {
             "headrace.sink": sink,
             "headrace.rows": len(record_ids),
@@ -380,7 +375,7 @@ class Traces(Observer):
         for record in records:
             record.add_event("headrace.write", event)
         self._writes[sink, number] = span
-        return {row: self._live[int(record_ids[row])].headers for row in self._places(record_ids)}
+        return {row: self.live[int(record_ids[row])].headers for row in self._places(record_ids)}
 
     def batch_ended(
         self, sink: str, number: int, record_ids: RecordIds, rejected: int, error: str | None
@@ -401,10 +396,10 @@ class Traces(Observer):
 
         It is asked of every chunk and batch, so in C.
         """
-        if not self._live or not len(record_ids):
+        if not self.live or not len(record_ids):
             return []
         if self._sorted is None:
-            self._sorted = np.sort(np.fromiter(self._live, np.int64, len(self._live)))
+            self._sorted = np.sort(np.fromiter(self.live, np.int64, len(self.live)))
         found = np.searchsorted(self._sorted[:-1], record_ids)  # the last is that of all above
         return np.flatnonzero(self._sorted[found] == record_ids).tolist()
 
@@ -433,6 +428,14 @@ _REQUEST_SECONDS = 5.0
 _TELL_SECONDS = 60.0
 
 
+_batched = partial(
+    BatchSpanProcessor,
+    max_queue_size=_QUEUE_SPANS,
+    schedule_delay_millis=_DELAY_MS,
+    max_export_batch_size=_BATCH_SPANS,
+)
+
+
 class Tracing:
     """The traces of a run, and the SDK behind them; `close` waits for a moment at most.
 
@@ -446,12 +449,12 @@ class Tracing:
         pipeline: str,
         rng: np.random.Generator,
         exporter: SpanExporter | None = None,
-        processor: Callable[[SpanExporter], SpanProcessor] | None = None,
+        processor: Callable[[SpanExporter], SpanProcessor] = _batched,
     ) -> None:
         """`exporter` and `processor` stand in for those that send to the endpoint."""
         self._config = config
         self._exporter = exporter
-        self._processor = processor or _batched
+        self._processor = processor
         self._warnings = _SdkWarnings()
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,  # what is not to be sampled gets no span at all
@@ -481,15 +484,6 @@ class Tracing:
         closing.start()
         closing.join(timeout_seconds)
         self._warnings.stop()
-
-
-def _batched(exporter: SpanExporter) -> SpanProcessor:
-    return BatchSpanProcessor(
-        exporter,
-        max_queue_size=_QUEUE_SPANS,
-        schedule_delay_millis=_DELAY_MS,
-        max_export_batch_size=_BATCH_SPANS,
-    )
 
 
 class _SdkWarnings(logging.Handler):

@@ -28,7 +28,9 @@ def checks(warehouse: Path, *sinks: Any) -> list[str]:
     topology = topology_of(sinks)
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
     context = SinkContext("p", "s", {}, Storage(str(warehouse)), None)
-    parts: Any = SimpleNamespace(spark=None, sinks=steps, context=lambda _: context)
+    parts: Any = SimpleNamespace(
+        spark=None, topology=SimpleNamespace(sink_steps=lambda: steps), context=lambda _: context
+    )
     found = _sinks(parts, on_spark=False)
     for step in steps:
         step.sink.close()
@@ -113,8 +115,8 @@ def test_spark_is_started_once_kafka_has_answered_and_before_what_needs_it(
     )
     tables = [reference("r", format="orc", key="id", name="orc"), reference("p.csv", key="id")]
     parts: Any = SimpleNamespace(
-        config=config, sinks=steps, name="p", context=lambda _: None, spark=None,
-        topology=SimpleNamespace(references=tables),
+        config=config, name="p", context=lambda _: None, spark=None,
+        topology=SimpleNamespace(references=tables, sink_steps=lambda: steps),
     )  # fmt: skip
     spark: Any = SimpleNamespace(open=opens)
     found = _begun_spark(parts, spark, Check("kafka", ok=kafka, detail=""))()

@@ -51,7 +51,7 @@ def test_a_file_with_the_two_addresses_is_enough(loaded):
     assert config.kafka == {"bootstrap.servers": "one:9092"}
     assert config.zookeeper.hosts == "one:2181"
     assert config.http.port is None
-    assert config.retries.policy().limit == 5
+    assert config.assignment().retries.limit == 5
     assert config.assignment().limits.max_pending == config.pipeline.max_pending
     with pytest.raises(ValueError, match="frozen"):
         config.pipeline.drain_seconds = 1

@@ -191,7 +191,7 @@ def test_under_exactly_once_the_write_has_the_txid(spans):
     write = spans.one("write out")
     assert said(write)["headrace.txids"] == ("t[0]:1",)
     assert (event.attributes or {})["headrace.txids"] == ("t[0]:1",)
-    assert (len(write.links), spans.tracing.traces.num_live) == (1, 0)
+    assert (len(write.links), len(spans.tracing.traces.live)) == (1, 0)
 
 
 @sampled(0.1)
@@ -221,9 +221,9 @@ def begin(spans):
 def test_no_more_records_are_traced_at_once_than_may_be(begin, monkeypatch):
     monkeypatch.setattr("service.observability.tracing.MAX_RECORDS", 3)
     traces = begin(10)
-    assert (traces.num_live, traces.traced, traces.skipped) == (3, 3, 7)
+    assert (len(traces.live), traces.traced, traces.skipped) == (3, 3, 7)
     traces.records_resolved(np.arange(10))
-    assert traces.num_live == 0
+    assert len(traces.live) == 0
 
 
 @sampled(1.0)
@@ -234,12 +234,12 @@ def test_trace_ends_with_the_session_of_its_partition(spans):
     with Works(text, sinks=[sink], traces=spans.tracing.traces, shared=True) as works:
         works.want(0)
         send(works, b"x")
-        works.until(lambda: spans.tracing.traces.num_live == 1)
+        works.until(lambda: len(spans.tracing.traces.live) == 1)
         other = FaultyStore(works.nodes)
         other.open()
         other.claim(PLACE).result(0)
         works.store.end_session()
-        works.until(lambda: spans.tracing.traces.num_live == 0)
+        works.until(lambda: len(spans.tracing.traces.live) == 0)
     assert spans.one("process t").status.description == "the partition was lost"
 
 
