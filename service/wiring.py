@@ -332,28 +332,16 @@ def read_table(
 
 
 def spark_of(topology: Topology, config: Config) -> SparkDriver | None:
-    """The Spark that a topology needs, or None when it needs none. Raises as `spark_for`."""
-    behind = [each for step in topology.sink_steps() for each in chain_of(step.sink)]
-    name, on_spark = config.pipeline.name or topology.name, config.pipeline.engine == "spark"
-    return spark_for(behind, name, config, topology.references, on_spark=on_spark)
-
-
-def spark_for(
-    sinks: "list[Sink[object]]",
-    name: str,
-    config: Config,
-    references: Sequence[Reference] = (),
-    *,
-    on_spark: bool = False,
-) -> SparkDriver | None:
     """The Spark that sinks, reference tables and the engine need, or None when they need none.
 
     Raises SinkFailed, naming them, without PySpark.
     """
     storage = config.storage.storage()
-    tables = [each for each in references if not isinstance(each, State)]
+    sinks = [each for step in topology.sink_steps() for each in chain_of(step.sink)]
+    tables = [each for each in topology.references if not isinstance(each, State)]
     tables = [each for each in tables if needs_spark(each, storage)]
-    needing = ['engine "spark"'] * on_spark + [f"reference '{each.name}'" for each in tables]
+    needing = ['engine "spark"'] if config.pipeline.engine == "spark" else []
+    needing += [f"reference '{each.name}'" for each in tables]
     needing += [_named(each) for each in sinks if each.needs_spark]
     if not needing:
         return None
@@ -362,7 +350,7 @@ def spark_for(
     sets.update(jar for table in tables for jar in spark_jars(table.place))
     if any(table.format in ("delta", "table") for table in tables):
         sets.add("delta")
-    return spark_driver(name, config, sets)
+    return spark_driver(config.pipeline.name or topology.name, config, sets)
 
 
 def spark_driver(name: str, config: Config, sets: Iterable[str]) -> SparkDriver:

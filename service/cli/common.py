@@ -68,9 +68,7 @@ ConfigPath = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print the facts as one JSON object, the last line.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check and show everything; write nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 
 
 def _checked_why(why: str | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +19,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from service.app import run_pipeline
 from service.cli import common as cli
-from service.config.settings import Config, load
+from service.config.settings import load
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.errors import ServiceError
 from service.jars.resolver import Progress as JarProgress
 from service.observability import logs
-from service.observability.logs import stderr
 from service.observability.snapshot import RunSummary, Snapshot
 from service.wiring import spark_of
 from sinks.spark.driver import SparkDriver
@@ -71,21 +71,17 @@ def run(
     topology = cli.load_topology(target)
     overrides = {} if engine is None else {"pipeline": {"engine": engine}}
     with RunProgress(Console(stderr=True)) as progress:
-
-        def started(settings: Config, spark: SparkDriver | None = None) -> RunSummary:
-            return run_pipeline(
-                topology,
-                settings,
-                target=target,
-                until_caught_up=until_caught_up,
-                on_snapshot=progress.snapshot,
-                spark=spark,
-            )
-
+        run_with = partial(
+            run_pipeline,
+            topology,
+            target=target,
+            until_caught_up=until_caught_up,
+            on_snapshot=progress.snapshot,
+        )
         if with_servers:
-            summary = _run_embedded(topology, config, overrides, state_dir, progress, started)
+            summary = _run_embedded(topology, config, overrides, state_dir, progress, run_with)
         else:
-            summary = started(cli.configured(config, overrides))
+            summary = run_with(cli.configured(config, overrides))
     if as_json:
         cli.print_json(summary.as_json())
     else:
@@ -107,13 +103,13 @@ def _run_embedded(
     overrides: Mapping[str, Any],
     state_dir: Path,
     progress: "RunProgress",
-    run_with: Callable[[Config, SparkDriver | None], RunSummary],
+    run_with: Callable[..., RunSummary],
 ) -> RunSummary:
     """Run on servers of our own. Raises ServiceError if stopped before the run begins."""
     # Read once before the servers start: a wrong key should not cost their start.
     spark = spark_of(topology, cli.configured(config, {**_addresses("-", "-"), **overrides}))
     if config is not None:
-        stderr.write(
+        logs.stderr.write(
             f"headrace: --embedded: this run's own Kafka and ZooKeeper are used, without security; "
             f"all else is from {config}\n"
         )
@@ -125,7 +121,7 @@ def _run_embedded(
             servers.ensure_topics(name for name in names if isinstance(name, str))
             settings = load(config, {**servers.overrides, **overrides})
             started = True
-            return run_with(settings, spark)
+            return run_with(settings, spark=spark)
     except KeyboardInterrupt:
         if started:
             raise

@@ -31,7 +31,6 @@ Sinks = Annotated[
     list[str] | None,
     typer.Argument(metavar="SINK", help="Only these sinks, by the names of their steps."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 _MIB = 1024 * 1024
 
 
@@ -45,7 +44,7 @@ def tables_compact(
         int,
         typer.Option(min=1, metavar="N", help="About how large the new files shall be, in MiB."),
     ] = 128,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     as_json: cli.Json = False,
 ) -> None:
     """Join the small files of tables into large ones, also while a service writes them.
@@ -66,7 +65,7 @@ def tables_vacuum(
     older_than_hours: Annotated[
         int, typer.Option(min=24, metavar="N", help="Remove no file that is younger, in hours.")
     ] = 168,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     as_json: cli.Json = False,
 ) -> None:
     """Remove old files that tables do not name: replaced ones, and those of killed processes.
@@ -84,7 +83,7 @@ def tables_expire(
     sinks: Sinks = None,
     config: cli.ConfigPath = None,
     *,
-    dry_run: DryRun = False,
+    dry_run: cli.DryRun = False,
     as_json: cli.Json = False,
 ) -> None:
     """Remove old versions of tables: snapshots with their files (Iceberg), log entries (Delta).

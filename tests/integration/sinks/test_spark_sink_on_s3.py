@@ -7,11 +7,12 @@ import pytest
 from deltalake import DeltaTable
 
 from service.config.settings import load
-from service.wiring import spark_for
+from service.wiring import spark_of
 from sinks import DeltaSink, SparkSink
 from sinks.spark.settings import LOG_STORE
 from sinks.storage import Storage
 from tests.support.batches import LINE, SCHEMA, group, rows, write
+from tests.support.commands import topology_of
 from tests.support.near_a_store import unconditional
 from tests.support.seaweed import KEY_ID, PUBLIC, SECRET
 from topology.errors import SinkFailed, SinkFenced
@@ -33,7 +34,7 @@ def driver(no_spark, seaweed):
     }
     needed = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
     sink = SparkSink[Any]("orders", format="delta", schema=SCHEMA)
-    driver = spark_for([sink], "orders", load(None, needed | {"storage": storage}))
+    driver = spark_of(topology_of([sink]), load(None, needed | {"storage": storage}))
     yield driver
     driver.close()
 

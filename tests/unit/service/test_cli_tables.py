@@ -169,13 +169,14 @@ def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
 
     monkeypatch.setattr(wiring, "resolve", lambda name: [Path("shared.jar"), Path(f"{name}.jar")])
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-    driver = wiring.spark_for([First(), Second()], "shop", config)
+    driver = wiring.spark_of(topology_of([First("a"), Second("b")]), config)
     assert driver._jars() == [Path(f"{name}.jar") for name in ("shared", "both", "one", "two")]
     assert not driver.running
     in_postgres = PostgresSink("host=db", "orders", schema=pa.schema({"id": pa.int64()}))
     state = State("words", key={"word": str}, into=PostgresState("host=db", "words"))
-    without = [DiscardSink(), in_postgres, state.sink({"n": count()})]
-    assert wiring.spark_for(without, "shop", config, [state]) is None
+    without = topology_of([DiscardSink(), in_postgres, state.sink({"n": count()})])
+    without.uses(state)
+    assert wiring.spark_of(without, config) is None
 
 
 def test_tables_of_both_formats_are_maintained(run_tables, tmp_path, monkeypatch):
