@@ -21,19 +21,7 @@ import typer
 from rich.console import Console
 
 from service.cli import common as cli
-from service.dead_letters.commands import (
-    DeadLetterResult,
-    Filters,
-    ReplayRequest,
-    Selection,
-    Skipped,
-    drop,
-    parse_id,
-    parse_offsets,
-    parse_time,
-    replay,
-    select,
-)
+from service.dead_letters import commands
 from service.dead_letters.format import cut, header_text, utc_text, value_lines
 from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
 from service.dead_letters.topic import DeadLetterTopic
@@ -51,6 +39,10 @@ app = typer.Typer(
 _LETTER = "LETTER"
 _REASON = 60  # characters in a table
 _GROUPS = 10
+_FACTS = (
+    "replays", "pipeline", "step", "attempts", "error_class", "error_at", "reason",
+    "failed_at_ms", "headers_error",
+)  # fmt: skip
 _WORDS = {"to_replay": "would be replayed", "to_drop": "would be dropped"}
 
 Places = Annotated[
@@ -81,13 +73,15 @@ FILTERS = {
 }
 
 
-def filters_of(offsets: str | None, since: str | None, until: str | None, **given: Any) -> Filters:
+def filters_of(
+    offsets: str | None, since: str | None, until: str | None, **given: Any
+) -> commands.Filters:
     """Read the filters. Raises typer.BadParameter."""
     now = int(time.time() * 1000)
-    return Filters(
-        offsets=None if offsets is None else _read("--offsets", parse_offsets, offsets),
-        since_ms=None if since is None else _read("--since", parse_time, since, now),
-        until_ms=None if until is None else _read("--until", parse_time, until, now),
+    return commands.Filters(
+        offsets=None if offsets is None else _read("--offsets", commands.parse_offsets, offsets),
+        since_ms=None if since is None else _read("--since", commands.parse_time, since, now),
+        until_ms=None if until is None else _read("--until", commands.parse_time, until, now),
         **given,
     )
 
@@ -117,7 +111,7 @@ def dead_letters_list(
     target: cli.Target,
     config: cli.ConfigPath = None,
     *,
-    filters: Filters,
+    filters: commands.Filters,
     every: Annotated[
         bool, typer.Option("--all", help="Also letters that were replayed or dropped.")
     ] = False,
@@ -129,7 +123,7 @@ def dead_letters_list(
     """List the open letters, the newest first, and count all of them by step and error."""
     with _opened(target, config) as topic:
         topic.refresh()
-        listed = _listed(topic, Selection(filters, all=every), limit)
+        listed = _listed(topic, commands.Selection(filters, all=every), limit)
     if as_json:
         cli.print_json({"topic": topic.name, "pipeline": topic.pipeline, **listed.as_json()})
     else:
@@ -156,7 +150,7 @@ def dead_letters_show(
 
     What would steer a terminal is escaped.
     """
-    id_ = _read(_LETTER, parse_id, letter)
+    id_ = _read(_LETTER, commands.parse_id, letter)
     if value_only and sys.stdout.isatty():
         message = "it writes bytes as they are, which a terminal may obey: > FILE or | COMMAND"
         raise typer.BadParameter(message, param_hint="--value-only")
@@ -186,7 +180,7 @@ def dead_letters_replay(
     places: Places = None,
     config: cli.ConfigPath = None,
     *,
-    filters: Filters,
+    filters: commands.Filters,
     every: Every = False,
     to: Annotated[
         str | None,
@@ -211,10 +205,10 @@ def dead_letters_replay(
     Both happen in one transaction, so a crash leaves no letter sent and unmarked. A record's
     headers say where it came from first and how often it was sent again.
     """
-    options = ReplayRequest(max_replays, again, to, per_second)
+    options = commands.ReplayRequest(max_replays, again, to, per_second)
     selection = _selection(places, filters, every=every, again=again)
     request = Request("replay", "replayed", why, dry_run, yes, as_json)
-    request.carry_out(target, config, selection, partial(replay, options))
+    request.carry_out(target, config, selection, partial(commands.replay, options))
 
 
 @app.command("drop")
@@ -225,7 +219,7 @@ def dead_letters_drop(
     places: Places = None,
     config: cli.ConfigPath = None,
     *,
-    filters: Filters,
+    filters: commands.Filters,
     every: Every = False,
     dry_run: cli.DryRun = False,
     yes: Yes = False,
@@ -234,7 +228,7 @@ def dead_letters_drop(
     """Mark letters as dropped: they are not listed any more, and stay in their topic."""
     selection = _selection(places, filters, every=every)
     request = Request("drop", "dropped", why, dry_run, yes, as_json)
-    request.carry_out(target, config, selection, drop)
+    request.carry_out(target, config, selection, commands.drop)
 
 
 class Request(NamedTuple):
@@ -249,8 +243,8 @@ class Request(NamedTuple):
         self,
         target: str,
         config: Path | None,
-        selection: Selection,
-        change: Callable[..., list[DeadLetterResult]],
+        selection: commands.Selection,
+        change: Callable[..., list[commands.DeadLetterResult]],
     ) -> None:
         """Change the letters, and print what became of each. Raises ServiceError if one is not."""
         with _opened(target, config) as topic:
@@ -277,7 +271,7 @@ class Request(NamedTuple):
                 f"were: {not_done[0].note}"
             )
 
-    def confirm(self, results: Sequence[DeadLetterResult]) -> bool:
+    def confirm(self, results: Sequence[commands.DeadLetterResult]) -> bool:
         if self.dry_run:
             return False
         if self.yes:
@@ -291,11 +285,11 @@ class Request(NamedTuple):
 
 
 def _selection(
-    texts: Sequence[str] | None, filters: Filters, *, every: bool, again: bool = False
-) -> Selection:
+    texts: Sequence[str] | None, filters: commands.Filters, *, every: bool, again: bool = False
+) -> commands.Selection:
     """Select letters by name, by filters, or `every` one. Raises typer.BadParameter."""
-    is_filtered = filters != Filters()
-    ids = tuple(_read(_LETTER, parse_id, each) for each in texts or ())
+    is_filtered = filters != commands.Filters()
+    ids = tuple(_read(_LETTER, commands.parse_id, each) for each in texts or ())
     if ids and (is_filtered or every):
         message = "either letters or filters are needed, not both"
         raise typer.BadParameter(message, param_hint=_LETTER)
@@ -304,7 +298,7 @@ def _selection(
     if not (ids or is_filtered or every):
         message = "which letters? PARTITION:OFFSET of some, a filter, or --every is needed"
         raise typer.BadParameter(message, param_hint=_LETTER)
-    return Selection(filters, ids, all=again)
+    return commands.Selection(filters, ids, all=again)
 
 
 @contextmanager
@@ -339,7 +333,7 @@ class Listed:
     letters: Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]
     by_error: Counter[tuple[str, str]]  # step and error class
     reasons: Mapping[tuple[str, str], str]  # one of each
-    skipped: Skipped
+    skipped: commands.Skipped
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -353,13 +347,13 @@ class Listed:
         }
 
 
-def _listed(topic: DeadLetterTopic, selection: Selection, limit: int) -> Listed:
+def _listed(topic: DeadLetterTopic, selection: commands.Selection, limit: int) -> Listed:
     """Collect the newest letters, in memory up to `limit`; the others are counted."""
-    skipped, by_error = Skipped(), Counter[tuple[str, str]]()
+    skipped, by_error = commands.Skipped(), Counter[tuple[str, str]]()
     reasons: dict[tuple[str, str], str] = {}
 
     def counted() -> Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]:
-        for letter in select(topic, selection, skipped):
+        for letter in commands.select(topic, selection, skipped):
             by_error[kind := (letter.step, letter.error_class)] += 1
             reasons[kind] = cut(letter.reason, _REASON)
             yield letter.failed_at_ms, letter.id, letter.bare()
@@ -371,18 +365,11 @@ def _listed(topic: DeadLetterTopic, selection: Selection, limit: int) -> Listed:
 
 def show_list(console: Console, topic: str, listed: Listed) -> None:
     """Print a line for each kind of error, with one of its reasons, and a table of letters."""
-    rows = [
-        (
-            str(letter.id),
-            utc_text(letter.failed_at_ms),
-            escaped(str(letter.read)),
-            escaped(letter.step),
-            escaped(letter.error_class),
-            cut(letter.reason, _REASON),
-            marks[-1].kind if marks else "open",
-        )
-        for letter, marks in listed.letters
-    ]
+    rows = []
+    for letter, marks in listed.letters:
+        said = map(escaped, (str(letter.read), letter.step, letter.error_class))
+        reason, state = cut(letter.reason, _REASON), marks[-1].kind if marks else "open"
+        rows.append((str(letter.id), utc_text(letter.failed_at_ms), *said, reason, state))
     groups = listed.by_error.most_common(_GROUPS)
     counts = [
         f"{count:>7,}  {escaped(step)}: {escaped(error)}: "
@@ -448,7 +435,7 @@ def show_one(
         cli.print_lines([f"{title}:", *(f"  {line}" for line in lines)], console)
 
 
-def show_results(console: Console, results: Sequence[DeadLetterResult]) -> None:
+def show_results(console: Console, results: Sequence[commands.DeadLetterResult]) -> None:
     cells = []
     for each in results:
         is_sent = each.outcome in ("to_replay", "replayed")
@@ -480,15 +467,7 @@ def _facts(letter: StoredDeadLetter, marks: Sequence[Mark]) -> dict[str, Any]:
         "letter": str(letter.id),
         "record": letter.read._asdict(),
         "origin": letter.origin._asdict(),
-        "replays": letter.replays,
-        "pipeline": letter.pipeline,
-        "step": letter.step,
-        "attempts": letter.attempts,
-        "error_class": letter.error_class,
-        "error_at": letter.error_at,
-        "reason": letter.reason,
-        "failed_at_ms": letter.failed_at_ms,
-        "headers_error": letter.headers_error,
+        **{name: getattr(letter, name) for name in _FACTS},
         "key_bytes": letter.key_digest.size if letter.key_digest else None,
         "value_bytes": letter.value_digest.size if letter.value_digest else letter.value_bytes,
         "state": marks[-1].kind if marks else "open",

@@ -146,12 +146,9 @@ def offsets_import_storm(
         )
     else:
         _show(rows, f"{written} offsets written", place, dry_run=dry_run)
-    left = (
-        "import the others before the pipeline runs, since it would begin them at the log's start"
-    )
-    check_complete(
-        rows, f"{written} offsets were written; {left}" if written else "nothing was written"
-    )
+    left = "import the others before the pipeline runs: it would begin them at the log's start"
+    done = f"{written} offsets were written; {left}" if written else "nothing was written"
+    check_complete(rows, done)
 
 
 def import_offsets(
@@ -173,26 +170,15 @@ def import_offsets(
     found = read()
     asked = {each: pipeline.catalogue.log(each) for each in partitions}
     logs: dict[Partition, Log] = {each: cli.answer(future) for each, future in asked.items()}
-    rows = [
-        judge_import(
-            each,
-            found.get(each),
-            logs.get(each),
-            cli.stored_offset(pipeline.store, each),
-            pipeline.name,
-            allow_loss=allow_loss,
-        )
-        for each in sorted({*partitions, *found})
-    ]
+    rows = []
+    for each in sorted({*partitions, *found}):
+        facts = found.get(each), logs.get(each), cli.stored_offset(pipeline.store, each)
+        rows.append(judge_import(each, *facts, pipeline.name, allow_loss=allow_loss))
     time.sleep(watch_seconds)
     moved = _moved(found, read())
     if dry_run:
-        return [
-            replace(row, note=f"{row.note}; Storm still runs: this has just changed")
-            if row.partition in moved
-            else row
-            for row in rows
-        ]
+        said = "; Storm still runs: this has just changed"
+        return [replace(row, note=row.note + said * (row.partition in moved)) for row in rows]
     if moved:
         more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
         raise ServiceError(

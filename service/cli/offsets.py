@@ -8,6 +8,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -231,17 +232,14 @@ def move_offsets(
         each: catalogue.log(each, goal.timestamp_ms if isinstance(goal, AtTimestamp) else None)
         for each, goal in sorted(goals.items(), key=lambda item: item[0])
     }
-    exactly_once = pipeline.topology.reliability == "exactly-once"
+    judge = partial(
+        judge_move,
+        pipeline=nodes.pipeline,
+        exactly_once=pipeline.topology.reliability == "exactly-once",
+    )
     rows = [
-        judge_move(
-            each,
-            goals[each],
-            cli.answer(found),
-            cli.stored_offset(store, each),
-            nodes.pipeline,
-            exactly_once=exactly_once,
-        )
-        for each, found in asked.items()
+        judge(each, goals[each], cli.answer(log), cli.stored_offset(store, each))
+        for each, log in asked.items()
     ]
     if dry_run or refused(rows):
         return rows, reason

@@ -270,18 +270,8 @@ def read_status(
             replace(row, **compared[row.partition]._asdict()) if row.partition in compared else row
             for row in rows
         ]
-    return Status(
-        nodes.pipeline,
-        nodes.path,
-        members,
-        plan,
-        control,
-        nodes.changes(),
-        rows,
-        service.latency,
-        trouble,
-        sinks,
-    )
+    place, changes = (nodes.pipeline, nodes.path), nodes.changes()
+    return Status(*place, members, plan, control, changes, rows, service.latency, trouble, sinks)
 
 
 def owner_and_state(
@@ -403,18 +393,10 @@ def _replicas(status: Status) -> Table:
         return f"{member.name} ({', '.join(marks)})" if marks else member.name
 
     columns = ("replica", "host", "since", ">holds", ">lag", ">plan", "headrace")
-    rows = (
-        (
-            named(each),
-            each.host,
-            f"{utc_text(each.since_ms)} UTC",
-            len(each.holds),
-            total_lag(status.partitions, each),
-            each.seen,
-            each.headrace,
-        )
-        for each in status.members
-    )
+    rows = []
+    for each in status.members:
+        since, lag = f"{utc_text(each.since_ms)} UTC", total_lag(status.partitions, each)
+        rows.append((named(each), each.host, since, len(each.holds), lag, each.seen, each.headrace))
     return cli.table_of(columns, rows, "Replicas")
 
 
@@ -448,20 +430,15 @@ def _partitions(rows: Sequence[PartitionRow], sinks: OpenSinks | None) -> Table:
 
 def _open_transactions(rows: Sequence[PartitionRow]) -> Table:
     columns = ("partition", ">txid", ">attempt", ">first", ">end", ">records", "is in")
-    cells = (
-        (
-            str(row.partition),
-            each.txid,
-            each.attempt,
-            each.range.first,
-            each.range.end,
-            each.range.count if each.range.is_sealed else "planned",
-            ", ".join(row.sinks_with(each.txid)) or ("no sink" if row.sinks else "-"),
-        )
-        for row in rows
-        for each in row.open
-    )
-    return cli.table_of(columns, cells, "Open transactions")
+
+    def cells(row: PartitionRow, each: OpenTransaction) -> Sequence[str | int | None]:
+        first, end, count = each.range.first, each.range.end, each.range.count
+        having = ", ".join(row.sinks_with(each.txid)) or ("no sink" if row.sinks else "-")
+        held = count if each.range.is_sealed else "planned"
+        return str(row.partition), each.txid, each.attempt, first, end, held, having
+
+    opened = [cells(row, each) for row in rows for each in row.open]
+    return cli.table_of(columns, opened, "Open transactions")
 
 
 def _notes(status: Status) -> Iterator[str]:

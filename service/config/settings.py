@@ -36,20 +36,8 @@ from partition.manager import MAX_PENDING, MAX_PENDING_BYTES, InFlightLimits
 from partition.records import TransactionKind
 from partition.recovery import OnTrouble, StartPolicy
 from partition.replicas.heartbeat import check_name
+from service.config import sources
 from service.config.connections import Section, StorageConfig, ZooKeeperConfig
-from service.config.sources import (
-    PREFIX,
-    Fault,
-    Variables,
-    did_you_mean,
-    errors_of,
-    flat,
-    merged,
-    read_toml,
-    shown,
-    wrong_keys,
-    wrong_names,
-)
 from service.errors import BadConfig
 from service.membership import MembershipPolicy
 from service.pipeline.failures import NullValues, ScreenPolicy
@@ -63,43 +51,46 @@ Scalar = str | int | float | bool
 EngineName: TypeAlias = Literal["local", "spark"]
 
 
-def _for_librdkafka(properties: Mapping[str, Scalar]) -> Iterator[Fault]:
+def _for_librdkafka(properties: Mapping[str, Scalar]) -> Iterator[sources.Fault]:
     from partition.kafka import librdkafka  # noqa: PLC0415 - imports confluent_kafka
 
     for name, value in properties.items():
         if name in librdkafka.FORCED:
             always = str(librdkafka.FORCED[name]).lower()
-            yield name, shown(name, value), f"no such key: it is always {always} here"
+            yield name, sources.shown(name, value), f"no such key: it is always {always} here"
         elif reason := librdkafka.why_refused(name, value):
             known = librdkafka.documented_properties()
             if name in known or not known:
                 allowed = known.get(name) or f"what librdkafka takes ({reason})"
-                yield name, shown(name, value), allowed
+                yield name, sources.shown(name, value), allowed
             elif "plugin.library.paths" not in properties:  # a plugin may know it
-                yield name, f"an unknown key{did_you_mean(name, known)}", "librdkafka's properties"
+                near = sources.did_you_mean(name, known)
+                yield name, f"an unknown key{near}", "librdkafka's properties"
     if not properties.get("bootstrap.servers"):
         yield "bootstrap.servers", "nothing", "host:port of one or more brokers"
 
 
-def _for_a_driver(properties: Mapping[str, Scalar]) -> Iterator[Fault]:
+def _for_a_driver(properties: Mapping[str, Scalar]) -> Iterator[sources.Fault]:
     return refusals_of({name: str(value) for name, value in properties.items()})
 
 
-def _judged_by(faults_of: Callable[[Mapping[str, Scalar]], Iterator[Fault]]) -> BeforeValidator:
+def _judged_by(
+    faults_of: Callable[[Mapping[str, Scalar]], Iterator[sources.Fault]],
+) -> BeforeValidator:
     """Check a table of a library's own properties, and raise all that is wrong in it at once."""
 
     def judged(table: Any) -> Any:
-        properties = flat(table)
+        properties = sources.flat(table)
         if not isinstance(properties, Mapping):
             return table
         scalars = {name: each for name, each in properties.items() if isinstance(each, Scalar)}
         faults = [
-            (name, shown(name, value), "a string, a number, true or false")
+            (name, sources.shown(name, value), "a string, a number, true or false")
             for name, value in properties.items()
             if name not in scalars
         ]
         if faults := [*faults, *faults_of(scalars)]:
-            raise wrong_keys(*faults)
+            raise sources.wrong_keys(*faults)
         return properties
 
     return BeforeValidator(judged)
@@ -308,7 +299,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _executors_trace_nothing(self) -> "Config":
         if self.tracing.endpoint is not None and self.pipeline.engine == "spark":
-            raise wrong_keys(("tracing.endpoint", 'with pipeline.engine = "spark"', '"local"'))
+            found = 'with pipeline.engine = "spark"'
+            raise sources.wrong_keys(("tracing.endpoint", found, '"local"'))
         return self
 
     @model_validator(mode="after")
@@ -316,7 +308,7 @@ class Config(Section):
         seconds, session = self.replicas.handover_seconds, self.zookeeper.session_timeout_seconds
         if seconds is not None and seconds >= session:
             allowed = f"less than zookeeper.session_timeout_seconds, {session:g}"
-            raise wrong_keys(("replicas.handover_seconds", f"{seconds:g}", allowed))
+            raise sources.wrong_keys(("replicas.handover_seconds", f"{seconds:g}", allowed))
         return self
 
     def membership(self) -> MembershipPolicy:
@@ -377,15 +369,15 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     and what is allowed, and has the other errors.
     """
     place = "environment" if path is None else str(path)
-    errors = wrong_names(os.environ, Config.model_fields)
+    errors = sources.wrong_names(os.environ, Config.model_fields)
     try:
-        table = {} if path is None else read_toml(path)
-        config = Config(**merged(table, Variables(Config)(), overrides or {}))
+        table = {} if path is None else sources.read_toml(path)
+        config = Config(**sources.merged(table, sources.Variables(Config)(), overrides or {}))
     except RecursionError:
         found, allowed = "values nested too deep", "tables as deep as its keys"
         raise BadConfig(f"{place} or a variable", "(all)", found, allowed) from None
     except ValidationError as error:
-        errors += errors_of(error, Config, path, os.environ, PREFIX)
+        errors += sources.errors_of(error, Config, path, os.environ, sources.PREFIX)
     else:
         if not errors:
             return config

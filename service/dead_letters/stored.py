@@ -13,25 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from service.dead_letters.format import utc_text
-from sinks.kafka.dead_letter_sink import (
-    ERROR_AT,
-    HEADERS_ERROR,
-    KEY_SHA256,
-    KEY_SIZE,
-    ORIGIN_OFFSET,
-    ORIGIN_PARTITION,
-    ORIGIN_TIMESTAMP_MS,
-    ORIGIN_TOPIC,
-    REPLAYED_AT_MS,
-    REPLAYED_FROM,
-    REPLAYS,
-    TOPIC,
-    VALUE_SHA256,
-    VALUE_SIZE,
-    Header,
-    replay_headers,
-    without_replay_headers,
-)
+from sinks.kafka import dead_letter_sink as sink
 from topology.record import HeadersUnreadable, Message, headers_of
 
 MarkKind: TypeAlias = Literal["replayed", "dropped"]
@@ -70,7 +52,7 @@ class RecordContent(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...]
+    headers: tuple[sink.Header, ...]
 
 
 class ContentDigest(NamedTuple):
@@ -147,9 +129,9 @@ def read_message(message: Message) -> StoredMessage:
     """Parse any message but a mark; never raises for its content."""
     place = DeadLetterId(message.partition(), message.offset())
     headers = _headers_in(message)
-    first = max((i for i, (name, _) in enumerate(headers) if name == TOPIC), default=None)
+    first = max((i for i, (name, _) in enumerate(headers) if name == sink.TOPIC), default=None)
     if first is None:
-        return ForeignMessage(place, f"it has no header '{TOPIC}'")
+        return ForeignMessage(place, f"it has no header '{sink.TOPIC}'")
     facts = dict(headers[first:])
     if "headrace.noticed_at_ms" in facts:
         return StoredNotice(place)
@@ -160,26 +142,26 @@ def read_message(message: Message) -> StoredMessage:
 
 
 def content_of(message: Message) -> RecordContent:
-    own = tuple(without_replay_headers(_headers_in(message)))
+    own = tuple(sink.without_replay_headers(_headers_in(message)))
     return RecordContent(message.key(), message.value(), own)
 
 
 def headers_to_send(
     letter: StoredDeadLetter, content: RecordContent, *, earlier: int, source: str, at_ms: int
-) -> list[Header]:
+) -> list[sink.Header]:
     """Return a replay's headers: the record's own, then its first origin.
 
     `source` is the dead-letter topic, `earlier` counts the replays before this one.
     """
     origin = letter.origin
     ours = {
-        ORIGIN_TOPIC: origin.topic,
-        ORIGIN_PARTITION: origin.partition,
-        ORIGIN_OFFSET: origin.offset,
-        ORIGIN_TIMESTAMP_MS: origin.timestamp_ms,
-        REPLAYS: earlier + 1,
-        REPLAYED_FROM: f"{source}:{letter.id}",
-        REPLAYED_AT_MS: at_ms,
+        sink.ORIGIN_TOPIC: origin.topic,
+        sink.ORIGIN_PARTITION: origin.partition,
+        sink.ORIGIN_OFFSET: origin.offset,
+        sink.ORIGIN_TIMESTAMP_MS: origin.timestamp_ms,
+        sink.REPLAYS: earlier + 1,
+        sink.REPLAYED_FROM: f"{source}:{letter.id}",
+        sink.REPLAYED_AT_MS: at_ms,
     }
     return [*content.headers, *((name, str(fact).encode()) for name, fact in ours.items())]
 
@@ -189,7 +171,7 @@ def is_mark(message: Message) -> bool:
     return len(headers) > 0 and headers[-1][0] == MARK
 
 
-def encode_mark(mark: Mark) -> tuple[bytes, list[Header]]:
+def encode_mark(mark: Mark) -> tuple[bytes, list[sink.Header]]:
     return msgspec.json.encode(mark), [(MARK, mark.kind.encode())]
 
 
@@ -203,7 +185,7 @@ def collect_marks(messages: Iterable[Message]) -> Marks:
     return found
 
 
-def _headers_in(message: Message) -> Sequence[Header]:
+def _headers_in(message: Message) -> Sequence[sink.Header]:
     """Return a message's headers; none if they are unreadable, since ours are readable."""
     try:
         return headers_of(message) or ()
@@ -212,10 +194,13 @@ def _headers_in(message: Message) -> Sequence[Header]:
 
 
 def _dead_letter(
-    message: Message, place: DeadLetterId, facts: Mapping[str, bytes | None], own: Sequence[Header]
+    message: Message,
+    place: DeadLetterId,
+    facts: Mapping[str, bytes | None],
+    own: Sequence[sink.Header],
 ) -> StoredDeadLetter:
     read = RecordOrigin(
-        _text(facts[TOPIC]),
+        _text(facts[sink.TOPIC]),
         _number(facts, "headrace.partition"),
         _number(facts, "headrace.offset"),
         _number(facts, "headrace.timestamp_ms", least=_NO_TIME),
@@ -234,12 +219,12 @@ def _dead_letter(
         error_class=_text(facts.get("headrace.error_class")),
         failed_at_ms=_number(facts, "headrace.failed_at_ms"),
         pipeline=None if pipeline is None else _text(pipeline),
-        value_digest=_digest(facts, VALUE_SIZE, VALUE_SHA256),
-        key_digest=_digest(facts, KEY_SIZE, KEY_SHA256),
-        content=RecordContent(message.key(), value, tuple(without_replay_headers(own))),
+        value_digest=_digest(facts, sink.VALUE_SIZE, sink.VALUE_SHA256),
+        key_digest=_digest(facts, sink.KEY_SIZE, sink.KEY_SHA256),
+        content=RecordContent(message.key(), value, tuple(sink.without_replay_headers(own))),
         value_bytes=None if value is None else len(value),
-        headers_error=_text(facts[HEADERS_ERROR]) if HEADERS_ERROR in facts else None,
-        error_at=_text(facts[ERROR_AT]) if ERROR_AT in facts else None,
+        headers_error=_text(facts[sink.HEADERS_ERROR]) if sink.HEADERS_ERROR in facts else None,
+        error_at=_text(facts[sink.ERROR_AT]) if sink.ERROR_AT in facts else None,
     )
 
 
@@ -247,17 +232,17 @@ def _digest(facts: Mapping[str, bytes | None], size: str, sha256: str) -> Conten
     return ContentDigest(_number(facts, size), _text(facts[sha256])) if sha256 in facts else None
 
 
-def _history(own: Sequence[Header], read: RecordOrigin) -> tuple[RecordOrigin, int]:
+def _history(own: Sequence[sink.Header], read: RecordOrigin) -> tuple[RecordOrigin, int]:
     """Return a record's first origin and its replays; an incomplete history is not ours."""
-    ours = dict(replay_headers(own))
+    ours = dict(sink.replay_headers(own))
     try:
         origin = RecordOrigin(
-            _text(ours[ORIGIN_TOPIC]),
-            _number(ours, ORIGIN_PARTITION),
-            _number(ours, ORIGIN_OFFSET),
-            _number(ours, ORIGIN_TIMESTAMP_MS, least=_NO_TIME),
+            _text(ours[sink.ORIGIN_TOPIC]),
+            _number(ours, sink.ORIGIN_PARTITION),
+            _number(ours, sink.ORIGIN_OFFSET),
+            _number(ours, sink.ORIGIN_TIMESTAMP_MS, least=_NO_TIME),
         )
-        return origin, _number(ours, REPLAYS)
+        return origin, _number(ours, sink.REPLAYS)
     except (KeyError, _NotANumber):
         return read, 0
 

@@ -14,6 +14,10 @@ from topology.errors import missing_extra
 NEEDED_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ANSWER_SECONDS = 30.0
+_FLAGS = (
+    "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+    "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true",
+)  # fmt: skip
 
 
 class DevServerError(Exception):
@@ -83,28 +87,25 @@ def pyspark_jars(*names: str) -> list[Path]:
 
 
 def java_command(
-    java: Path,
     main: str,
     classpath: Iterable[Path],
+    arguments: Sequence[object],
     *,
     heap_mb: int,
     flags: Sequence[str] = (),
-    arguments: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command line of a small JVM that runs one class.
+    """Return the command line of a small JVM that runs one class. Raises JavaMissing.
 
-    The serial collector starts fastest, with the fewest threads and the least memory.
+    The serial collector and the first compiler start fastest, with the fewest threads.
     """
+    places = os.pathsep.join(map(str, classpath))
     return [
-        str(java),
+        str(find_java()),
         f"-Xmx{heap_mb}m",
-        "-XX:+UseSerialGC",
-        "-XX:-UsePerfData",
-        "-XX:+ExitOnOutOfMemoryError",
-        "-Djava.awt.headless=true",
+        *_FLAGS,
         *flags,
         "-cp",
-        os.pathsep.join(map(str, classpath)),
+        places,
         main,
-        *arguments,
+        *map(str, arguments),
     ]

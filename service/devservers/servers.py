@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from service.devservers.java import find_java, java_command, pyspark_jars
+from service.devservers.java import java_command, pyspark_jars
 from service.devservers.process import HOST, EmbeddedServer, connects
 from service.jars.resolver import Progress, resolve
 
@@ -25,27 +25,13 @@ _ANSWER_SECONDS = 2.0
 _TOPIC_SECONDS = 60.0
 _ATTEMPT_SECONDS = 10.0
 _FORMAT_SECONDS = 60.0
-_QUICK = "-XX:TieredStopAtLevel=1"  # starts faster; one server's traffic is small
 
-_ZOOKEEPER_JARS = (
-    "zookeeper",
-    "zookeeper-jute",
-    "netty-common",
-    "netty-buffer",
-    "netty-codec-base",
-    "netty-handler",
-    "netty-resolver",
-    "netty-transport",
-    "netty-transport-classes-epoll",
-    "netty-transport-native-unix-common",
-    "slf4j-api",
-    "log4j-api",
-    "log4j-core",
-    "log4j-slf4j2-impl",
-    "metrics-core",
-    "snappy-java",
-    "commons-io",
-)
+_JARS = (
+    "zookeeper", "zookeeper-jute", "netty-common", "netty-buffer", "netty-codec-base",
+    "netty-handler", "netty-resolver", "netty-transport", "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common", "slf4j-api", "log4j-api", "log4j-core",
+    "log4j-slf4j2-impl", "metrics-core", "snappy-java", "commons-io",
+)  # fmt: skip
 
 _client_log = logging.getLogger("headrace.embedded.kafka")
 _client_log.addHandler(logging.NullHandler())
@@ -171,27 +157,18 @@ class EmbeddedKafka(EmbeddedServer):
             ids = {"cluster.id": self._cluster, "directory.id": new_cluster_id(), "node.id": node}
             (data / "meta.properties").write_text(_lines({"version": "1", **ids}), encoding="utf-8")
             return
-        command = java_command(
-            find_java(),
-            "kafka.tools.StorageTool",
-            self._jars,
-            heap_mb=128,
-            flags=(*self.jvm_flags(), _QUICK),
-            arguments=["format", "-c", str(config), f"--cluster-id={self._cluster}"],
-        )
+        arguments = ["format", "-c", config, f"--cluster-id={self._cluster}"]
+        tool, flags = "kafka.tools.StorageTool", self.jvm_flags()
+        command = java_command(tool, self._jars, arguments, heap_mb=128, flags=flags)
         self._run_once(command, "could not format its storage", _FORMAT_SECONDS)
         with contextlib.suppress(OSError):  # the jars may be others' property
             shutil.copyfile(features, draft := kept.with_suffix(f".{os.getpid()}"))
             draft.replace(kept)
 
     def _command(self) -> list[str]:
+        arguments, flags = [self._file("properties")], self.jvm_flags()
         return java_command(
-            find_java(),
-            "kafka.Kafka",
-            self._jars,
-            heap_mb=self._heap_mb,
-            flags=(*self.jvm_flags(), _QUICK),
-            arguments=[str(self._file("properties"))],
+            "kafka.Kafka", self._jars, arguments, heap_mb=self._heap_mb, flags=flags
         )
 
     def _answers(self) -> bool:
@@ -261,19 +238,10 @@ class EmbeddedZooKeeper(EmbeddedServer):
         self._file("cfg").write_text(_lines(settings), encoding="utf-8")
 
     def _command(self) -> list[str]:
-        return java_command(
-            find_java(),
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            pyspark_jars(*_ZOOKEEPER_JARS),
-            heap_mb=self._heap_mb,
-            flags=(
-                *self.jvm_flags(),
-                _QUICK,
-                "-Dzookeeper.preAllocSize=1024",  # KiB per log file, not the usual 64 MiB
-                *self._flags,
-            ),
-            arguments=[str(self._file("cfg"))],
-        )
+        # A log file takes 1024 KiB at once, not the usual 64 MiB.
+        flags = (*self.jvm_flags(), "-Dzookeeper.preAllocSize=1024", *self._flags)
+        main, jars = "org.apache.zookeeper.server.quorum.QuorumPeerMain", pyspark_jars(*_JARS)
+        return java_command(main, jars, [self._file("cfg")], heap_mb=self._heap_mb, flags=flags)
 
     def _answers(self) -> bool:
         # The answer names the data directory, so another server on this port is not

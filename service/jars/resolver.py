@@ -22,7 +22,7 @@ from xml.sax.saxutils import quoteattr
 
 import structlog
 
-from service.devservers.java import find_java, java_command, pyspark_jars
+from service.devservers.java import java_command, pyspark_jars
 from service.jars.lock import Coordinate, JarError, Lock, LockedJar, read_lock
 
 CACHE_VARIABLE = "HEADRACE_JAR_CACHE"
@@ -167,17 +167,17 @@ def fetch(
             encoding="utf-8",
         )
     jars = into / "jars"
-    arguments = ["-settings", settings, "-ivy", into / "ivy.xml", "-cache", into / "cache"]
+    arguments: list[object] = [
+        "-settings",
+        settings,
+        "-ivy",
+        into / "ivy.xml",
+        "-cache",
+        into / "cache",
+    ]
     arguments += ["-confs", "default"]
     arguments += ["-retrieve", jars / "[organisation]/[artifact]/[revision].[ext]"]
-    command = java_command(
-        find_java(),
-        "org.apache.ivy.Main",
-        pyspark_jars("ivy"),
-        heap_mb=256,
-        flags=("-XX:TieredStopAtLevel=1",),
-        arguments=[str(each) for each in arguments],
-    )
+    command = java_command("org.apache.ivy.Main", pyspark_jars("ivy"), arguments, heap_mb=256)
     for attempt in range(1, _ATTEMPTS + 1):
         status, output = _run(command, fetched)
         if status == 0:

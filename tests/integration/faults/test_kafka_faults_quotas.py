@@ -4,7 +4,7 @@ import uuid
 import pytest
 
 from partition.records import Partition
-from service.devservers.java import find_java, java_command
+from service.devservers.java import java_command
 from service.jars.resolver import resolve
 from tests.support.kafka import KafkaWorld
 from tests.support.patience import seconds
@@ -17,18 +17,17 @@ SECONDS = 150.0
 
 def limit(world: KafkaWorld, client: str, bytes_per_second: int) -> None:
     """Give a client a quota, by Kafka's own command: its Python client has none for it."""
-    command = java_command(
-        find_java(),
+    arguments = [
+        *("--bootstrap-server", world.kafka.address, "--alter"),
+        *("--entity-type", "clients", "--entity-name", client),
+        *("--add-config", f"consumer_byte_rate={bytes_per_second}"),
+    ]
+    tool, jars, flags = (
         "kafka.admin.ConfigCommand",
         resolve("kafka-broker"),
-        heap_mb=128,
-        flags=world.kafka.jvm_flags(),
-        arguments=[
-            *("--bootstrap-server", world.kafka.address, "--alter"),
-            *("--entity-type", "clients", "--entity-name", client),
-            *("--add-config", f"consumer_byte_rate={bytes_per_second}"),
-        ],
+        world.kafka.jvm_flags(),
     )
+    command = java_command(tool, jars, arguments, heap_mb=128, flags=flags)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
     assert done.returncode == 0, done.stdout + done.stderr
 

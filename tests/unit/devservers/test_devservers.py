@@ -72,9 +72,7 @@ def test_pyspark_jars_are_found_by_artifact():
 
 def test_command_line_has_flags_before_the_class(tmp_path):
     jars = [tmp_path / "a.jar", tmp_path / "b.jar"]
-    command = java_command(
-        tmp_path / "java", "x.Main", jars, heap_mb=64, flags=["-Da=b"], arguments=["c"]
-    )
+    command = java_command("x.Main", jars, ["c"], heap_mb=64, flags=["-Da=b"])
     assert command[-4:] == ["-cp", f"{tmp_path}/a.jar:{tmp_path}/b.jar", "x.Main", "c"]
     assert {"-Xmx64m", "-Da=b"} < set(command[:-4])
 
