@@ -162,8 +162,8 @@ class Service:
         return snapshot_of(
             parts.pipeline,
             now,
-            parts.references.statistics(now),
-            ages=self._ages,
+            self._ages,
+            references=parts.references.statistics(now),
             spark=None if spark is None else SparkStatistics(spark.running, spark.restarts),
             traces=None if traces is None else TraceStatistics(traces.traced, traces.skipped),
         )

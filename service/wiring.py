@@ -33,14 +33,7 @@ from service.errors import BadConfig
 from service.failpoints import consumer_with_places, failpoints, with_places
 from service.jars.resolver import resolve
 from service.membership import GroupMembership, copartitions_of
-from service.pipeline.build import (
-    PipelinePolicy,
-    Ports,
-    build_pipeline,
-    delivery_of,
-    limits_of,
-    sizes_of,
-)
+from service.pipeline import build
 from service.pipeline.committers import EpochFencer
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
@@ -201,17 +194,17 @@ def wire(
         kazoo_options=config.zookeeper.security().kazoo_options(),
         at=at,
     )
-    sizes = sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
+    sizes = build.sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
     cut = config.transaction_policy(topology.transactions)
     if on_spark:
         cut = replace(cut, max_active=config.range_policy().max_active, by_executors=True)
     policy = ConsumerPolicy(
-        assignment=config.assignment(delivery_of(topology, cut)),
+        assignment=config.assignment(build.delivery_of(topology, cut)),
         commit_interval_seconds=config.pipeline.commit_interval_seconds,
         fetch_records=sizes.fetch_records,
         chunk_records=sizes.chunk_records,
         mirror=config.pipeline.mirror_to_group,
-        records_per_second=limits_of(topology),
+        records_per_second=build.limits_of(topology),
     )
     topics = [source.topic for source in topology.sources]
 
@@ -240,15 +233,15 @@ def wire(
             at=at,
         )
     else:
-        ports = Ports(
+        ports = build.Ports(
             make_consumer,
             with_places(_dead_letter_sink(topology), at),
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
             sinks={step.name: with_places(step.sink, at) for step in topology.sink_steps()},
         )
-        tracked = PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
+        tracked = build.PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
         observers = [] if tracing is None else [tracing.traces]
-        pipeline = build_pipeline(topology, ports, tracked, observers)
+        pipeline = build.build_pipeline(topology, ports, tracked, observers)
     references = References(
         topology.references,
         partial(read_table, spark, config, name),
@@ -256,19 +249,8 @@ def wire(
         follows=not on_spark,  # there executors look up, in what was loaded
     )
     membership = _membership(config, store, name, pipeline.consumer.assignment, topology)
-    return Parts(
-        topology,
-        config,
-        fetcher,
-        store,
-        catalogue,
-        references,
-        membership,
-        pipeline,
-        spark,
-        tracing,
-        closes_spark=given_spark is None,
-    )
+    clients, owns = (fetcher, store, catalogue), given_spark is None
+    return Parts(topology, config, *clients, references, membership, pipeline, spark, tracing, owns)
 
 
 def _dead_letter_sink(topology: Topology) -> DeadLetterSink:

@@ -16,17 +16,7 @@ import typer
 
 from partition.errors import StoreCorrupt
 from partition.offsets.znode import said, shown
-from partition.replicas.heartbeat import (
-    check_name,
-    control_path,
-    decode_control,
-    decode_member,
-    decode_plan,
-    encode_control,
-    plan_path,
-    replica_path,
-    replicas_path,
-)
+from partition.replicas import heartbeat
 from partition.replicas.plan import Control, Member, Note, Plan
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.cli import common as cli
@@ -68,35 +58,38 @@ class ReplicaNodes:
         self._root = root
         self.pipeline = pipeline
         self.path = f"{root.rstrip('/')}/{pipeline}"
-        self.control_path = control_path(root, pipeline)
+        self.control_path = heartbeat.control_path(root, pipeline)
         self.changes_path = f"{self.path}/@changes"
 
     def members(self) -> list[Member]:
         """Return the registered replicas, by name."""
         found = []
-        for name in sorted(self._nodes.children(replicas_path(self._root, self.pipeline)) or ()):
-            path = replica_path(self._root, self.pipeline, name)
+        for name in sorted(
+            self._nodes.children(heartbeat.replicas_path(self._root, self.pipeline)) or ()
+        ):
+            path = heartbeat.replica_path(self._root, self.pipeline, name)
             node = self._nodes.get(path)
             if node is not None:  # else it has just left
-                found.append(decode_member(path, node.data, node.created))
+                found.append(heartbeat.decode_member(path, node.data, node.created))
         return found
 
     def plan(self) -> Plan | None:
-        path = plan_path(self._root, self.pipeline)
+        path = heartbeat.plan_path(self._root, self.pipeline)
         node = self._nodes.get(path)
-        return None if node is None else decode_plan(path, node.data)
+        return None if node is None else heartbeat.decode_plan(path, node.data)
 
     def control(self) -> Control:
         node = self._nodes.get(self.control_path)
-        return decode_control(self.control_path, node and node.data)
+        return heartbeat.decode_control(self.control_path, node and node.data)
 
     def change_control(self, function: Callable[[Control], Control]) -> Control:
         """Change what operators ask for, and return it; see `ZooKeeperStore.change`."""
         path = self.control_path
         made = self._nodes.change(
-            path, lambda data: encode_control(function(decode_control(path, data)))
+            path,
+            lambda data: heartbeat.encode_control(function(heartbeat.decode_control(path, data))),
         )
-        return decode_control(path, made)
+        return heartbeat.decode_control(path, made)
 
     def changes(self) -> list[OffsetChange]:
         """Return the newest changes of offsets by operators, the oldest of them first."""
@@ -179,7 +172,7 @@ def drain(
     It stays so, also when it is started anew, until `--undo`.
     """
     try:
-        check_name(replica)
+        heartbeat.check_name(replica)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="REPLICA") from None
     if not undo and why is None:

@@ -252,17 +252,11 @@ class Request(NamedTuple):
         count = sum(each.outcome == self.done for each in results)
         not_done = [each for each in results if each.outcome in ("refused", "failed")]
         if self.as_json:
-            cli.print_json(
-                {
-                    "topic": topic.name,
-                    "pipeline": topic.pipeline,
-                    "dry_run": self.dry_run,
-                    "why": self.why,
-                    self.done: count,
-                    "refused": len(not_done),
-                    "letters": {str(each.letter.id): each.as_json() for each in results},
-                }
-            )
+            facts: dict[str, Any] = {"topic": topic.name, "pipeline": topic.pipeline}
+            facts |= {"dry_run": self.dry_run, "why": self.why}
+            facts |= {self.done: count, "refused": len(not_done)}
+            facts["letters"] = {str(each.letter.id): each.as_json() for each in results}
+            cli.print_json(facts)
         else:
             show_results(cli.answers(), results)
         if not_done:

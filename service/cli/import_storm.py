@@ -133,17 +133,10 @@ def offsets_import_storm(
     place = f"{pipeline.config.zookeeper.root}/{pipeline.name}"
     written = sum(row.outcome == "imported" for row in rows)
     if as_json:
-        cli.print_json(
-            {
-                "from": layout,
-                "path": path,
-                "to": place,
-                "dry_run": dry_run,
-                "imported": written,
-                "refused": len(refused(rows)),
-                "partitions": {str(row.partition): row.as_json() for row in rows},
-            }
-        )
+        facts: dict[str, Any] = {"from": layout, "path": path, "to": place, "dry_run": dry_run}
+        facts |= {"imported": written, "refused": len(refused(rows))}
+        facts["partitions"] = {str(row.partition): row.as_json() for row in rows}
+        cli.print_json(facts)
     else:
         _show(rows, f"{written} offsets written", place, dry_run=dry_run)
     left = "import the others before the pipeline runs: it would begin them at the log's start"

@@ -187,18 +187,15 @@ def _move(
         rows, reason = move_offsets(pipeline, nodes, choose, note, dry_run=dry_run)
     moved = sum(row.outcome == "moved" for row in rows)
     if as_json:
-        cli.print_json(
-            {
-                "pipeline": nodes.pipeline,
-                "dry_run": dry_run,
-                "by": note.by,
-                "why": why,
-                "moved": moved,
-                "refused": len(refused(rows)),
-                "consumed": reason,
-                "partitions": {str(row.partition): row.as_json() for row in rows},
-            }
-        )
+        facts: dict[str, Any] = {
+            "pipeline": nodes.pipeline,
+            "dry_run": dry_run,
+            "by": note.by,
+            "why": why,
+        }
+        facts |= {"moved": moved, "refused": len(refused(rows)), "consumed": reason}
+        facts["partitions"] = {str(row.partition): row.as_json() for row in rows}
+        cli.print_json(facts)
     else:
         _show(rows, reason, dry_run=dry_run)
     check_complete(rows, f"{moved} were moved before" if moved else "nothing was moved")

@@ -108,20 +108,16 @@ class StorageConfig(Section):
     def storage(self) -> Storage:
         """Return the sinks' own object; a warehouse that is a path is made absolute."""
         variables = {name: f"{PREFIX}STORAGE__{name.upper()}__FILE" for name in SECRETS}
+        files = {name: os.environ[v] for name, v in variables.items() if v in os.environ}
+        place = self.warehouse
         return Storage(
-            warehouse=(
-                self.warehouse if is_uri(self.warehouse) else str(Path(self.warehouse).resolve())
-            ),
+            warehouse=place if is_uri(place) else str(Path(place).resolve()),
             endpoint=self.endpoint,
             region=self.region,
             path_style=self.path_style,
             ca_file=None if self.ca_file is None else str(self.ca_file),
             secrets=self._secrets(),
-            secret_files={
-                name: os.environ[variable]
-                for name, variable in variables.items()
-                if variable in os.environ
-            },
+            secret_files=files,
             options=self.options.model_dump(),
             catalogs=self.catalogs,
         )

@@ -12,20 +12,7 @@ from partition.interfaces import Log
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.records import Partition, Position
-from service.dead_letters.stored import (
-    ContentDigest,
-    DeadLetterId,
-    ForeignMessage,
-    Marks,
-    RecordContent,
-    RecordOrigin,
-    StoredDeadLetter,
-    StoredMessage,
-    collect_marks,
-    content_of,
-    is_mark,
-    read_message,
-)
+from service.dead_letters import stored
 from service.errors import ServiceError
 from sinks.kafka.client import Cluster, TransactionalProducer
 from topology.record import Message
@@ -45,7 +32,7 @@ _FETCH_WAIT_MS = 50  # the broker's answer at the end of a partition takes as lo
 class NoSuchDeadLetter(ServiceError):
     """No dead letter stands at a position that was named; nothing was done."""
 
-    def __init__(self, place: DeadLetterId, found: str) -> None:
+    def __init__(self, place: stored.DeadLetterId, found: str) -> None:
         super().__init__(f"there is no dead letter at {place}: {found}; nothing was done")
 
 
@@ -61,7 +48,7 @@ class DeadLetterTopic:
         self.name = name
         self.pipeline = pipeline
         self._properties = properties
-        self.marks: Marks = {}
+        self.marks: stored.Marks = {}
         self._ends: dict[int, Log] = {}
         # The log's end must be the committed one, since only committed messages are read.
         plain = {key: value for key, value in properties.items() if key != "isolation.level"}
@@ -90,7 +77,7 @@ class DeadLetterTopic:
         with closing(producer):
             yield producer
 
-    def refresh(self, after: DeadLetterId | None = None) -> None:
+    def refresh(self, after: stored.DeadLetterId | None = None) -> None:
         """Fix the topic's end as it is now, and read the marks; only those `after` one if given."""
         numbers = _answer(self._catalogue.topic(self.name)).partitions
         asked = {each: self._catalogue.log(Partition(self.name, each)) for each in numbers}
@@ -99,7 +86,7 @@ class DeadLetterTopic:
         if after is not None:
             log = read.get(after.partition, Log(0, 0))
             read = {after.partition: Log(max(log.start, after.offset + 1), log.end)}
-        self.marks = collect_marks(self._messages(read))
+        self.marks = stored.collect_marks(self._messages(read))
 
     def partitions(self, name: str) -> tuple[int, ...]:
         """Return the partitions of any topic; none if the topic does not exist."""
@@ -108,25 +95,25 @@ class DeadLetterTopic:
         except TopicMissing:
             return ()
 
-    def read(self) -> Iterator[StoredMessage]:
+    def read(self) -> Iterator[stored.StoredMessage]:
         """Yield everything but marks, partition by partition, the oldest first."""
         for message in self._messages(self._ends):
-            if not is_mark(message):
-                yield read_message(message)
+            if not stored.is_mark(message):
+                yield stored.read_message(message)
 
-    def some(self, ids: Collection[DeadLetterId]) -> Iterator[StoredDeadLetter]:
+    def some(self, ids: Collection[stored.DeadLetterId]) -> Iterator[stored.StoredDeadLetter]:
         """Yield the dead letters at these positions, in order; skip those that do not exist."""
         wanted = set(ids)
         for number in sorted({each.partition for each in wanted}):
             offsets = [each.offset for each in wanted if each.partition == number]
             span = _within(self._ends.get(number), min(offsets), max(offsets))
             for message in self._messages({number: span}):
-                if (number, message.offset()) in wanted and not is_mark(message):
-                    found = read_message(message)
-                    if isinstance(found, StoredDeadLetter):
+                if (number, message.offset()) in wanted and not stored.is_mark(message):
+                    found = stored.read_message(message)
+                    if isinstance(found, stored.StoredDeadLetter):
                         yield found
 
-    def explain(self, place: DeadLetterId) -> NoReturn:
+    def explain(self, place: stored.DeadLetterId) -> NoReturn:
         """Raise NoSuchDeadLetter with what stands at a position instead."""
         log = self._ends.get(place.partition)
         if log is None:
@@ -135,14 +122,14 @@ class DeadLetterTopic:
         message = next(self._messages({place.partition: span}), None)
         if message is None:
             raise NoSuchDeadLetter(place, _extent_text(Partition(self.name, place.partition), log))
-        if is_mark(message):
+        if stored.is_mark(message):
             raise NoSuchDeadLetter(place, "it is a mark, which says what became of another one")
-        found = read_message(message)
-        if isinstance(found, ForeignMessage):
+        found = stored.read_message(message)
+        if isinstance(found, stored.ForeignMessage):
             raise NoSuchDeadLetter(place, found.reason)
         raise NoSuchDeadLetter(place, "it is a notice of lost records, with nothing to replay")
 
-    def content(self, letter: StoredDeadLetter) -> RecordContent | str:
+    def content(self, letter: stored.StoredDeadLetter) -> stored.RecordContent | str:
         """Return what a replay of a dead letter sends, or the reason why it cannot be had.
 
         A value that was left out is read from the record's own topic, and its SHA-256 checked.
@@ -160,14 +147,14 @@ class DeadLetterTopic:
             return f"{without}; another record stands there now"
         return found
 
-    def _record(self, origin: RecordOrigin) -> RecordContent | str:
+    def _record(self, origin: stored.RecordOrigin) -> stored.RecordContent | str:
         partition = Partition(origin.topic, origin.partition)
         if origin.partition not in self.partitions(origin.topic):
             return f"{partition} no longer exists"
         log = _answer(self._catalogue.log(partition))
         span = _within(log, origin.offset, origin.offset)
         for message in self._read(self._records, partition, span):
-            return content_of(message)
+            return stored.content_of(message)
         return f"{_extent_text(partition, log)}, and not this one"
 
     def _messages(self, extent: Mapping[int, Log]) -> Iterator[Message]:
@@ -218,7 +205,7 @@ def _extent_text(partition: Partition, log: Log) -> str:
     return f"{partition} holds offsets {log.start} to {log.end - 1}"
 
 
-def _matches(digest: ContentDigest, content: bytes | None) -> bool:
+def _matches(digest: stored.ContentDigest, content: bytes | None) -> bool:
     return hashlib.sha256(content or b"").hexdigest() == digest.sha256
 
 

@@ -163,11 +163,8 @@ class Snapshot(EngineStatistics):
 def snapshot_of(
     pipeline: "Pipeline | SparkEngine",
     now: float,
-    references: tuple[ReferenceStatistics, ...] = (),
-    *,
     ages: CommitAges | None = None,
-    spark: SparkStatistics | None = None,
-    traces: TraceStatistics | None = None,
+    **others: Any,
 ) -> Snapshot:
     """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it.
 
@@ -189,9 +186,7 @@ def snapshot_of(
         dead_letters_pending=letters.pending,
         dead_letters_waiting_seconds=letters.waiting_seconds(now),
         dead_letters_refused=letters.refused + engine.apart.dead_letters_refused,
-        references=references,
-        spark=spark,
-        traces=traces,
+        **others,
     )
 
 

@@ -12,22 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 import structlog
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from acker.acker import Edges
@@ -69,7 +61,7 @@ def parents_in(headers: Sequence[Any]) -> dict[int, tuple[Context, bool]]:
         }
         if "traceparent" in carrier:
             context = _W3C.extract(carrier, NO_CONTEXT)
-            sender = get_current_span(context).get_span_context()
+            sender = trace.get_current_span(context).get_span_context()
             if sender.is_valid:
                 found[place] = context, sender.trace_flags.sampled
     return found
@@ -166,7 +158,7 @@ def _record_end(span: Span, error: Exception | None) -> None:
         return
     span.set_attribute("headrace.outcome", "rejected" if isinstance(error, Reject) else "failed")
     span.set_attributes(error_attributes(error))
-    span.set_status(Status(StatusCode.ERROR, shortened(text_of(error))))
+    span.set_status(StatusCode.ERROR, shortened(text_of(error)))
 
 
 MAX_LINKS = 1_000  # of one batch
@@ -234,7 +226,7 @@ class Traces(Observer):
                 "messaging.message.body.size": len(value or b""),
             },
         )
-        inside = set_span_in_context(span, context)
+        inside = trace.set_span_in_context(span, context)
         self.traced += 1
         self._sorted = None
         self.live[record_id] = TracedRecord(self._tracer, span, inside, carried(inside))
@@ -263,7 +255,7 @@ class Traces(Observer):
 
     def _end(self, record_id: int, error: str | None = None) -> None:
         if error is not None:
-            self.live[record_id].span.set_status(Status(StatusCode.ERROR, error))
+            self.live[record_id].span.set_status(StatusCode.ERROR, error)
         self._sorted = None
         self.live.pop(record_id).end()
 
@@ -328,8 +320,8 @@ class Traces(Observer):
             },
         )
         traced.letters.append(span)
-        traced.span.set_status(Status(StatusCode.ERROR, f"dead letter: {letter.error_class}"))
-        return carried(set_span_in_context(span, traced.context))
+        traced.span.set_status(StatusCode.ERROR, f"dead letter: {letter.error_class}")
+        return carried(trace.set_span_in_context(span, traced.context))
 
     def dead_letter_acked(self, record_id: int) -> None:
         traced = self.live.get(record_id)
@@ -385,7 +377,7 @@ class Traces(Observer):
         if span is not None:
             span.set_attribute("headrace.rows.rejected", rejected)
             if error is not None:
-                span.set_status(Status(StatusCode.ERROR, error))
+                span.set_status(StatusCode.ERROR, error)
             span.end()
 
     def _hits(self, record_ids: RecordIds) -> set[int]:

@@ -23,14 +23,7 @@ from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, Me
 from partition.records import Partition
 from partition.recovery import Loss, Ways
 from service.observability.snapshot import snapshot_of
-from service.pipeline.build import (
-    PipelinePolicy,
-    Ports,
-    build_pipeline,
-    delivery_of,
-    limits_of,
-    sizes_of,
-)
+from service.pipeline import build
 from service.pipeline.committers import EpochFencer
 from service.pipeline.failures import ScreenPolicy
 from service.testing.timeline import Event, RecordingObserver
@@ -134,8 +127,8 @@ class TopologyTest:
         self._store = MemoryStore()
         policy = ConsumerPolicy(
             _assignment(topology, retries, screen),
-            **sizes_of(topology)._asdict(),
-            records_per_second=limits_of(topology),
+            **build.sizes_of(topology)._asdict(),
+            records_per_second=build.limits_of(topology),
         )
 
         def make_consumer(
@@ -146,16 +139,16 @@ class TopologyTest:
             rng = random.Random(seed)  # noqa: S311  # a test wants the same numbers again
             return Consumer(fetcher, ways, names, policy, rng)
 
-        self._pipeline = build_pipeline(
+        self._pipeline = build.build_pipeline(
             topology,
-            Ports(
+            build.Ports(
                 make_consumer,
                 self._dead_letters,
                 np.random.default_rng(seed),
                 lambda: self.now,
                 self._tables,
             ),
-            PipelinePolicy(
+            build.PipelinePolicy(
                 message_timeout_seconds,
                 screen=screen or ScreenPolicy(),
                 write_retries=WriteRetries(first_seconds=0, longest_seconds=0),
@@ -466,7 +459,7 @@ def _assignment(
         retries=retries or RetryPolicy(jitter=0),
         discover_interval_seconds=0,
         # Time stands still, and each `send` may be a transaction.
-        delivery=delivery_of(
+        delivery=build.delivery_of(
             topology, TransactionPolicy(topology.transactions, max_active=100_000, plan_seconds=0)
         ),
     )

@@ -9,9 +9,10 @@ import pytest
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink, SparkSink
 from service.config.settings import load
-from service.wiring import Deadline, spark_for, wire
+from service.wiring import Deadline, spark_of, wire
 from sinks.spark.driver import SparkDriver
 from sinks.spark.settings import check, settings
+from tests.support.commands import topology_of
 from tests.support.front import Front
 from topology.errors import SinkFailed
 from topology.sink import SinkContext
@@ -46,7 +47,7 @@ def test_s3_brings_its_jars_and_properties_to_spark(tmp_path: Path) -> None:
     sink = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
     for warehouse, sets in ((str(tmp_path), []), ("s3://lake/t", ["s3a"])):
         config = load(None, NEEDED | {"storage": {"warehouse": warehouse}})
-        driver = spark_for([sink], "numbers", config)
+        driver = spark_of(topology_of([sink]), config)
         assert driver is not None
         assert isinstance(driver._jars, partial)
         assert driver._jars.args == (sets,)
@@ -83,7 +84,7 @@ def test_properties_of_spark_on_kubernetes_reach_its_session(tmp_path, monkeypat
         "'spark.kubernetes.executor.deleteOnTermination' = false\n"
         '"spark.kubernetes.executor.annotation.note" = "a = b, c: \'d\'"\n'
     )
-    driver = spark_for([], "orders", load(path), on_spark=True)
+    driver = spark_of(Topology("orders"), load(path, {"pipeline": {"engine": "spark"}}))
     check(driver._conf)
     log4j = Path("/run/log4j2.properties")
     session = settings("headrace-orders", driver._conf, [], log4j, ["/app"])

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from headrace import Reference, reference
+from headrace import Reference, Topology, reference
 from service import wiring
 from service.config.settings import load
 from sinks.references import needs_spark, read_reference
@@ -49,7 +49,9 @@ def rows(made, warehouse):
 def test_the_place_and_the_properties_say_who_reads(made, by_spark):
     assert needs_spark(made, Storage("/warehouse")) is by_spark
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-    driver = wiring.spark_for([], "shop", config, [made])
+    topology = Topology("shop")
+    topology.uses(made)
+    driver = wiring.spark_of(topology, config)
     assert (driver is not None) is by_spark
 
 
