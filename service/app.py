@@ -138,13 +138,13 @@ class Service:
             parts.membership.poll(time.monotonic())
             parts.pipeline.step(fetch=False, flush=True, drain=True)
         self._commit(deadline)
-        if deadline.is_over or not parts.pipeline.is_idle:
+        if not deadline.left or not parts.pipeline.is_idle:
             left = self._take_snapshot(time.monotonic())
             log.warning("drain_deadline_passed", unresolved=left.unresolved)
 
     def _commit(self, deadline: Deadline) -> None:
         pipeline = self._parts.pipeline
-        while not pipeline.consumer.offsets.is_done and not deadline.is_over:
+        while not pipeline.consumer.offsets.is_done and deadline.left:
             pipeline.poll(time.monotonic(), opens=False)
             pipeline.consumer.commit(time.monotonic(), force=True)
             time.sleep(_COMMIT_POLL_SECONDS)

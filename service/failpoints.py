@@ -21,20 +21,9 @@ from partition.interfaces import Claimed, Progress
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition, Position, Transactions
 from service.errors import BadConfig
-from topology.sink import (
-    Batch,
-    Committed,
-    DeadLetter,
-    DeadLetterSink,
-    Delivered,
-    Fence,
-    RangeNotice,
-    Share,
-    Sink,
-    Staged,
-)
+from topology import sink
 
-Port = TypeVar("Port", Sink[Any], DeadLetterSink)
+Port = TypeVar("Port", sink.Sink[Any], sink.DeadLetterSink)
 Owner = TypeVar("Owner")
 
 VARIABLE = "HEADRACE_FAILPOINT"
@@ -162,23 +151,23 @@ class _FailpointPort:
 
 
 class FailpointSink(_FailpointPort):
-    _port: Sink[Any]
+    _port: sink.Sink[Any]
 
-    def fence(self, fences: Sequence[Fence]) -> list[Committed]:
+    def fence(self, fences: Sequence[sink.Fence]) -> list[sink.Committed]:
         self._at("sink_before_fence")
         committed = self._port.fence(fences)
         self._at("sink_after_fence")
         return committed
 
-    def stage(self, batch: Batch) -> Staged:
+    def stage(self, batch: sink.Batch) -> sink.Staged:
         self._at("sink_before_stage")
         return self._port.stage(batch)
 
-    def joined(self, shares: tuple[Share, ...], staged: Sequence[Staged]) -> Staged:
+    def joined(self, shares: tuple[sink.Share, ...], staged: Sequence[sink.Staged]) -> sink.Staged:
         self._at("sink_before_stage")
         return self._port.joined(shares, staged)
 
-    def commit(self, staged: Staged) -> None:
+    def commit(self, staged: sink.Staged) -> None:
         if staged.rejected and staged.shares:  # exactly once, letters are waited for
             self._at("letters_before_commit")
         self._at("sink_before_commit")
@@ -187,13 +176,13 @@ class FailpointSink(_FailpointPort):
 
 
 class FailpointDeadLetters(_FailpointPort):
-    _port: DeadLetterSink
+    _port: sink.DeadLetterSink
 
-    def send(self, letter: DeadLetter | RangeNotice, token: int) -> None:
+    def send(self, letter: sink.DeadLetter | sink.RangeNotice, token: int) -> None:
         self._port.send(letter, token)
         self._at("letter_sent")
 
-    def poll(self) -> list[Delivered]:
+    def poll(self) -> list[sink.Delivered]:
         delivered = self._port.poll()
         for each in delivered:
             if each.error is None:
@@ -320,7 +309,7 @@ def _reach(offset: int, transactions: Transactions | None) -> tuple[int, int]:
 def with_places(port: Port, at: Callable[[str], object]) -> Port:
     if at is nowhere:
         return port
-    make: Any = FailpointDeadLetters if isinstance(port, DeadLetterSink) else FailpointSink
+    make: Any = FailpointDeadLetters if isinstance(port, sink.DeadLetterSink) else FailpointSink
     passing: Port = make(port, at)
     return passing
 

@@ -4,7 +4,6 @@ import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,11 +11,9 @@ from partition.assignment import Assignment
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
 from partition.replicas.heartbeat import GroupView, Heartbeats, Report
 from partition.replicas.plan import SINGLY, Control, Copartitions
+from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.errors import OneReplicaOnly
 from topology.topology import Topology
-
-if TYPE_CHECKING:
-    from partition.zookeeper.zookeeper_store import ZooKeeperStore
 
 log = structlog.get_logger()
 
@@ -57,7 +54,7 @@ class GroupMembership:
 
     def __init__(
         self,
-        session: "ZooKeeperStore",
+        session: ZooKeeperStore,
         heartbeats: Heartbeats,
         assignment: Assignment,
         policy: MembershipPolicy,

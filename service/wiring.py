@@ -72,10 +72,6 @@ class Deadline:
         """Seconds left, never negative."""
         return max(0.0, self._ends - self._clock())
 
-    @property
-    def is_over(self) -> bool:
-        return self.left == 0.0
-
 
 @dataclass(slots=True)
 class Parts:

@@ -224,10 +224,13 @@ class ServiceAnswer(msgspec.Struct):
     latency: dict[str, float | None] = {}  # of the last 15 minutes
 
 
+_NO_ANSWER = ServiceAnswer()
+
+
 def ask_service(http_config: HttpConfig) -> ServiceAnswer:
     """Ask a running service for its figures; there are none if it does not answer in 2 s."""
     if not http_config.port:
-        return ServiceAnswer()
+        return _NO_ANSWER
     connection = http.client.HTTPConnection(
         http_config.host, http_config.port, timeout=_ASK_SECONDS
     )
@@ -235,7 +238,7 @@ def ask_service(http_config: HttpConfig) -> ServiceAnswer:
         connection.request("GET", "/status.json")
         return msgspec.json.decode(connection.getresponse().read(), type=ServiceAnswer)
     except (OSError, http.client.HTTPException, msgspec.DecodeError, UnicodeDecodeError):
-        return ServiceAnswer()  # no service, or another one
+        return _NO_ANSWER  # no service, or another one
     finally:
         connection.close()
 
@@ -243,7 +246,7 @@ def ask_service(http_config: HttpConfig) -> ServiceAnswer:
 def read_status(
     pipeline: Parts,
     nodes: ReplicaNodes,
-    service: ServiceAnswer,
+    service: ServiceAnswer = _NO_ANSWER,
     sinks: OpenSinks | None = None,
 ) -> Status:
     """Read all of it. Raises StoreUnavailable, StoreCorrupt of the replicas' nodes, StoreError.

@@ -16,16 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from partition.flow_control import Throttle
 from partition.replicas.plan import Note
-from service.dead_letters.stored import (
-    DeadLetterId,
-    Mark,
-    MarkKind,
-    RecordOrigin,
-    StoredDeadLetter,
-    StoredNotice,
-    encode_mark,
-    headers_to_send,
-)
+from service.dead_letters import stored
 from service.dead_letters.topic import DeadLetterTopic
 from service.errors import ServiceError
 from sinks.kafka.client import (
@@ -73,7 +64,7 @@ class Filters:
     until_ms: int | None = None
     pipeline: str | None = None
 
-    def match(self, letter: StoredDeadLetter) -> bool:
+    def match(self, letter: stored.StoredDeadLetter) -> bool:
         return (
             self.pipeline in (None, letter.pipeline)
             and self.step in (None, letter.step)
@@ -87,7 +78,7 @@ class Filters:
             and (self._match_record(letter.origin) or self._match_record(letter.read))
         )
 
-    def _match_record(self, record: RecordOrigin) -> bool:
+    def _match_record(self, record: stored.RecordOrigin) -> bool:
         first, last = self.offsets or (record.offset, record.offset)
         return (
             self.topic in (None, record.topic)
@@ -104,7 +95,7 @@ class Selection:
     """
 
     filters: Filters = field(default_factory=Filters)
-    ids: tuple[DeadLetterId, ...] = ()
+    ids: tuple[stored.DeadLetterId, ...] = ()
     all: bool = False  # also those that were replayed or dropped
 
 
@@ -129,21 +120,21 @@ class ReplayRequest(NamedTuple):
 class DeadLetterResult:
     """One dead letter, without its content, and what becomes of it."""
 
-    letter: StoredDeadLetter
+    letter: stored.StoredDeadLetter
     outcome: Outcome
     note: str = ""
     topic: str = ""  # where its record is sent
     partition: int | None = None  # None: chosen by the key
     to: str = ""  # where its record was sent
     earlier: int = 0  # replays before this one
-    twins: tuple[DeadLetterId, ...] = ()  # other dead letters of the same read of the record
+    twins: tuple[stored.DeadLetterId, ...] = ()  # other dead letters of the same read of the record
 
     @property
     def target(self) -> str:
         return self.topic if self.partition is None else f"{self.topic}[{self.partition}]"
 
     @property
-    def ids(self) -> tuple[DeadLetterId, ...]:
+    def ids(self) -> tuple[stored.DeadLetterId, ...]:
         return (self.letter.id, *self.twins)
 
     def as_json(self) -> dict[str, Any]:
@@ -162,7 +153,7 @@ Confirm: TypeAlias = Callable[[Sequence[DeadLetterResult]], bool]
 
 def select(
     topic: DeadLetterTopic, selection: Selection, skipped: Skipped | None = None
-) -> Iterator[StoredDeadLetter]:
+) -> Iterator[stored.StoredDeadLetter]:
     """Yield the selected dead letters, in order. Raises NoSuchDeadLetter."""
     if selection.ids:
         left = set(selection.ids)
@@ -174,9 +165,9 @@ def select(
         return
     filters, skipped = selection.filters, skipped or Skipped()
     for found in topic.read():
-        if isinstance(found, StoredNotice):
+        if isinstance(found, stored.StoredNotice):
             skipped.notices += 1
-        elif not isinstance(found, StoredDeadLetter):
+        elif not isinstance(found, stored.StoredDeadLetter):
             skipped.unreadable += 1
         elif filters.pipeline is None and found.pipeline not in (None, topic.pipeline):
             skipped.of_others += 1
@@ -202,7 +193,7 @@ def replay(
 
     def plan(selection: Selection) -> list[DeadLetterResult]:
         partitions: dict[str, tuple[int, ...]] = {}
-        results: dict[RecordOrigin | DeadLetterId, DeadLetterResult] = {}
+        results: dict[stored.RecordOrigin | stored.DeadLetterId, DeadLetterResult] = {}
         for letter in select(topic, selection):
             name = request.to or letter.read.topic
             if name not in partitions:
@@ -245,7 +236,7 @@ def drop(
     return _run(topic, selection, plan, run, confirm)
 
 
-def parse_id(text: str) -> DeadLetterId:
+def parse_id(text: str) -> stored.DeadLetterId:
     """Parse PARTITION:OFFSET of the dead-letter topic. Raises ValueError."""
     match = _ID.fullmatch(text)
     if match is None:
@@ -253,7 +244,7 @@ def parse_id(text: str) -> DeadLetterId:
             f"found '{text}', expected PARTITION:OFFSET of the dead-letter topic, such as 0:17, "
             "as `headrace dead-letters list` shows it"
         )
-    return DeadLetterId(int(match[1]), int(match[2]))
+    return stored.DeadLetterId(int(match[1]), int(match[2]))
 
 
 def parse_offsets(text: str) -> tuple[int, int]:
@@ -315,7 +306,7 @@ def _send_records(
         if isinstance(content, str):
             result.outcome, result.note = "failed", content
             continue
-        headers = headers_to_send(
+        headers = stored.headers_to_send(
             letter, content, earlier=result.earlier, source=topic.name, at_ms=at_ms
         )
         copy = OutgoingMessage(result.topic, content.value, content.key, headers, result.partition)
@@ -328,7 +319,7 @@ def _send_records(
 
 def _plan_replay(
     topic: DeadLetterTopic,
-    letter: StoredDeadLetter,
+    letter: stored.StoredDeadLetter,
     request: ReplayRequest,
     partitions: Sequence[int],
 ) -> DeadLetterResult:
@@ -351,7 +342,7 @@ def _plan_replay(
 
 def _refusal(
     result: DeadLetterResult,
-    marks: Sequence[Mark],
+    marks: Sequence[stored.Mark],
     request: ReplayRequest,
     partitions: Sequence[int],
 ) -> str | None:
@@ -382,13 +373,13 @@ class _MarkedWriter:
         topic: str,
         producer: TransactionalProducer,
         operator: Note,
-        kind: MarkKind,
+        kind: stored.MarkKind,
         per_second: float | None = None,
     ) -> None:
         self._topic = topic
         self._producer = producer
         self._operator = operator
-        self._kind: MarkKind = kind
+        self._kind: stored.MarkKind = kind
         self._throttle = None if per_second is None else Throttle(per_second)
         self._waiting: list[tuple[DeadLetterResult, OutgoingMessage | None]] = []
         self._bytes = 0
@@ -421,8 +412,8 @@ class _MarkedWriter:
         """Commit a batch; if the broker rejects one of its messages, each dead letter alone."""
         sent: list[str] = []
 
-        def marks(stored: Sequence[RecordMetadata]) -> list[OutgoingMessage]:
-            positions = iter(stored)
+        def marks(written: Sequence[RecordMetadata]) -> list[OutgoingMessage]:
+            positions = iter(written)
             for _, copy in batch:
                 at = None if copy is None else next(positions)
                 sent.append(f"{copy.topic}[{at.partition}]@{at.offset}" if copy and at else "")
@@ -452,8 +443,8 @@ class _MarkedWriter:
             self._throttle.take(len(batch))
         return True
 
-    def _mark(self, each: DeadLetterId, to: str) -> OutgoingMessage:
+    def _mark(self, each: stored.DeadLetterId, to: str) -> OutgoingMessage:
         by = self._operator
-        mark = Mark(each.offset, self._kind, by.at_ms, by.by, by.why, to)
-        value, headers = encode_mark(mark)
+        mark = stored.Mark(each.offset, self._kind, by.at_ms, by.by, by.why, to)
+        value, headers = stored.encode_mark(mark)
         return OutgoingMessage(self._topic, value, None, headers, each.partition)

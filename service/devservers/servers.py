@@ -71,6 +71,7 @@ class EmbeddedKafka(EmbeddedServer):
         self._heap_mb = heap_mb
         self._progress = progress
         self._jars: list[Path] = []
+        self._data_dir = self.state_dir / "kafka-data"
 
     def create_topic(
         self, name: str, partitions: int = 1, *, config: Mapping[str, str] = _NOTHING
@@ -182,10 +183,6 @@ class EmbeddedKafka(EmbeddedServer):
         ours = (self._data_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
         return bool(cluster.brokers) and f"cluster.id={cluster.cluster_id}" in ours
 
-    @property
-    def _data_dir(self) -> Path:
-        return self.state_dir / "kafka-data"
-
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address}, logger=_client_log)
 
@@ -213,11 +210,8 @@ class EmbeddedZooKeeper(EmbeddedServer):
         super().__init__(state_dir, port, usual_port=usual_port)
         self._properties = dict(properties)
         self._flags = tuple(flags)
+        self._data_dir = self.state_dir / "zookeeper-data"
         self._heap_mb = heap_mb
-
-    @property
-    def _data_dir(self) -> Path:
-        return self.state_dir / "zookeeper-data"
 
     def _prepare(self) -> None:
         self._data_dir.mkdir(exist_ok=True)

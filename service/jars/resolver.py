@@ -178,6 +178,7 @@ def fetch(
     arguments += ["-confs", "default"]
     arguments += ["-retrieve", jars / "[organisation]/[artifact]/[revision].[ext]"]
     command = java_command("org.apache.ivy.Main", pyspark_jars("ivy"), arguments, heap_mb=256)
+    failed = f"Ivy could not fetch {len(coordinates)} jar(s)"
     for attempt in range(1, _ATTEMPTS + 1):
         status, output = _run(command, fetched)
         if status == 0:
@@ -186,16 +187,14 @@ def fetch(
             telling = [line for line in output if any(word in line.lower() for word in _TELLING)]
             lines = dict.fromkeys(telling or [line for line in output if line])
             said = "; ".join(list(lines)[-_SAID_LINES:]) or "it printed nothing"
-            said = f"exit status {status}: {said}"
-            raise JarError(f"Ivy could not fetch {len(coordinates)} jar(s): {said}")
+            raise JarError(f"{failed}: exit status {status}: {said}")
     found = {
         Coordinate(path.parts[-3], path.parts[-2], path.stem): path
         for path in jars.glob("*/*/*.jar")
     }
     missing = [str(each) for each in coordinates if each not in found]
     if missing:
-        said = f"it did not bring {', '.join(missing)}"
-        raise JarError(f"Ivy could not fetch {len(coordinates)} jar(s): {said}")
+        raise JarError(f"{failed}: it did not bring {', '.join(missing)}")
     return found
 
 

@@ -3,10 +3,10 @@
 import io
 import json
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
@@ -28,7 +28,6 @@ from service.cli.status import (
 )
 from service.cli.transactions import OpenSinks, Restart, compare, restart_of
 from service.config.settings import HttpConfig
-from service.observability.http_server import HttpServer
 from tests.support.commands import NOTE, TARGET, P, World, topology_of
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.zookeeper import opened_transactions
@@ -37,7 +36,6 @@ from topology.errors import SinkFailed
 from topology.sink import SinkContext
 
 ZERO, ONE = P[:2]
-NOBODY = ServiceAnswer()
 
 
 @pytest.fixture
@@ -48,9 +46,7 @@ def world():
 @pytest.fixture
 def read(world):
     pipeline = SimpleNamespace(topology=world.topology, name="tables", **world.parts)
-    return lambda service=NOBODY, sinks=None: read_status(
-        pipeline, world.nodes.pipeline, service, sinks
-    )
+    return partial(read_status, pipeline, world.nodes.pipeline)
 
 
 def rows_of(status):
@@ -263,17 +259,15 @@ def test_ctrl_c_ends_a_watch_with_0(status, monkeypatch):
 
 def asked(text):
     """Return the figures of a service whose status is this text."""
-    page = Mock(**{"json.return_value": text.encode()})
-    server = HttpServer("127.0.0.1", 0, Mock(), Mock(), page)
-    server.open()
-    with closing(server):
-        figures = ask_service(HttpConfig(port=server.port))
-    page.json.assert_called_once()
+    with patch("http.client.HTTPConnection") as connection:
+        connection().getresponse().read.return_value = text.encode()
+        figures = ask_service(HttpConfig(port=1))
+    connection().request.assert_called_once_with("GET", "/status.json")
     return figures
 
 
 def test_figures_of_a_service_need_one_that_answers():
-    assert ask_service(HttpConfig()) == ask_service(HttpConfig(port=1)) == NOBODY
+    assert ask_service(HttpConfig()) == ask_service(HttpConfig(port=1)) == ServiceAnswer()
 
 
 def test_one_request_tells_latency_and_completed_offsets(world, read):
@@ -292,7 +286,7 @@ def test_one_request_tells_latency_and_completed_offsets(world, read):
 
 @pytest.mark.parametrize("answer", ["", "404 not found", '{"latency": 3}', '{"pipeline": "x"}'])
 def test_another_service_at_the_port_has_no_figures(answer):
-    assert asked(answer) == NOBODY
+    assert asked(answer) == ServiceAnswer()
 
 
 # Transactions
