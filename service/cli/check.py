@@ -132,15 +132,15 @@ def _begun(topology: Topology, parts: wiring.Parts) -> list[Callable[[], list[Ch
     """Begin to try at once all that Spark is not needed for; Kafka is the first."""
     config, dead_letters = parts.config, parts.dead_letter_sink
     brokers, hosts = str(config.kafka["bootstrap.servers"]), config.zookeeper.hosts
-    warehouse = config.storage.warehouse
+    warehouse, seconds = config.storage.warehouse, cli.ASK_SECONDS
     tables = [(each, partial(_references, parts, [each])) for each in _plain_references(parts)]
     return [
-        _begin("kafka", brokers, cli.ASK_SECONDS, lambda: _kafka(topology, parts, brokers)),
-        _begin("zookeeper", hosts, cli.ASK_SECONDS, lambda: _zookeeper(parts)),
+        _begin("kafka", brokers, seconds, lambda: _kafka(topology, parts, brokers)),
+        _begin("zookeeper", hosts, seconds, lambda: [_try("zookeeper", hosts, parts.store.open)]),
         _begin("storage", warehouse, STORE_SECONDS, lambda: _storage(parts)),
         *(_begin("reference", each.name, LOAD_SECONDS, work) for each, work in tables),
         _begin("sink", "", SPARK_PATIENCE_SECONDS, lambda: _sinks(parts, on_spark=False)),
-        _begin("dead letters", dead_letters.name, cli.ASK_SECONDS, lambda: _dead_letters(parts)),
+        _begin("dead letters", dead_letters.name, seconds, lambda: _dead_letters(parts)),
     ]
 
 
@@ -212,11 +212,6 @@ def _kafka(topology: Topology, parts: wiring.Parts, brokers: str) -> list[Check]
             details = details or [f"{source.label}: no topic matches it yet"]
             topics += [Check("topic", ok=True, detail=detail) for detail in details]
     return [Check("kafka", ok=True, detail=brokers), *topics]
-
-
-def _zookeeper(parts: wiring.Parts) -> list[Check]:
-    parts.store.open()
-    return [Check("zookeeper", ok=True, detail=parts.config.zookeeper.hosts)]
 
 
 def _storage(parts: wiring.Parts) -> list[Check]:
