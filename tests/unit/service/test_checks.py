@@ -28,9 +28,8 @@ def checks(warehouse: Path, *sinks: Any) -> list[str]:
     topology = topology_of(sinks)
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
     context = SinkContext("p", "s", {}, Storage(str(warehouse)), None)
-    parts: Any = SimpleNamespace(
-        spark=None, topology=SimpleNamespace(sink_steps=lambda: steps), context=lambda _: context
-    )
+    topology = SimpleNamespace(sink_steps=lambda: steps)
+    parts: Any = SimpleNamespace(spark=None, topology=topology, context=lambda _: context)
     found = _sinks(parts, on_spark=False)
     for step in steps:
         step.sink.close()

@@ -90,10 +90,9 @@ def own_modules(folder):
 
 COMMANDS = (
     "init", "run", "check", "graph", "status", "pause", "resume", "drain", "rebalance",
-    "offsets set",
-    "offsets reset", "offsets import-storm", "tables compact", "tables vacuum", "tables expire",
-    "tables files", "dead-letters list", "dead-letters show", "dead-letters replay",
-    "dead-letters drop", "dev up",
+    "offsets set", "offsets reset", "offsets import-storm", "tables compact", "tables vacuum",
+    "tables expire", "tables files", "dead-letters list", "dead-letters show",
+    "dead-letters replay", "dead-letters drop", "dev up",
 )  # fmt: skip
 
 
@@ -322,13 +321,8 @@ def test_help_imports_no_heavy_client_and_comes_quickly():
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     before = os.times()
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=seconds(60),
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds(60))
     after = os.times()
     assert done.stdout.splitlines()[-1] == "[]"
     cpu = sum(after[2:4]) - sum(before[2:4])

@@ -257,17 +257,12 @@ def test_ctrl_c_ends_a_watch_with_0(status, monkeypatch):
     assert "numbers[3]" in out
 
 
-def asked(text):
-    """Return the figures of a service whose status is this text."""
+def figures_of(text):
     with patch("http.client.HTTPConnection") as connection:
         connection().getresponse().read.return_value = text.encode()
         figures = ask_service(HttpConfig(port=1))
     connection().request.assert_called_once_with("GET", "/status.json")
     return figures
-
-
-def test_figures_of_a_service_need_one_that_answers():
-    assert ask_service(HttpConfig()) == ask_service(HttpConfig(port=1)) == ServiceAnswer()
 
 
 def test_one_request_tells_latency_and_completed_offsets(world, read):
@@ -277,7 +272,7 @@ def test_one_request_tells_latency_and_completed_offsets(world, read):
         "processing_median_seconds": 0.35, "processing_p99_seconds": 4.2,
     }  # fmt: skip
     answer = {"pipeline": "tables", "latency": figures, "last_completed": {"numbers[0]": 12}}
-    found = read(asked(json.dumps(answer)))
+    found = read(figures_of(json.dumps(answer)))
     assert found.as_json()["latency"] == figures
     line = "latency here in the last 15 minutes: fetch to commit 350 ms median, 4.2 s p99"
     assert line in text_of(found)
@@ -286,7 +281,8 @@ def test_one_request_tells_latency_and_completed_offsets(world, read):
 
 @pytest.mark.parametrize("answer", ["", "404 not found", '{"latency": 3}', '{"pipeline": "x"}'])
 def test_another_service_at_the_port_has_no_figures(answer):
-    assert asked(answer) == ServiceAnswer()
+    assert figures_of(answer) == ask_service(HttpConfig()) == ServiceAnswer()
+    assert ask_service(HttpConfig(port=1)) == ServiceAnswer()
 
 
 # Transactions
