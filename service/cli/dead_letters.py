@@ -32,8 +32,7 @@ from topology.masking import escaped
 T = TypeVar("T")
 
 app = typer.Typer(
-    help="Records that failed: see why, replay them, or drop them.",
-    no_args_is_help=True,
+    help="Records that failed: see why, replay them, or drop them.", no_args_is_help=True
 )
 
 _LETTER = "LETTER"

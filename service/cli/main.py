@@ -25,10 +25,7 @@ COMMANDS = {
     "drain": ("control", "Have one replica hand its partitions over, and give it none."),
     "rebalance": ("control", "Have the partitions shared out anew, whoever has them now."),
     "offsets": ("import_storm", "Move committed offsets, or import those of a Storm topology."),
-    "dead-letters": (
-        "dead_letters",
-        "Records that failed: see why, replay them, or drop them.",
-    ),
+    "dead-letters": ("dead_letters", "Records that failed: see why, replay them, or drop them."),
     "tables": ("tables", "The files of the tables that a topology writes, and their maintenance."),
     "dev": (
         "run:dev_app",

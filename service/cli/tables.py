@@ -235,11 +235,9 @@ def _parts(topology: Topology, config: Path | None) -> Iterator[wiring.Parts]:
     Spark starts when a table first asks for a procedure of Iceberg's, and is ended.
     """
     parts = wiring.wire(topology, cli.configured(config))
-    spark = parts.spark = wiring.spark_driver(parts.name, parts.config, ["iceberg"])
-    try:
+    with closing(wiring.spark_driver(parts.name, parts.config, ["iceberg"])) as spark:
+        parts.spark = spark
         yield parts
-    finally:
-        spark.close()
 
 
 def _has_files(step: SinkStep) -> bool:

@@ -161,10 +161,7 @@ class Snapshot(EngineStatistics):
 
 
 def snapshot_of(
-    pipeline: "Pipeline | SparkEngine",
-    now: float,
-    ages: CommitAges | None = None,
-    **others: Any,
+    pipeline: "Pipeline | SparkEngine", now: float, ages: CommitAges | None = None, **others: Any
 ) -> Snapshot:
     """The figures at `now`, in the seconds of the owner's clock. The owner thread calls it.
 
