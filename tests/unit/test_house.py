@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 196,
-    "lines": 46_729,
+    "lines": 46_083,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -33,8 +33,8 @@ LIMITS = {
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 52,
-    "methods of one statement": 409,
+    "pass-through methods": 51,
+    "methods of one statement": 399,
     "import cycles": 0,
     "lines of tests": 69_849,
 }
