@@ -3,8 +3,6 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -40,7 +38,7 @@ def test_dashboards_and_rules_in_the_chart_are_those_of_deploy():
     assert present() == copies(), "run `python -m deploy.chart`"
 
 
-def test_dashboards_and_rules_are_told_from_what_lies_beside_them(tmp_path: Path):
+def test_dashboards_and_rules_are_told_from_what_lies_beside_them(tmp_path):
     for name, text in {
         "deploy/grafana/overview.json": '{"panels": []}',
         "deploy/grafana/provisioning.json": "{}",
@@ -73,7 +71,7 @@ def test_values_need_only_a_topology():
     jsonschema.validate({**given, "topology": "orders:topology"}, SCHEMA)
 
 
-def leaves(schema: dict, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def leaves(schema, path=()):
     for key, inner in schema["properties"].items():
         if (*path, key) in DEFAULTS or "properties" not in inner:
             yield (*path, key)
@@ -101,7 +99,7 @@ DEFAULTS = {value.path for value in values(VALUES)}
     ],
     ids=str,
 )
-def test_the_schema_refuses(wrong: dict):
+def test_the_schema_refuses(wrong):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"topology": "orders:topology", **wrong}, SCHEMA)
 
@@ -119,7 +117,7 @@ def test_chart_and_service_have_one_version_and_default_drain():
     assert f"\nappVersion: {PROJECT['project']['version']}\n" in chart
 
 
-def locked(name: str) -> dict[str, set[str]]:
+def locked(name):
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     found: dict[str, set[str]] = {}
     for match in re.finditer(r"^([\w.-]+)==(\S+).*\\\n((?:    --hash.*\n)+)", text, re.MULTILINE):
@@ -129,7 +127,7 @@ def locked(name: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("lock", ["run.lock", "spark.lock", "build.lock", "examples.lock"])
-def test_images_and_a_first_run_install_what_the_tests_ran_on(lock: str):
+def test_images_and_a_first_run_install_what_the_tests_ran_on(lock):
     tested, installed = locked("dev.lock"), locked(lock)
     assert installed
     assert {name: tested.get(name) for name in installed} == installed, "run `make lock`"

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -22,19 +21,16 @@ EXECUTOR = {
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Path:
+def programs(tmp_path):
     """Programs that print, line by line, what they are given."""
-    for name, text in {
-        "tini": 'printf "%s\\n" tini "$@"',
-        "python": "echo /spark/jars",
-    }.items():
+    for name, text in {"tini": 'printf "%s\\n" tini "$@"', "python": "echo /spark/jars"}.items():
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
         path.chmod(0o755)
     return tmp_path
 
 
-def started(programs: Path, *arguments: str, **environment: str) -> list[str]:
+def started(programs, *arguments, **environment):
     done = subprocess.run(
         [ROOT / "deploy/image/entrypoint.sh", *arguments],
         env={"PATH": f"{programs}{os.pathsep}{os.defpath}", **environment},
@@ -46,13 +42,13 @@ def started(programs: Path, *arguments: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_it_starts_headrace_with_what_it_is_told(programs: Path):
+def test_it_starts_headrace_with_what_it_is_told(programs):
     assert started(programs, "run", "a:b", "--config", "with a blank") == [
         *("tini", "--", "headrace", "run", "a:b", "--config", "with a blank")
     ]
 
 
-def test_it_starts_an_executor_with_sparks_options_word_by_word(programs: Path):
+def test_it_starts_an_executor_with_sparks_options_word_by_word(programs):
     options = {"SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078", "SPARK_JAVA_OPT_1": "-Da=b $HOME *"}
     assert started(programs, "executor", **EXECUTOR, **options) == [
         *("tini", "-s", "--", "java", "-Dspark.driver.port=7078", "-Da=b $HOME *"),
@@ -64,14 +60,14 @@ def test_it_starts_an_executor_with_sparks_options_word_by_word(programs: Path):
     ]
 
 
-def test_an_executor_that_spark_tells_too_little_is_not_started(programs: Path):
+def test_an_executor_that_spark_tells_too_little_is_not_started(programs):
     told = {key: value for key, value in EXECUTOR.items() if key != "SPARK_DRIVER_URL"}
     with pytest.raises(subprocess.CalledProcessError) as raised:
         started(programs, "executor", **told)
     assert "SPARK_DRIVER_URL" in raised.value.stderr
 
 
-def test_an_executor_is_where_it_may_write(programs: Path, tmp_path: Path):
+def test_an_executor_is_where_it_may_write(programs, tmp_path):
     """Spark puts the driver's jars into the current folder, and the root is read-only."""
     (programs / "tini").write_text("#!/bin/sh\npwd\n", encoding="utf-8")
     folder = tmp_path / "writable"

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from deploy.chart import ROOT
 
@@ -22,9 +21,7 @@ esac
 """
 
 
-def environment(
-    folder: Path, *, fails: int = 0, dies: str = "", java: str = "here"
-) -> tuple[int, str]:
+def environment(folder, *, fails=0, dies="", java="here"):
     """Run the script with a pip that only prints, without uv."""
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)

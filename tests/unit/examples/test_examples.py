@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -25,15 +24,8 @@ from examples.upserts import pipeline as upserts
 from examples.upserts.__main__ import changes, last_towns
 from examples.word_count import pipeline as word_count
 from examples.word_count.__main__ import lines
-from headrace import Topology, sinks
-from headrace.sinks import (
-    DeltaSink,
-    DiscardSink,
-    ForeachSink,
-    MemorySink,
-    Sink,
-    SinkContext,
-)
+from headrace import sinks
+from headrace.sinks import DeltaSink, DiscardSink, ForeachSink, MemorySink, Sink, SinkContext
 from headrace.state import MemoryState
 from headrace.testing import topology_test
 from sinks.state.store import StateSink
@@ -55,7 +47,7 @@ OTHERS = [
 ]
 
 
-def sent(topology: Topology, *values: Any) -> tuple[list[Any], list[str], int]:
+def sent(topology, *values):
     """The rows, why records were rejected, and how many were filtered."""
     with topology_test(topology) as kit:
         kit.send(*(each if isinstance(each, bytes) else orjson.dumps(each) for each in values))
@@ -66,14 +58,14 @@ def sent(topology: Topology, *values: Any) -> tuple[list[Any], list[str], int]:
 
 
 @pytest.mark.parametrize("topology", SINK_EXAMPLES, ids=lambda each: each.name)
-def test_each_is_exactly_once_and_rejects_broken_json(topology: Topology) -> None:
+def test_each_is_exactly_once_and_rejects_broken_json(topology):
     assert topology.reliability == "exactly-once"
     topology.validate()
     rows, reasons, _ = sent(topology, b"{")
     assert (rows, len(reasons)) == ([], 1)
 
 
-def test_every_sink_has_an_example_in_the_readme() -> None:
+def test_every_sink_has_an_example_in_the_readme():
     steps = [step for each in [*SINK_EXAMPLES, *OTHERS] for step in each.sink_steps()]
     found = [innermost(step.sink) for step in steps]
     exported = [getattr(sinks, name) for name in sinks.__all__]
@@ -95,7 +87,7 @@ def test_every_sink_has_an_example_in_the_readme() -> None:
     assert sorted({*listed}) == sorted(folders)
 
 
-def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad() -> None:
+def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad():
     payment = {"id": 1, "card": "c", "country": "NL", "cents": 100_000}
     rows, reasons, filtered = sent(
         topic.topology,
@@ -109,7 +101,7 @@ def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad() -> None:
     assert topic.card_of(rows[0]) == "c"
 
 
-def test_a_page_view_is_of_people_and_has_its_campaign() -> None:
+def test_a_page_view_is_of_people_and_has_its_campaign():
     request = {
         "at": "2026-03-01T01:30:00+02:00",
         "visitor": "v",
@@ -131,7 +123,7 @@ def test_a_page_view_is_of_people_and_has_its_campaign() -> None:
     assert "no address of a page" in reasons[0]
 
 
-def test_a_parcel_is_where_it_was_scanned_last() -> None:
+def test_a_parcel_is_where_it_was_scanned_last():
     scan = {"parcel": "P1", "event": "sorted", "place": "Breda", "at": "2026-05-01T06:00:00Z"}
     rows, reasons, _ = sent(
         postgres.topology, scan, scan | {"event": "handed over"}, scan | {"event": "eaten"}
@@ -143,7 +135,7 @@ def test_a_parcel_is_where_it_was_scanned_last() -> None:
     assert reasons == ["nobody knows what 'eaten' is"]
 
 
-def test_tombstone_deletes_the_customer() -> None:
+def test_tombstone_deletes_the_customer():
     with topology_test(upserts.topology) as kit:
         kit.send(b'{"name": "Ada", "town": "Delft"}', None, key=b"7")
         kit.send(b'{"name": "Bo"}', key=b"8")
@@ -160,7 +152,7 @@ def test_tombstone_deletes_the_customer() -> None:
         assert all(reason.startswith("no customer: ") for reason in reasons)
 
 
-def test_published_records_are_stable_and_some_are_broken_or_deleted() -> None:
+def test_published_records_are_stable_and_some_are_broken_or_deleted():
     assert list(changes()) == list(changes())
     gone = {int(customer) for customer, value in dict(changes()).items() if value is None}
     assert gone
@@ -170,7 +162,7 @@ def test_published_records_are_stable_and_some_are_broken_or_deleted() -> None:
     assert torn == {True: 5, False: 4_995}
 
 
-def test_every_order_goes_into_spark_but_those_that_are_torn() -> None:
+def test_every_order_goes_into_spark_but_those_that_are_torn():
     topology = spark_step.billing("customers")
     topology.validate()
     published = [value for _, value in orders()]
@@ -183,7 +175,7 @@ def test_every_order_goes_into_spark_but_those_that_are_torn() -> None:
     assert schema_of(spark_step.Bill).names == ["id", "customer", "country", "cents", "tax"]
 
 
-def test_state_counts_the_words_of_lines_in_lower_case() -> None:
+def test_state_counts_the_words_of_lines_in_lower_case():
     word_count.topology.validate()
     assert word_count.topology.reliability == "exactly-once"
     rows, reasons, _ = sent(
@@ -199,14 +191,14 @@ def test_state_counts_the_words_of_lines_in_lower_case() -> None:
     context = SinkContext("word-count", "word_counts", {}, Storage(""), None)
     step.sink.open(context)
     step.sink.write(Batch(1, [rows], len(rows)))
-    stored = memory.load(context, step.sink.shape)  # type: ignore[attr-defined]
+    stored = memory.load(context, step.sink.shape)
     found = {row["word"]: (row["n"], row["longest_line"]) for row in stored.to_pylist()}
     assert found == {"who": (1, 5), "counts": (1, 5), "the": (2, 5), "miller's": (1, 5)} | {
         "wheel": (2, 5)
     }
 
 
-def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path: Path) -> None:
+def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path):
     topology = own_sink.stored(tmp_path / "orders.db")
     topology.validate()
     order = {"number": 1, "customer": "c"}
@@ -228,7 +220,7 @@ def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path: Path) -> 
         ("lookup", ["990 priced, 10 dead-lettered", "the service was asked 4 times"]),
     ],
 )
-def test_the_example_runs_by_itself(name: str, said: list[str]) -> None:
+def test_the_example_runs_by_itself(name, said):
     """Each order is stored once, and the service asked once per item."""
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],

@@ -3,7 +3,6 @@
 import zlib
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import orjson
@@ -28,32 +27,32 @@ ROW = {
 }  # fmt: skip
 
 
-def record(value: bytes | None) -> Record:
+def record(value):
     return Record(value, None)
 
 
-def flight(**changes: Any) -> Flight:
+def flight(**changes):
     return msgspec.convert(ROW | changes, Flight)
 
 
 @pytest.fixture(scope="module")
-def enrich() -> bolts.Enrich:
+def enrich():
     bolt = bolts.Enrich()
     bolt.open()
     return bolt
 
 
-def test_a_cancelled_flight_is_skipped() -> None:
+def test_a_cancelled_flight_is_skipped():
     assert bolts.keep_flown(flight(dep_time=None)) is SKIP
 
 
 @pytest.mark.parametrize("number", range(9))
-def test_a_malformed_record_is_rejected_by_parse(number: int) -> None:
+def test_a_malformed_record_is_rejected_by_parse(number):
     with pytest.raises(Reject, match="not a flight"):
         bolts.parse(record(damaged(ROW, number)))
 
 
-def test_unknown_carrier_and_hour_are_rejected_by_enrich(enrich: bolts.Enrich) -> None:
+def test_unknown_carrier_and_hour_are_rejected_by_enrich(enrich):
     parsed = bolts.parse(record(damaged(ROW | {"dep_time": None}, 9)))
     assert bolts.keep_flown(parsed) is parsed
     with pytest.raises(Reject, match=r"carrier '\?\?' is not in the table"):
@@ -63,21 +62,21 @@ def test_unknown_carrier_and_hour_are_rejected_by_enrich(enrich: bolts.Enrich) -
 
 
 @pytest.mark.parametrize(("miles", "fits"), [(1400, True), (1300, False), (1500, False)])
-def test_a_distance_is_checked_against_the_great_circle(miles: int, fits: bool) -> None:
+def test_a_distance_is_checked_against_the_great_circle(miles, fits):
     airports = tables.airports()
     assert bolts.distance_fits(miles, airports["EWR"], airports["IAH"]) is fits
 
 
-def test_the_distance_of_an_unknown_airport_cannot_be_checked() -> None:
+def test_the_distance_of_an_unknown_airport_cannot_be_checked():
     assert bolts.distance_fits(1, Airport("here", 0.0, 0.0), None) is None
 
 
-def test_the_tables_schema_is_the_oracles() -> None:
+def test_the_tables_schema_is_the_oracles():
     assert schema_of(FlightEvent).names == oracle.SCHEMA.names
     assert schema_of(FlightEvent).types == oracle.SCHEMA.types
 
 
-def test_messages_are_stable_and_spread_over_partitions() -> None:
+def test_messages_are_stable_and_spread_over_partitions():
     flights = tables.flights().slice(0, LIMIT)
     sent = list(publish.messages(flights))
     assert sent == list(publish.messages(flights))
@@ -90,7 +89,7 @@ def test_messages_are_stable_and_spread_over_partitions() -> None:
     assert good[0].timestamp_ms == datetime(2013, 1, 1, 10, tzinfo=UTC).timestamp() * 1000
 
 
-def test_the_bolts_give_the_oracles_answer(enrich: bolts.Enrich) -> None:
+def test_the_bolts_give_the_oracles_answer(enrich):
     sent = publish.messages(tables.flights().slice(0, LIMIT))
     records = [record(message.value) for message in sent]
     parsed = call_each("parse", bolts.parse.process, records)
@@ -105,7 +104,7 @@ def test_the_bolts_give_the_oracles_answer(enrich: bolts.Enrich) -> None:
     assert oracle.differences(table, wanted.table).num_rows == 0
 
 
-def test_the_columnar_bolt_gives_what_the_plain_ones_give() -> None:
+def test_the_columnar_bolt_gives_what_the_plain_ones_give():
     values = [m.value for m in publish.messages(tables.flights().slice(0, LIMIT))]
     named = bolts.NameCarrier()
     named.open()
@@ -129,7 +128,7 @@ def test_the_columnar_bolt_gives_what_the_plain_ones_give() -> None:
     assert values[read.sent["default"].parents[called.sent["default"].parents[-1]]] == values[-1]
 
 
-def test_the_columnar_bolt_takes_a_chunk_without_any_flown_flight() -> None:
+def test_the_columnar_bolt_takes_a_chunk_without_any_flown_flight():
     value = orjson.dumps(ROW | {"dep_time": None})
     batch = pa.record_batch({"value": pa.array([value], pa.binary())})
     flights = columns.parse_columns(batch)
@@ -137,7 +136,7 @@ def test_the_columnar_bolt_takes_a_chunk_without_any_flown_flight() -> None:
     assert columns.name_carriers(flights.slice(0, 0)).num_rows == 0
 
 
-def test_the_oracle_sees_missing_unknown_and_repeated_rows() -> None:
+def test_the_oracle_sees_missing_unknown_and_repeated_rows():
     wanted = oracle.expected(limit=50).table
     other = oracle.expected(limit=51).table.slice(wanted.num_rows)
     actual = pa.concat_tables([wanted.slice(1), wanted.slice(2, 3), other])

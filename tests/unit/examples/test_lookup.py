@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx2
 import orjson
@@ -25,14 +24,14 @@ ORDER = Order(7, "nut", 3)
 Handler = Callable[[httpx2.Request], httpx2.Response]
 
 
-def order(number: int, sku: str = "nut") -> bytes:
+def order(number, sku="nut"):
     return orjson.dumps({"order_id": number, "sku": sku, "quantity": 2})
 
 
-def answered(handler: Handler) -> Any:
+def answered(handler):
     bolt = AddPrice("http://prices", transport=httpx2.MockTransport(handler))
 
-    async def answer() -> Any:
+    async def answer():
         await bolt.open()
         try:
             return await bolt.process(ORDER)
@@ -42,12 +41,12 @@ def answered(handler: Handler) -> Any:
     return asyncio.run(answer())
 
 
-def priced_at(request: httpx2.Request) -> httpx2.Response:
+def priced_at(request):
     assert str(request.url) == "http://prices/items/nut"
     return httpx2.Response(200, json=NUT)
 
 
-def test_an_order_gets_its_item_s_name_and_total() -> None:
+def test_an_order_gets_its_item_s_name_and_total():
     assert parse(Record(b'{"order_id": 7, "sku": "nut", "quantity": 3}', None)) == ORDER
     assert answered(priced_at) == {
         "order_id": 7, "sku": "nut", "name": "Nut M8", "quantity": 3, "total": 0.3,
@@ -55,7 +54,7 @@ def test_an_order_gets_its_item_s_name_and_total() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{", b'{"order_id": "x", "sku": "nut"}'])
-def test_what_is_no_order_is_rejected(value: bytes | None) -> None:
+def test_what_is_no_order_is_rejected(value):
     with pytest.raises(Reject, match="not an order"):
         parse(Record(value, None))
 
@@ -72,10 +71,8 @@ def test_what_is_no_order_is_rejected(value: bytes | None) -> None:
         (httpx2.ConnectError("refused"), Retry, "ConnectError refused", None),
     ],
 )
-def test_answer_without_a_price_rejects_or_retries(
-    response: Any, error: type[Exception], reason: str, after_seconds: float | None
-) -> None:
-    def handler(_request: httpx2.Request) -> httpx2.Response:
+def test_answer_without_a_price_rejects_or_retries(response, error, reason, after_seconds):
+    def handler(_request):
         if isinstance(response, Exception):
             raise response
         return response
@@ -98,13 +95,11 @@ def test_answer_without_a_price_rejects_or_retries(
         ("-5", None),
     ],
 )
-def test_the_pause_that_a_service_asks_for_is_seconds_or_a_date(
-    header: str | None, seconds: float | None
-) -> None:
+def test_the_pause_that_a_service_asks_for_is_seconds_or_a_date(header, seconds):
     assert pause_in(header, datetime(2026, 11, 21, 12, tzinfo=UTC)) == seconds
 
 
-def test_each_item_is_asked_for_once() -> None:
+def test_each_item_is_asked_for_once():
     with PriceService() as service, topology_test(priced(service.url)) as kit:
         kit.send(*(order(number, sku) for number, sku in enumerate(["nut", "saw", "crane/2"] * 20)))
         assert len(kit.rows) == 40
@@ -114,9 +109,9 @@ def test_each_item_is_asked_for_once() -> None:
         assert service.asked == {"nut": 1, "saw": 1, "crane/2": 1}
 
 
-def test_an_order_waits_as_long_as_a_busy_service_asks() -> None:
+def test_an_order_waits_as_long_as_a_busy_service_asks():
     class Busy(PriceService):
-        def answer(self, sku: str) -> tuple[int, dict[str, str], Any]:
+        def answer(self, sku):
             answer = super().answer(sku)
             return answer if self.asked[sku] > 1 else (503, {"Retry-After": "20"}, {})
 
@@ -130,14 +125,12 @@ def test_an_order_waits_as_long_as_a_busy_service_asks() -> None:
         assert service.asked == {"nut": 2}
 
 
-def test_a_service_that_does_not_answer_in_time_holds_no_order_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_service_that_does_not_answer_in_time_holds_no_order_up(monkeypatch):
     monkeypatch.setattr(bolts, "CALL_SECONDS", 0.1)
     go = threading.Event()
 
     class Slow(PriceService):
-        def answer(self, sku: str) -> tuple[int, dict[str, str], Any]:
+        def answer(self, sku):
             if sku == "bolt":
                 go.wait(seconds(10))
             return super().answer(sku)
@@ -151,7 +144,7 @@ def test_a_service_that_does_not_answer_in_time_holds_no_order_up(
         assert [row["sku"] for row in kit.rows] == ["nut", "bolt"]
 
 
-def test_the_client_is_closed_with_the_bolt() -> None:
+def test_the_client_is_closed_with_the_bolt():
     add_price = AddPrice("http://prices", transport=httpx2.MockTransport(priced_at))
     topology = Topology("priced")
     topology.source("orders").then(parse).then(add_price, workers=2).into(MemorySink("priced"))

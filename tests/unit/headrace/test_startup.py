@@ -33,7 +33,7 @@ libc.fflush(None)
 SET = ("PYTHONSAFEPATH", "ARROW_DEFAULT_MEMORY_POOL", "MALLOC_ARENA_MAX")
 
 
-def python(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(folder, code, **environment):
     """Run code in `folder`, which is first on the path as it is for `python -c`."""
     known = {key: value for key, value in os.environ.items() if key not in SET}
     return subprocess.run(

@@ -51,22 +51,20 @@ WHOLE = [(name, b"5") for name in NAMES if name != "headrace.noticed_at_ms"]
 @given(HEADERS, st.sampled_from(VALUES))
 @example(WHOLE, b"{}")
 @example([(TOPIC, b"t"), *((name, b"9" * 5_000) for name in NAMES[1:6])], b"{}")
-def test_a_message_of_the_dead_letter_topic_is_a_letter_or_something_else(
-    headers: Any, value: bytes | None
-) -> None:
+def test_a_message_of_the_dead_letter_topic_is_a_letter_or_something_else(headers, value):
     message: Any = StoredMessage(headers, content=value)
     assert isinstance(read_message(message), StoredDeadLetter | StoredNotice | ForeignMessage)
     collect_marks([message])
 
 
 @given(st.lists(st.one_of(st.none(), HEADERS), max_size=5))
-def test_headers_of_any_bytes_are_a_parent_or_none(headers: Any) -> None:
+def test_headers_of_any_bytes_are_a_parent_or_none(headers):
     found = parents_in(headers)
     assert set(found) <= set(range(len(headers)))
 
 
 @given(st.one_of(st.binary(max_size=300), st.sampled_from([each or b"" for each in VALUES])))
-def test_any_value_is_shown_in_lines_that_print(value: bytes) -> None:
+def test_any_value_is_shown_in_lines_that_print(value):
     for line in [*value_lines(value, 200), header_text(value)]:
         assert line.isprintable()
 
@@ -91,7 +89,7 @@ PARTS = [
 
 
 @st.composite
-def damaged_toml(draw: st.DrawFn) -> str:
+def damaged_toml(draw):
     """The configuration with something put in, or cut out."""
     text = GOOD
     for _ in range(draw(st.integers(1, 3))):
@@ -111,7 +109,7 @@ def damaged_toml(draw: st.DrawFn) -> str:
 @example(GOOD + "[retries]\nlimit = 0x" + "f" * 5_000)
 @example(GOOD + "[retries]\nlimit = -0x" + "f" * 5_000)
 @example(GOOD + "[retries]\nfirst_delay_seconds = 0x" + "f" * 5_000)
-def test_a_configuration_is_taken_or_refused_in_one_line(tmp_path_factory: Any, text: str) -> None:
+def test_a_configuration_is_taken_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     said = ""
@@ -126,9 +124,7 @@ def test_a_configuration_is_taken_or_refused_in_one_line(tmp_path_factory: Any, 
 @pytest.mark.parametrize(
     "name", ["SPARK__CONF", "KAFKA", "PIPELINE__START_FROM", "PIPELINE__NAME", "RETRIES__LIMIT"]
 )
-def test_a_variable_is_taken_or_refused_in_one_line(
-    name: str, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_is_taken_or_refused_in_one_line(name, part, monkeypatch):
     part = part.replace("\x00", "")  # no variable can hold it
     tables = (
         '{"a":' * 5_000,
@@ -148,13 +144,13 @@ def test_a_variable_is_taken_or_refused_in_one_line(
 class Told:
     """Metrics and health that never change."""
 
-    def exposition(self) -> bytes:
+    def exposition(self):
         return b"x 1\n"
 
-    def live(self) -> Health:
+    def live(self):
         return Health(ok=True)
 
-    def json(self) -> bytes:
+    def json(self):
         return b"{}"
 
 
@@ -169,7 +165,7 @@ REQUESTS = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Any:
+def server():
     told: Any = Told()
     server = HttpServer("127.0.0.1", 0, told, told, told)
     server.open()
@@ -179,9 +175,7 @@ def server() -> Any:
 
 @settings(max_examples=100)
 @given(st.one_of(st.sampled_from(REQUESTS), st.binary(max_size=300)))
-def test_a_request_of_any_bytes_is_answered_or_cut_off_and_others_go_on(
-    server: Any, data: bytes
-) -> None:
+def test_a_request_of_any_bytes_is_answered_or_cut_off_and_others_go_on(server, data):
     with socket.create_connection(("127.0.0.1", server.port), timeout=seconds(10)) as client:
         try:
             client.sendall(data)

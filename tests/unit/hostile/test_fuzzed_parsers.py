@@ -91,7 +91,7 @@ class Parser(NamedTuple):
     error: type[Exception]
 
 
-def _claims(data: bytes) -> object:
+def _claims(data):
     key, _, value = data.partition(b"\n")
     claims = OwnershipLog(Cluster({}, "fuzzed", "t"), "t", "shop", "out")
     claims.take(key, value)
@@ -139,7 +139,7 @@ PARSERS = {
 }
 
 
-def complaint(parser: Parser, data: bytes) -> str:
+def complaint(parser, data):
     """What the parser says of the bytes; nothing if it takes them. Other errors are raised."""
     try:
         parser.read(data)
@@ -149,7 +149,7 @@ def complaint(parser: Parser, data: bytes) -> str:
 
 
 @st.composite
-def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
+def damaged(draw, valid):
     """A valid text with a value, or a part, made into something else."""
     data = valid
     for _ in range(draw(st.integers(1, 2))):
@@ -172,18 +172,18 @@ def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_what_is_valid_is_read(name: str) -> None:
+def test_what_is_valid_is_read(name):
     parser = PARSERS[name]
     assert parser.read(parser.valid) is not None
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_whatever_is_hostile_ends_in_the_parsers_own_error(name: str) -> None:
+def test_whatever_is_hostile_ends_in_the_parsers_own_error(name):
     parser = PARSERS[name]
 
     @settings(max_examples=150)
     @given(st.one_of(damaged(parser.valid), st.binary(max_size=200)))
-    def check(data: bytes) -> None:
+    def check(data):
         said = complaint(parser, data)
         assert len(said) < LONGEST
         assert said.isprintable()
@@ -193,7 +193,7 @@ def test_whatever_is_hostile_ends_in_the_parsers_own_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda data: data[:12].decode("ascii", "replace"))
-def test_each_hostile_value_in_each_place_is_met(name: str, hostile: bytes) -> None:
+def test_each_hostile_value_in_each_place_is_met(name, hostile):
     parser = PARSERS[name]
     for value in VALUE.finditer(parser.valid):
         first, end = value.span()

@@ -5,8 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ with Broker() as broker:
 class Broker:
     """A topic on a broker inside librdkafka, and a consumer of it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._end = 0
         self._consumer = Consumer(
             {"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, "group.id": "g"}
@@ -50,7 +49,7 @@ class Broker:
         (broker,) = self._consumer.list_topics(timeout=SECONDS).brokers.values()
         self._address = f"{broker.host}:{broker.port}"
 
-    def through(self, records: list[RawRecord]) -> list[Message]:
+    def through(self, records):
         """The records as the client reads them."""
         send_raw(self._address, "t", records)
         self._consumer.assign([TopicPartition("t", 0, self._end)])
@@ -59,15 +58,15 @@ class Broker:
         assert len(found) == len(records)
         return found
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_raised: object) -> None:
+    def __exit__(self, *_raised):
         self._consumer.close()
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker():
     with Broker() as made:
         yield made
 
@@ -76,11 +75,11 @@ def record_of(message: Message) -> Record:
     return Record(message.value(), message)
 
 
-def letter_of(record: Record) -> DeadLetter:
+def letter_of(record):
     return DeadLetter(record, "no", 1, "ValueError", "parse", 7)
 
 
-def drawn(rng: random.Random) -> RawRecord:
+def drawn(rng):
     """A record with headers as nobody would write them."""
     names = [
         b"", b"a", "é".encode(), b"\xff", b"\xc3", b"a\x00\xff", b"\xed\xa0\x80", b"headrace.topic",
@@ -96,7 +95,7 @@ def drawn(rng: random.Random) -> RawRecord:
     return RawRecord(rng.choice([b"v", b"", None]), headers, rng.choice([None, b"", b"k"]))
 
 
-def is_text(name: bytes) -> bool:
+def is_text(name):
     """Whether the client can give a name, which to it ends with the first null byte."""
     try:
         name.split(b"\0")[0].decode()
@@ -105,7 +104,7 @@ def is_text(name: bytes) -> bool:
     return True
 
 
-def test_headers_of_any_bytes_are_given_or_refused_by_name(broker: Broker) -> None:
+def test_headers_of_any_bytes_are_given_or_refused_by_name(broker):
     rng = random.Random(27)
     refused = 0
     sent: list[RawRecord] = []
@@ -132,8 +131,8 @@ def test_headers_of_any_bytes_are_given_or_refused_by_name(broker: Broker) -> No
     assert refused > 100
 
 
-def test_a_specialised_call_is_refused_as_the_first_one_was(broker: Broker) -> None:
-    def names(record: Record) -> int:
+def test_a_specialised_call_is_refused_as_the_first_one_was(broker):
+    def names(record):
         return sum(len(name) for name, _value in record.headers)
 
     *good, bad = map(record_of, broker.through([*[GOOD] * HOT, BAD]))
@@ -144,7 +143,7 @@ def test_a_specialised_call_is_refused_as_the_first_one_was(broker: Broker) -> N
             names(bad)
 
 
-def test_a_letter_without_readable_headers_says_why(broker: Broker) -> None:
+def test_a_letter_without_readable_headers_says_why(broker):
     (message,) = broker.through([BAD])
     content = _content(letter_of(record_of(message)), "p", _Form.WHOLE)
     assert (content["value"], content["key"]) == (b"bad", b"key")
@@ -153,12 +152,12 @@ def test_a_letter_without_readable_headers_says_why(broker: Broker) -> None:
     assert b"\\xffname" in dict(content["headers"])["headrace.headers_error"]
 
 
-def test_a_trace_begins_with_a_record_whose_headers_cannot_be_read(broker: Broker) -> None:
+def test_a_trace_begins_with_a_record_whose_headers_cannot_be_read(broker):
     messages: list[Any] = broker.through([GOOD, BAD])
     spans: list[str] = []
 
     class Tracer:
-        def start_span(self, name: str, *_more: Any) -> Any:
+        def start_span(self, name, *_more):
             spans.append(name)
             return INVALID_SPAN
 
@@ -168,7 +167,7 @@ def test_a_trace_begins_with_a_record_whose_headers_cannot_be_read(broker: Broke
     assert len(spans) == 2
 
 
-def test_a_spark_step_is_given_all_but_those_with_unreadable_headers(broker: Broker) -> None:
+def test_a_spark_step_is_given_all_but_those_with_unreadable_headers(broker):
     records = [*map(record_of, broker.through([GOOD, BAD, GOOD, BAD, GOOD]))]
     fitted = fit_records([records[:2], ["no record"], records[2:]])
     assert fitted.table["value"].to_pylist() == [b"good"] * 3
@@ -177,7 +176,7 @@ def test_a_spark_step_is_given_all_but_those_with_unreadable_headers(broker: Bro
     assert "UTF-8" in fitted.rejected[4]
 
 
-def test_the_client_still_crashes_when_it_is_asked_without_our_guard() -> None:
+def test_the_client_still_crashes_when_it_is_asked_without_our_guard():
     """A client that does not fails here; then `headers_of` may become simple."""
     ended = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGSEGV, ended.stderr.decode()

@@ -24,7 +24,7 @@ WALKS = [
 ]  # fmt: skip
 
 
-def logged(form: str) -> str:
+def logged(form):
     """What a process logs of hostile texts, to a pipe."""
     code = f"""
         import structlog
@@ -49,33 +49,33 @@ def logged(form: str) -> str:
     return done.stderr
 
 
-def test_a_text_is_part_of_one_line_of_json_and_forges_no_other() -> None:
+def test_a_text_is_part_of_one_line_of_json_and_forges_no_other():
     lines = [json.loads(line) for line in logged("json").split("\n") if line]
     assert [line["event"] for line in lines] == ["step_failing", "library", "loop_failed"]
     assert lines[0]["error"] == FORGED
 
 
-def test_a_text_is_no_command_to_a_terminal() -> None:
+def test_a_text_is_no_command_to_a_terminal():
     printed = logged("console")
     assert printed.replace("\n", "").isprintable()
     assert printed.split("\n")[0].count("forged") == 3
     assert "forged" in printed.split("\n")[1]
 
 
-def test_an_error_is_one_printable_line() -> None:
+def test_an_error_is_one_printable_line():
     line = describe(ValueError(FORGED))
     assert line.isprintable()
     assert "forged" in line
 
 
 @given(st.text())
-def test_whatever_is_escaped_prints_and_what_prints_stays(text: str) -> None:
+def test_whatever_is_escaped_prints_and_what_prints_stays(text):
     assert escaped(text).isprintable()
     assert escaped(text) == text or not text.isprintable()
 
 
 @pytest.mark.parametrize("name", WALKS, ids=repr)
-def test_no_name_leaves_its_node(name: str) -> None:
+def test_no_name_leaves_its_node(name):
     assert not all(map(can_name_offsets, name.split("/")))
     root = name if name[:1] == "/" else f"/{name}"
     assert_refused("root", zookeeper={"hosts": "b:2", "root": root})
@@ -84,11 +84,11 @@ def test_no_name_leaves_its_node(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "a b", "", "a\0", "ü", "x" * 201], ids=repr)
-def test_a_replica_has_a_name_that_is_one_node(name: str) -> None:
+def test_a_replica_has_a_name_that_is_one_node(name):
     assert_refused("replicas", replicas={"name": name})
 
 
-def assert_refused(key: str, **tables: dict[str, str]) -> None:
+def assert_refused(key, **tables):
     with pytest.raises(BadConfig, match=key):
         load(None, {**SERVERS, **tables})
 
@@ -97,7 +97,7 @@ SERVERS = {"kafka": {"bootstrap.servers": "a:1"}, "zookeeper": {"hosts": "b:2"}}
 
 
 @given(st.text(), st.text(min_size=1))
-def test_no_value_of_a_record_makes_its_folder_another_one(value: str, column: str) -> None:
+def test_no_value_of_a_record_makes_its_folder_another_one(value, column):
     folder = _folder(column, value)
     assert "/" not in folder
     assert "\0" not in folder

@@ -9,12 +9,7 @@ import pytest
 
 from headrace import Topology
 from service.cli.run import Servers
-from service.observability.snapshot import (
-    DeadLetterCause,
-    PartitionSummary,
-    RunSummary,
-    Snapshot,
-)
+from service.observability.snapshot import DeadLetterCause, PartitionSummary, RunSummary, Snapshot
 from topology.monitoring import RecentFailure
 
 WRITTEN, DEAD_LETTERED = 1, 2

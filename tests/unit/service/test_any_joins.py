@@ -50,7 +50,7 @@ def spreads(value: Any) -> Iterator[Any]:
         yield {**value, "n": value["n"] + more}
 
 
-def same(value: Any) -> Any:
+def same(value):
     return value
 
 

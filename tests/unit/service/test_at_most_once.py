@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.patience import Limit
 from tests.support.pipeline import PATIENCE_SECONDS, Door, HeldSink, Works, text_of
-from topology.sink import Staged
 
 
 class FailingSink(HeldSink):
@@ -14,14 +13,14 @@ class FailingSink(HeldSink):
 
     is_first = True
 
-    def commit(self, staged: Staged) -> None:
+    def commit(self, staged):
         super().commit(staged)
         if self.is_first:
             self.is_first = False
             raise OSError("the answer is lost")
 
 
-def test_at_most_once_never_writes_a_batch_again() -> None:
+def test_at_most_once_never_writes_a_batch_again():
     with Works(text_of, sinks=[FailingSink()], at_most_once=True) as works:
         works.send(b"a", b"b")
         works.until(lambda: works.stored == 2 and works.ledger.pending == 0)
@@ -35,11 +34,11 @@ def test_at_most_once_never_writes_a_batch_again() -> None:
 # Promise 16: a stop ends when all that is stored as read is processed
 
 
-def send(works: Works, count: int) -> None:
+def send(works, count):
     works.send(*(b"%d" % number for number in range(count)))
 
 
-def drain(works: Works, *, below: int) -> None:
+def drain(works, *, below):
     """End the run as the service does, at one moment of the clock; nothing is lost."""
     end = Limit(PATIENCE_SECONDS)
     while not works.pipeline.is_idle:
@@ -50,7 +49,7 @@ def drain(works: Works, *, below: int) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_drain_processes_all_that_is_stored_as_read(turns: int) -> None:
+def test_drain_processes_all_that_is_stored_as_read(turns):
     """Promise 16: only a crash loses records."""
     with Works(text_of, at_most_once=True, fetch_records=3) as works:
         send(works, 20)
@@ -58,7 +57,7 @@ def test_drain_processes_all_that_is_stored_as_read(turns: int) -> None:
         drain(works, below=21)
 
 
-def test_stop_ignores_the_rate_limit_and_loses_nothing() -> None:
+def test_stop_ignores_the_rate_limit_and_loses_nothing():
     """Promise 16."""
     with Works(text_of, at_most_once=True, records_per_second=100) as works:
         send(works, 10_000)
@@ -68,7 +67,7 @@ def test_stop_ignores_the_rate_limit_and_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("slow", ["bolt", "sink"])
-def test_stop_behind_a_slow_part_loses_nothing(slow: str) -> None:
+def test_stop_behind_a_slow_part_loses_nothing(slow):
     """Promise 16."""
     door = Door()
     bolt_: Any = door.as_bolt() if slow == "bolt" else text_of

@@ -16,7 +16,7 @@ from headrace.testing import NotSettled, topology_test
 from tests.support.pipeline import Works, as_bolt, drawn, piped, text_of
 
 
-def test_patience_of_the_kit_starts_anew_while_bolts_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_of_the_kit_starts_anew_while_bolts_run(monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("service.testing.kit.time", clock)
 
@@ -29,7 +29,7 @@ def test_patience_of_the_kit_starts_anew_while_bolts_run(monkeypatch: pytest.Mon
         assert kit.send(b"a", b"b").rows == ["a", "b"]
 
 
-def test_running_calls_are_cancelled_before_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_calls_are_cancelled_before_close(monkeypatch):
     events: list[str] = []
 
     class Endless(Bolt[str, str]):
@@ -54,7 +54,7 @@ def test_running_calls_are_cancelled_before_close(monkeypatch: pytest.MonkeyPatc
     assert events == ["begun", "cancelled", "closed"]
 
 
-def test_missed_ticks_are_not_made_up_for() -> None:
+def test_missed_ticks_are_not_made_up_for():
     class Ticking(Bolt[Record, str]):
         tick_seconds = 2.0
         ticks = 0
@@ -75,16 +75,16 @@ def test_missed_ticks_are_not_made_up_for() -> None:
 
 
 @pytest.mark.parametrize("kind", ["function", "vectorised", "tasks", "blocking", "async", "stream"])
-def test_tick_emits_values_that_belong_to_no_record(kind: str) -> None:
-    def tick(*_given: Any) -> Any:
+def test_tick_emits_values_that_belong_to_no_record(kind):
+    def tick(*_given):
         yield {"n": -1}
         yield To("late", {"n": -2})
         yield SKIP
 
-    async def later(self: Any) -> Any:
+    async def later(self):
         return To("late", {"n": -2}) if kind == "async" else None
 
-    async def stream(self: Any) -> Any:
+    async def stream(self):
         for value in tick():
             yield value
 
@@ -94,7 +94,7 @@ def test_tick_emits_values_that_belong_to_no_record(kind: str) -> None:
         base = type(as_bolt(plain, lambda value: value))
         return type("Ticking", (base,), {"tick_seconds": 5.0, "tick": ticks})()
 
-    def draw(stream: Any) -> None:
+    def draw(stream):
         tasks = {"tasks": 2} if kind == "tasks" else {}
         made = stream.then(create, name="ticks", streams=("late",), **tasks)
         made.into(MemorySink("out"))
@@ -112,10 +112,10 @@ def test_tick_emits_values_that_belong_to_no_record(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["function", "blocking", "async"])
-def test_ticks_come_on_the_thread_of_the_calls(kind: str) -> None:
+def test_ticks_come_on_the_thread_of_the_calls(kind):
     threads: set[str] = set()
 
-    def noted(value: Any = None) -> Any:
+    def noted(value=None):
         threads.add(threading.current_thread().name)
         return value
 
@@ -126,7 +126,7 @@ def test_ticks_come_on_the_thread_of_the_calls(kind: str) -> None:
     assert len(threads) == 1
 
 
-def test_tick_that_emits_no_value_has_failed() -> None:
+def test_tick_that_emits_no_value_has_failed():
     class Ticking(Bolt[Record, str]):
         tick_seconds = 5.0
 
@@ -139,7 +139,7 @@ def test_tick_that_emits_no_value_has_failed() -> None:
         def tick(self) -> Any:
             return next(self.given)
 
-    def in_kit(reliability: Any, *given: Any) -> tuple[list[Any], list[str]]:
+    def in_kit(reliability, *given):
         draw = lambda s: s.then(lambda: Ticking(*given)).into(MemorySink())  # noqa: E731
         topology = drawn(draw, first=text_of, reliability=reliability)
         with capture_logs() as logs, topology_test(topology) as kit:
@@ -159,7 +159,7 @@ def test_tick_that_emits_no_value_has_failed() -> None:
     assert "belongs to no transaction" in errors[0]
 
 
-def test_tick_waits_while_a_sink_behind_it_is_full(monkeypatch) -> None:
+def test_tick_waits_while_a_sink_behind_it_is_full(monkeypatch):
     class Ticking(Bolt[str, str]):
         tick_seconds = 0.1
 
@@ -187,8 +187,8 @@ def test_tick_waits_while_a_sink_behind_it_is_full(monkeypatch) -> None:
 
 @pytest.mark.parametrize("kind", ["function", "advanced", "tasks", "blocking", "async"])
 @pytest.mark.parametrize("error", [SystemExit(3), ValueError("late")])
-def test_exit_in_a_tick_is_a_failed_tick(kind: str, error: BaseException) -> None:
-    def tick(*_given: Any) -> None:
+def test_exit_in_a_tick_is_a_failed_tick(kind, error):
+    def tick(*_given):
         raise error
 
     def create() -> Any:

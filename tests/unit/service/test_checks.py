@@ -1,14 +1,12 @@
 """`headrace check`: what it says of sinks and of their catalogues."""
 
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace import Reference, reference
+from headrace import reference
 from headrace.sinks import DiscardSink, IcebergSink
 from partition.errors import KafkaMisconfigured, StoreHostsUnknown, StoreUnavailable
 from service.cli.check import Check, _begun_spark, _failed, _references, _sinks
@@ -19,11 +17,11 @@ from topology.sink import SinkContext
 from topology.steps import SinkStep
 
 
-def orders() -> IcebergSink[Any]:
+def orders():
     return IcebergSink("orders", schema=pa.schema({"number": pa.int64()}))
 
 
-def checks(warehouse: Path, *sinks: Any) -> list[str]:
+def checks(warehouse, *sinks):
     """The lines about the sinks."""
     topology = topology_of(sinks)
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
@@ -36,7 +34,7 @@ def checks(warehouse: Path, *sinks: Any) -> list[str]:
     return [f"{each.ok} {each.name}: {each.detail}" for each in found]
 
 
-def test_each_table_of_a_catalogue_has_a_line(tmp_path: Path) -> None:
+def test_each_table_of_a_catalogue_has_a_line(tmp_path):
     assert checks(tmp_path, orders(), DiscardSink("rest")) == [
         "True sink: orders",
         "True catalogue: default: create, load, commit to and drop a table in default",
@@ -44,10 +42,8 @@ def test_each_table_of_a_catalogue_has_a_line(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_right_fails_the_catalogue_not_the_sink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: object) -> str:
+def test_missing_right_fails_the_catalogue_not_the_sink(tmp_path, monkeypatch):
+    def refuse(_):
         raise SinkFailed("cannot create default.headrace_check: ForbiddenError: not for you")
 
     monkeypatch.setattr(IcebergSink, "probe", refuse)
@@ -56,13 +52,11 @@ def test_missing_right_fails_the_catalogue_not_the_sink(
     assert failed.startswith("False catalogue: default: cannot create default.headrace_check: F")
 
 
-def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(monkeypatch):
     weather = reference("weather.csv", key=("origin", "hour"))
     gone = reference("gone.csv", key="id")
 
-    def read(_spark: object, _config: object, _name: str, asked: Reference) -> pa.Table:
+    def read(_spark, _config, _name, asked):
         if asked is gone:
             raise ReferenceLoadFailed("gone", "no such file")
         return pa.table({"origin": ["EWR", "JFK"], "hour": [5, 5], "temp": [1.0, 2.0]})
@@ -75,7 +69,7 @@ def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(
     ]
 
 
-def refuse() -> None:
+def refuse():
     raise SinkFailed("no cluster")
 
 
@@ -99,11 +93,8 @@ STARTED = [
     [(False, refuse, NOT_STARTED), (True, refuse, NOT_THERE), (True, lambda: None, STARTED)],
 )
 def test_spark_is_started_once_kafka_has_answered_and_before_what_needs_it(
-    kafka: bool,
-    opens: Callable[[], None],
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    kafka, opens, said, monkeypatch
+):
     monkeypatch.setattr("service.wiring.read_table", lambda *_: pa.table({"id": [1], "v": [2]}))
     sink = DiscardSink("table")
     monkeypatch.setattr(sink, "needs_spark", True, raising=False)
@@ -131,5 +122,5 @@ def test_spark_is_started_once_kafka_has_answered_and_before_what_needs_it(
         (ValueError(), 1),
     ],
 )
-def test_a_check_that_fails_for_the_configuration_ends_with_78(error: Exception, code: int) -> None:
+def test_a_check_that_fails_for_the_configuration_ends_with_78(error, code):
     assert _failed("kafka", "a:1", error).exit_code == code

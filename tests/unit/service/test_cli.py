@@ -209,11 +209,7 @@ def test_embedded_servers_are_not_started_for_a_bad_configuration(headrace, fold
         ("failing:topology", "import of failing", "ValueError: two | lines (at failing.py:1)"),
         ("helped:topology", "import of helped", "KeyError: 'key' (at bad_helper.py:2)"),
         ("factory:make", "call of make", "KeyError: 'key' (at factory.py:2)"),
-        (
-            "leaving:topology",
-            "import of leaving",
-            "SystemExit: set DATABASE_URL (at leaving.py:1)",
-        ),
+        ("leaving:topology", "import of leaving", "SystemExit: set DATABASE_URL (at leaving.py:1)"),
         (
             "typed_wrong:topology",
             "import of typed_wrong",
@@ -279,7 +275,7 @@ def test_users_module_is_found_without_shadowing_packages(headrace, folder):
 
 def test_an_error_is_one_line_and_hides_secrets():
     class KafkaError:
-        def str(self) -> str:
+        def str(self):
             return "Broker transport failure"
 
     class KafkaException(Exception):

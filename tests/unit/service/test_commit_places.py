@@ -25,12 +25,12 @@ def text(record: Record) -> str:
     return value
 
 
-def journey(*payloads: bytes, exactly_once: Any) -> list[tuple[str, int, int]]:
+def journey(*payloads, exactly_once):
     """Each place that is passed once the partition is open, its rows and offset at that moment."""
     sink: MemorySink[Any] = MemorySink("rows")
     passed: list[tuple[str, int, int]] = []
 
-    def at(place: str) -> None:
+    def at(place):
         assert place in PLACES
         passed.append((place, len(sink.rows), works.stored))
 
@@ -45,21 +45,21 @@ def journey(*payloads: bytes, exactly_once: Any) -> list[tuple[str, int, int]]:
 
 
 @GUARANTEES
-def test_plans_rows_and_offsets_are_stored_in_order(exactly_once: Any) -> None:
+def test_plans_rows_and_offsets_are_stored_in_order(exactly_once):
     """Promises 1 and 14, Storm 42: the plan before it is emitted, its rows before the offset."""
     passed = journey(b"a", b"b", exactly_once=exactly_once)
     assert passed == (PLANNED if exactly_once else []) + WRITTEN + STORED
 
 
 @GUARANTEES
-def test_dead_letter_is_durable_before_the_offset_is_stored(exactly_once: Any) -> None:
+def test_dead_letter_is_durable_before_the_offset_is_stored(exactly_once):
     """Promise 3."""
     passed = [place for place, _rows, _stored in journey(b"bad", exactly_once=exactly_once)]
     assert [each for each in passed if each.startswith(("letter_", "offset_"))] == LETTERED
 
 
 @pytest.mark.parametrize(("told", "count"), [(frozenset({ONE, TWO}), 0), (frozenset({TWO}), 1)])
-def test_an_offset_of_a_partition_that_leaves_is_told_of(told: frozenset[Any], count: int) -> None:
+def test_an_offset_of_a_partition_that_leaves_is_told_of(told, count):
     passed: list[str] = []
     bench = Bench(assignment={"shared": True}, at=passed.append)
     bench.reader.open()

@@ -1,7 +1,6 @@
 """The configuration: what it reads from where, and what it says when something is wrong."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ OF_FILE = "HEADRACE_ZOOKEEPER__PASSWORD__FILE"
 
 @pytest.fixture
 def write(tmp_path):
-    def write(text: str) -> Path:
+    def write(text):
         path = tmp_path / "service.toml"
         path.write_text(text, encoding="utf-8")
         return path
@@ -36,7 +35,7 @@ def loaded(write):
     return lambda text: load(write(text))
 
 
-def fault(path: Path | None) -> BadConfig:
+def fault(path):
     with pytest.raises(BadConfig) as caught:
         load(path)
     said = f"{caught.value} {caught.value.__cause__!r}"

@@ -1,7 +1,6 @@
 """O01: whichever key is wrong, one line says where, what was found and what is allowed; exit 78."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from service.errors import EXIT_CONFIG, BadConfig
 BASE = {"kafka": "bootstrap.servers = 'a:1'", "zookeeper": "hosts = 'a:1'"}
 
 
-def keys() -> Iterator[str]:
+def keys():
     """Every key of every section, but the tables of a client's own properties."""
     for section, field in Config.model_fields.items():
         kind = field.annotation
@@ -26,7 +25,7 @@ def keys() -> Iterator[str]:
             )
 
 
-def says(tmp_path: Any, key: str, value: str) -> str:
+def says(tmp_path, key, value):
     """What is said when this key of a good configuration has this value in TOML."""
     section, _, name = key.partition(".")
     good = {**BASE, section: "" if key == "zookeeper.hosts" else BASE.get(section, "")}
@@ -73,7 +72,7 @@ def test_no_time_and_no_count_may_be_nothing_or_less(tmp_path, key, value):
     assert (found["key"], found["found"]) == (key, value)
 
 
-def wrong_value(key: str) -> tuple[str, str] | None:
+def wrong_value(key):
     """Return a value that the key's type does not hold, in TOML and as text; None if any fits."""
     section, _, name = key.partition(".")
     kind: Any = Config.model_fields[section].annotation
@@ -85,10 +84,7 @@ def wrong_value(key: str) -> tuple[str, str] | None:
     return ("7", "maybe") if "bool" in hint else None
 
 
-WRONG = {
-    "misspelt": lambda key: ("1", "1"),
-    "out of range": wrong_value,
-}
+WRONG = {"misspelt": lambda key: ("1", "1"), "out of range": wrong_value}
 
 
 @pytest.mark.parametrize("where", ["file", "environment"])

@@ -22,57 +22,57 @@ from tests.support.pipeline import (
     text_of,
 )
 from topology.errors import SinkBusy
-from topology.sink import Batch, Committed, Staged
+from topology.sink import Committed, Staged
 
 
 class Noting(MemorySink[Any]):
     """Notes the shares of each commit; while `fails` it fails, and it rejects what it is told."""
 
-    def __init__(self, name: str = "noting") -> None:
+    def __init__(self, name="noting"):
         super().__init__(name)
         self.shares: list[tuple[str, int, int]] = []
         self.fails = False
         self.rejects: set[str] = set()
 
-    def stage(self, group: Batch) -> Staged:
+    def stage(self, group):
         staged = super().stage(group)
         rejected = {i: "unwanted" for i, row in enumerate(staged.parts[0]) if row in self.rejects}
         rows = [row for i, row in enumerate(staged.parts[0]) if i not in rejected]
         return Staged(group.shares, len(rows), (rows,), rejected)
 
-    def commit(self, staged: Staged) -> None:
+    def commit(self, staged):
         if self.fails:
             raise OSError("not now")
         super().commit(staged)
         self.shares += [(s.line, s.txid, s.num_rows) for s in staged.shares]
 
 
-def exactly_once(*sinks: Any, kind: Any = "transactional", bolt_: Any = text_of, **options: Any):
+def exactly_once(*sinks, kind="transactional", bolt_=text_of, **options):
     return Works(bolt_, sinks=sinks, exactly_once=kind, **options)
 
 
-def following(works: Works, **options: Any) -> Works:
+def following(works, **options):
     """The next life of a process."""
     kind = works.topology.transactions
     return exactly_once(*works.sinks, kind=kind, nodes=works.nodes, log=works.log, **options)
 
 
-def committed(works: Works) -> Committed:
+def committed(works):
     found: list[Committed] = works.sink.committed(["t[0]"])
     return found[0]
 
 
-def transactions(works: Works) -> Any:
+def transactions(works):
     stored = stored_in(works.nodes, PLACE)
     assert stored is not None
     return stored.transactions
 
 
-def numbers(*values: int) -> list[bytes]:
+def numbers(*values):
     return [str(value).encode() for value in values]
 
 
-def test_rejected_row_has_its_dead_letter_before_the_commit() -> None:
+def test_rejected_row_has_its_dead_letter_before_the_commit():
     sink = Noting()
     sink.rejects = {"bad"}
     with exactly_once(sink) as works:
@@ -90,7 +90,7 @@ def test_rejected_row_has_its_dead_letter_before_the_commit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_transaction_open_at_a_crash_is_done_once(kind: Any) -> None:
+def test_transaction_open_at_a_crash_is_done_once(kind):
     """Storm 39. The first life ends with a record that its async bolt never gave back."""
     door = Door()
     with exactly_once(Noting(), kind=kind, bolt_=door.as_bolt(), workers=4) as first:
@@ -104,7 +104,7 @@ def test_transaction_open_at_a_crash_is_done_once(kind: Any) -> None:
         assert sorted(second.sink.rows) == ["0", "1", "2", "3"]
 
 
-def test_sink_gets_no_transaction_twice() -> None:
+def test_sink_gets_no_transaction_twice():
     """One sink had committed when the process ended, the other had not."""
     left, right = Noting("left"), Noting("right")
     right.fails = True
@@ -119,7 +119,7 @@ def test_sink_gets_no_transaction_twice() -> None:
         assert [outlet.rows_pending for outlet in second.pipeline.outlets] == [0, 0]
 
 
-def test_full_batch_closes_a_transaction() -> None:
+def test_full_batch_closes_a_transaction():
     sink = Noting()
     with exactly_once(sink, batch_rows=10, fetch_records=4) as works:
         works.send(*numbers(*range(100)))
@@ -132,7 +132,7 @@ def test_full_batch_closes_a_transaction() -> None:
         assert len(sink.rows) == 100
 
 
-def test_slow_sink_holds_back_a_fan_out() -> None:
+def test_slow_sink_holds_back_a_fan_out():
     """Promise 10."""
 
     @bolt
@@ -140,7 +140,7 @@ def test_slow_sink_holds_back_a_fan_out() -> None:
         yield from range(100)
 
     class Stuck(Noting):
-        def commit(self, staged: Staged) -> None:
+        def commit(self, staged):
             raise SinkBusy(0.05)
 
     sizes = {"fetch_records": 10, "chunk_records": 10, "transaction_records": 100}
@@ -152,7 +152,7 @@ def test_slow_sink_holds_back_a_fan_out() -> None:
 
 
 @pytest.mark.parametrize("away", ["nothing", "the sink", "the store"])
-def test_waiting_records_stay_bounded_and_all_flow_afterwards(away: str) -> None:
+def test_waiting_records_stay_bounded_and_all_flow_afterwards(away):
     """Promises 10 and 15."""
     sink = Noting()
     sizes = {"fetch_records": 10, "chunk_records": 8, "transaction_records": 20}
@@ -174,17 +174,17 @@ def test_waiting_records_stay_bounded_and_all_flow_afterwards(away: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])
-def test_rows_of_a_failed_attempt_are_dropped_and_its_transaction_waits(kind: str) -> None:
+def test_rows_of_a_failed_attempt_are_dropped_and_its_transaction_waits(kind):
     """Promise 4: one branch's rows were ready before the other branch failed."""
     tries: Counter[str] = Counter()
 
-    def stumble(value: str) -> str:
+    def stumble(value):
         tries[value] += 1
         if value == "2" and tries[value] == 1:
             raise Retry("once more")
         return value
 
-    def draw(stream: Any) -> None:
+    def draw(stream):
         stream.into(MemorySink("plain"))
         stream.then(as_bolt(kind, stumble)).into(MemorySink("stumbling"))
 

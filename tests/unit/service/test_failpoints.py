@@ -6,20 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace.sinks import MemorySink
 from service.errors import BadConfig
-from service.failpoints import (
-    ACTIONS,
-    PLACES,
-    VARIABLE,
-    FailpointReached,
-    failpoints,
-    with_places,
-)
+from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints, with_places
 from tests.support.patience import seconds, until
 from topology.sink import Batch, Fence, Share
 
@@ -126,12 +118,12 @@ def test_invalid_failpoint_is_an_error(wanted):
     assert all(each in raised.value.allowed for each in (*PLACES, *ACTIONS))
 
 
-def _wait_for_its_end(pid: int) -> None:
+def _wait_for_its_end(pid):
     """A process that was killed takes a moment to go."""
     until("it has ended", lambda: not _runs(pid), 10)
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid):
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -139,7 +131,7 @@ def _runs(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def staged_and_committed(sink: Any) -> None:
+def staged_and_committed(sink):
     sink.fence([Fence("orders[0]", 1)])
     share = Share("orders[0]", 1, 1, 1, 1, 2, "0" * 32, 1)
     sink.commit(sink.stage(Batch(1, [["row"]], 1, (share,))))

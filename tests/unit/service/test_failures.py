@@ -127,7 +127,7 @@ def test_at_most_once_never_retries(kind):
 # The limit of dead letters
 
 
-def feed(limit: DeadLetterLimit, counters: OutcomeCounters, letters: int, good: int) -> None:
+def feed(limit, counters, letters, good):
     """Let records resolve one by one, the bad ones first."""
     for _ in range(letters):
         counters.dead_lettered += 1
@@ -146,7 +146,7 @@ def feed(limit: DeadLetterLimit, counters: OutcomeCounters, letters: int, good: 
         (0.0, 10, [(0, 10)], 1),
     ],
 )
-def test_ratio_above_the_limit_ends_the_run(max_ratio, of_records, before, letters) -> None:
+def test_ratio_above_the_limit_ends_the_run(max_ratio, of_records, before, letters):
     counters, limit = OutcomeCounters(), DeadLetterLimit(max_ratio, of_records)
     for bad, good in before:
         feed(limit, counters, bad, good)
@@ -158,7 +158,7 @@ def test_ratio_above_the_limit_ends_the_run(max_ratio, of_records, before, lette
     assert counters.dead_lettered - earlier <= max(1, max_ratio * of_records * 1.2 + 10), "soon"
 
 
-def test_few_or_old_bad_records_do_not_count() -> None:
+def test_few_or_old_bad_records_do_not_count():
     feed(DeadLetterLimit(), OutcomeCounters(), 5_000, 0)
     feed(DeadLetterLimit(0.1, of_records=100), OutcomeCounters(), 99, 0)
     counters, limit = OutcomeCounters(), DeadLetterLimit(0.5, of_records=100)

@@ -4,7 +4,6 @@ tests/acceptance/test_peers_failures.py shows the same on real servers.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +18,10 @@ from tests.support.pipeline import RETRY_SECONDS, Works, as_bolt
 ALWAYS = RetryPolicy(limit=10**6, initial_seconds=RETRY_SECONDS, multiplier=1, jitter=0)
 
 
-def passing(kind: str, stuck: set[int]) -> Any:
+def passing(kind, stuck):
     """A bolt of a kind that raises for the numbers that are stuck."""
 
-    def check(number: int) -> int:
+    def check(number):
         if number in stuck:
             raise ValueError
         return number
@@ -46,7 +45,7 @@ def passing(kind: str, stuck: set[int]) -> Any:
 KINDS = pytest.mark.parametrize("kind", ["function", "fan_out", "async", "vectorised"])
 
 
-def rows(works: Works) -> list[int]:
+def rows(works):
     """The numbers that were written, of columns too."""
     return sorted(row["value"] if isinstance(row, dict) else row for row in works.sink.rows)
 

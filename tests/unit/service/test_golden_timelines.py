@@ -5,7 +5,7 @@ What other threads finish in one stretch of time has no order of its own, and is
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ import pytest
 
 from headrace import SKIP, Record, Reject, Retry, Skip, Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
-from headrace.testing import TopologyTest, topology_test
-from partition.interfaces import Progress
+from headrace.testing import topology_test
 from partition.ledger import RetryPolicy
-from partition.records import Partition
 from service.testing.timeline import Event
 
 FOLDER = Path(__file__).with_name("golden")
@@ -40,7 +38,7 @@ UNTIL = 20
 class Run:
     """Drives the records through one topology, and keeps what happens as lines of text."""
 
-    def __init__(self, guarantee: Any) -> None:
+    def __init__(self, guarantee):
         self.done: list[str] = []
         self.lines: list[str] = []  # of this stretch
         self._seen = 0
@@ -50,7 +48,7 @@ class Run:
         self._guarantee = guarantee
         self._test = self._prepared()
 
-    def text(self) -> str:
+    def text(self):
         with self._test as test:
             now = 0
             for seconds in (*SENT, UNTIL):
@@ -67,7 +65,7 @@ class Run:
             assert test.unresolved == 0
         return "\n".join(self.done) + "\n"
 
-    def _prepared(self) -> TopologyTest:
+    def _prepared(self):
         @bolt
         def parse(record: Record) -> dict[str, Any] | Skip:
             kind = (record.value or b"").decode()
@@ -106,23 +104,23 @@ class Run:
         self._watch(test)
         return test
 
-    def _watch(self, test: TopologyTest) -> None:
+    def _watch(self, test):
         store, commit = test._store, test._store.commit
 
-        def stored(progress: Mapping[Partition, Progress]) -> Any:
+        def stored(progress):
             self._emissions()
             for partition, each in sorted(progress.items()):
                 self._stores(partition, each)
             return commit(progress)
 
-        store.commit = stored  # type: ignore[method-assign]
+        store.commit = stored
         for sink in test._tables.values():
-            sink.commit = self._committing(sink)  # type: ignore[method-assign]
+            sink.commit = self._committing(sink)
 
-    def _committing(self, sink: MemorySink[Any]) -> Any:
+    def _committing(self, sink):
         commit = sink.commit
 
-        def committed(staged: Any) -> None:
+        def committed(staged):
             begin = len(sink.rows)
             commit(staged)
             ids = [row["id"] for row in sink.rows[begin:]]
@@ -134,13 +132,13 @@ class Run:
 
         return committed
 
-    def _fail_first(self, kind: str, failing: str, row: dict[str, Any]) -> None:
+    def _fail_first(self, kind, failing, row):
         if kind == failing and self._guarantee != "at-most-once":
             self._tries[kind, row["id"]] += 1
             if self._tries[kind, row["id"]] == 1:
                 raise Retry("not yet")
 
-    def _stores(self, partition: Partition, progress: Progress) -> None:
+    def _stores(self, partition, progress):
         position, transactions = progress.position, progress.transactions
         open_ones = () if transactions is None else transactions.open
         more = "".join(f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones)
@@ -148,7 +146,7 @@ class Run:
 
     # The text
 
-    def _emissions(self) -> None:
+    def _emissions(self):
         """Add what was emitted since the last call, in its order."""
         new = [event for event in self._events() if event.what in ("read", "retried")]
         self._others += [event for event in self._events() if event.what not in ("read", "retried")]
@@ -158,10 +156,10 @@ class Run:
             word = "emit" if attempt == 1 else f"try {attempt} of"
             self.lines.append(f"  {word} orders[{number}] {offsets}")
 
-    def _events(self) -> list[Event]:
+    def _events(self):
         return self._test.timeline[self._seen :]
 
-    def _stretch_ends(self, title: str) -> None:
+    def _stretch_ends(self, title):
         """Add what other threads had a part in, sorted, and the stretch's title before it all."""
         self._emissions()
         others = [event for event in self._others if event.what != "written"]
@@ -181,12 +179,12 @@ class Run:
             self.lines.clear()
 
 
-def _about(event: Event) -> tuple[str, int, str, str]:
+def _about(event):
     return event.what, event.partition, event.step or "", event.reason or ""
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_timeline_equals_the_golden_one(guarantee: str) -> None:
+def test_timeline_equals_the_golden_one(guarantee):
     assert Run(guarantee).text() == (FOLDER / f"{guarantee}.txt").read_text(encoding="utf-8")
 
 

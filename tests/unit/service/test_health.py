@@ -7,20 +7,20 @@ import pytest
 from headrace.testing import topology_test
 from partition.records import Partition
 from service.observability.health import STALLED_SECONDS, Health, HealthCheck
-from service.observability.snapshot import ExecutorCounters, SinkStatistics, Snapshot
+from service.observability.snapshot import ExecutorCounters, SinkStatistics
 from tests.support.service import snapshot as snapshot_of_test
 from tests.support.service import topology
 from topology.workers.runners import RunnerStatistics
 
 
 @pytest.fixture(scope="module")
-def snapshot() -> Snapshot:
+def snapshot():
     with topology_test(topology()) as test:
         test.send(b"1")
         return snapshot_of_test(test)
 
 
-def health(snapshot: Snapshot | None, now: float = 100.5) -> HealthCheck:
+def health(snapshot, now=100.5):
     return HealthCheck(lambda: snapshot, clock=lambda: now)
 
 
@@ -50,10 +50,7 @@ def test_loop_is_judged_by_its_last_turn(snapshot):
             {"sinks": (SinkStatistics("t", 0, 0, 9, 3, 99.0, "disk full"),)},
             "sink 't' is failing: disk full",
         ),
-        (
-            {"dead_letters_waiting_seconds": 12.3},
-            "dead letters wait for their topic, for 12 s now",
-        ),
+        ({"dead_letters_waiting_seconds": 12.3}, "dead letters wait for their topic, for 12 s now"),
         (
             {"apart": ExecutorCounters(failing_since=99.0, last_error="SparkDied: gone")},
             "ranges fail on Spark: SparkDied: gone",

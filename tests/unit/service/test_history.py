@@ -33,12 +33,12 @@ def first():
 class Run:
     """A history of snapshots, one each quarter of a second, as a service publishes them."""
 
-    def __init__(self, first) -> None:
+    def __init__(self, first):
         self.history = History()
         self.snapshot = first
         self.history.add(first)
 
-    def go_on(self, seconds, written=0, dead_lettered=0, latencies=None) -> None:
+    def go_on(self, seconds, written=0, dead_lettered=0, latencies=None):
         """Go on at a steady pace; `latencies` are those since the start."""
         for _ in range(int(seconds * 4)):
             now = self.snapshot

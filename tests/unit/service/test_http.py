@@ -20,26 +20,26 @@ _SECONDS = seconds(10)
 class Facts:
     """Metrics, health and page."""
 
-    def exposition(self) -> bytes:
+    def exposition(self):
         return b"headrace_x_total 1.0\n"
 
-    def live(self) -> Health:
+    def live(self):
         return Health(ok=True)
 
-    def ready(self) -> Health:
+    def ready(self):
         return Health(ok=False, problems=("Kafka is away",))
 
-    def json(self) -> bytes:
+    def json(self):
         return b"{}"
 
-    def html(self) -> bytes:
+    def html(self):
         return b"<p>"
 
-    def history_json(self) -> bytes:
+    def history_json(self):
         return b"[]"
 
 
-def server_on(host: str, port: int = 0) -> HttpServer:
+def server_on(host, port=0):
     facts = Facts()
     return HttpServer(host, port, facts, facts, facts)
 
@@ -53,7 +53,7 @@ def server():
     server.close()
 
 
-def ask(server, path: str, method: str = "GET") -> tuple[int, str, str]:
+def ask(server, path, method="GET"):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=_SECONDS)
     try:
         connection.request(method, path)
@@ -99,7 +99,7 @@ def test_an_address_that_cannot_be_had_is_a_clear_error(server):
         second.close()
 
 
-def connect(server) -> socket.socket:
+def connect(server):
     return socket.create_connection(("127.0.0.1", server.port), timeout=_SECONDS)
 
 
@@ -139,7 +139,7 @@ def test_a_crowd_of_silent_clients_costs_the_oldest_their_place(server):
 def test_many_scrapes_at_once_are_all_answered(server):
     statuses: list[int] = []
 
-    def scrape() -> None:
+    def scrape():
         statuses.extend(ask(server, "/metrics")[0] for _ in range(10))
 
     threads = [threading.Thread(target=scrape) for _ in range(10)]

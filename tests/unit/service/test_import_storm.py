@@ -10,12 +10,7 @@ import pytest
 import typer
 
 from headrace import Topology
-from partition.errors import (
-    StoreCorrupt,
-    StoreError,
-    StoreUnavailable,
-    TopicMissing,
-)
+from partition.errors import StoreCorrupt, StoreError, StoreUnavailable, TopicMissing
 from partition.interfaces import Log, StoredOffset
 from partition.memory.ports import MemoryCatalogue
 from partition.records import Partition, Position

@@ -16,7 +16,6 @@ from headrace import SKIP, AdvancedBolt, Record, Reject, bolt
 from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
 from tests.support.pipeline import PLACE, Works
-from topology.sink import Staged
 
 RECORDS = 500
 LEAKED = 4_000  # so many pointers are far more bytes than what comes and goes meanwhile
@@ -28,7 +27,7 @@ TWICE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
 class Gone(MemorySink[bytes]):
     """Keeps no row."""
 
-    def commit(self, staged: Staged) -> None:
+    def commit(self, staged):
         super().commit(staged)
         self.rows.clear()
 
@@ -68,7 +67,7 @@ class Forgets(AdvancedBolt[bytes, bytes]):
             collector.ack(tuple_)
 
 
-def growth(works: Works, records: int = RECORDS) -> list[float]:
+def growth(works, records=RECORDS):
     """Growth of the memory in use from round to round, in bytes per record."""
     held: list[int] = []
     with capture_logs() as logs:

@@ -31,7 +31,7 @@ def _restored():
     mask.learn(())
 
 
-def run(code: str, **options) -> subprocess.CompletedProcess[str]:
+def run(code, **options):
     """Run Python code in a process of its own, whose standard error is a pipe."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -43,7 +43,7 @@ def run(code: str, **options) -> subprocess.CompletedProcess[str]:
     )
 
 
-def lines(text: str) -> list[dict]:
+def lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -125,7 +125,7 @@ WRITER = """
 """
 
 
-def process() -> subprocess.Popen[bytes]:
+def process():
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WRITER)],
         stdin=subprocess.PIPE,

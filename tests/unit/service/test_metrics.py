@@ -44,7 +44,7 @@ def parse(record: Record) -> int:
 
 
 @pytest.fixture(scope="module")
-def snapshot() -> Snapshot:
+def snapshot():
     topology = Topology("metrics")
     topology.source("metrics").then(parse).into(DiscardSink())
     topology.dead_letters.into(MemoryDeadLetters())
@@ -83,11 +83,11 @@ def snapshot() -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def exposition(snapshot) -> list[str]:
+def exposition(snapshot):
     return Metrics(lambda: snapshot).exposition().decode().splitlines()
 
 
-def samples(exposition) -> dict[tuple[str, str], float]:
+def samples(exposition):
     found = {}
     for line in exposition:
         if not line.startswith("#"):

@@ -190,7 +190,7 @@ def test_late_failure_of_a_rejected_record_holds_no_key():
     with topology_test(topology, retries=RetryPolicy(limit=0)) as kit:
         acks = kit._reader.ack
 
-        def ack(owners) -> None:
+        def ack(owners):
             acks(owners)
             buried.set()
 

@@ -15,12 +15,11 @@ from sinks.spark.settings import check, settings
 from tests.support.commands import topology_of
 from tests.support.front import Front
 from topology.errors import SinkFailed
-from topology.sink import SinkContext
 
 NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
 
 
-def test_spark_is_started_for_a_sink_behind_others(tmp_path: Path) -> None:
+def test_spark_is_started_for_a_sink_behind_others(tmp_path):
     config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
     topology = Topology("numbers")
     table = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
@@ -29,21 +28,21 @@ def test_spark_is_started_for_a_sink_behind_others(tmp_path: Path) -> None:
     assert wire(topology, config).spark is not None
 
 
-def test_a_spark_that_is_given_is_used_and_left_running(tmp_path: Path) -> None:
+def test_a_spark_that_is_given_is_used_and_left_running(tmp_path):
     config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
     topology = Topology("numbers")
     topology.source("t").into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
     closed: list[float] = []
     spark = SparkDriver("given")
-    spark.close = closed.append  # type: ignore[method-assign]
+    spark.close = closed.append
     parts = wire(topology, config, given_spark=spark)
     assert parts.spark is spark
     parts.close(Deadline(0))
     assert not closed
 
 
-def test_s3_brings_its_jars_and_properties_to_spark(tmp_path: Path) -> None:
+def test_s3_brings_its_jars_and_properties_to_spark(tmp_path):
     sink = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
     for warehouse, sets in ((str(tmp_path), []), ("s3://lake/t", ["s3a"])):
         config = load(None, NEEDED | {"storage": {"warehouse": warehouse}})
@@ -55,13 +54,13 @@ def test_s3_brings_its_jars_and_properties_to_spark(tmp_path: Path) -> None:
         assert driver._conf["spark.hadoop.fs.s3.impl"].endswith(".S3AFileSystem")
 
 
-def test_dead_letters_ask_the_broker_before_a_sink_may_start_spark(tmp_path: Path) -> None:
+def test_dead_letters_ask_the_broker_before_a_sink_may_start_spark(tmp_path):
     class Absent(MemoryDeadLetters):
-        def open(self, context: SinkContext) -> None:
+        def open(self, context):
             raise SinkFailed("no broker")
 
     class Started(MemorySink):
-        def open(self, context: SinkContext) -> None:
+        def open(self, context):
             raise AssertionError("opened")
 
     config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})

@@ -17,7 +17,7 @@ OTHER = Partition("u", 0)
 
 
 @pytest.fixture
-def bench() -> Bench:
+def bench():
     return Bench()
 
 

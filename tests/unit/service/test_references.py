@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import InvalidTopology, Reference, ReferenceNotLoaded, reference
+from headrace import InvalidTopology, ReferenceNotLoaded, reference
 from service.pipeline.reference_tables import References, ReferenceStatistics
 from sinks.state.store import MemoryState
 from sinks.storage import Storage
@@ -23,19 +23,19 @@ CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 class Clock:
     now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 class Tables:
     """Stands for where tables lie: gives the next one of each name, or raises it, in 2 s."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock):
         self.now: dict[str, pa.Table | Exception] = {}
         self.read: list[str] = []
         self._clock = clock
 
-    def __call__(self, reference: Reference) -> pa.Table:
+    def __call__(self, reference):
         self.read.append(reference.name)
         self._clock.now += 2.0
         found = self.now[reference.name]
@@ -44,21 +44,21 @@ class Tables:
         return found
 
 
-def table(*names: str) -> pa.Table:
+def table(*names):
     return pa.table({"code": [name[:1] for name in names], "name": list(names)})
 
 
-def named(name: str, **options) -> Reference:
+def named(name, **options):
     return reference(f"{name}.csv", key="code", value="name", **options)
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def tables(clock) -> Tables:
+def tables(clock):
     found = Tables(clock)
     found.now = {"fixed": table("Anna", "Bert"), "fresh": table("Xenia")}
     return found
@@ -146,7 +146,7 @@ def test_failed_refresh_keeps_a_short_interval(open_of, tables, clock):
 def test_load_that_ends_with_the_run_is_no_failure(loading, clock):
     references, *_ = loading
 
-    def ended(_reference: Reference) -> pa.Table:
+    def ended(_reference):
         references._stop.set()
         raise ReferenceLoadFailed("fresh", "Spark died")
 
@@ -167,7 +167,7 @@ def test_thread_refreshes_until_close():
     gate: queue.SimpleQueue[pa.Table] = queue.SimpleQueue()
     waits, readers, ended = threading.Semaphore(0), [], threading.Event()
 
-    def read(_reference: Reference) -> pa.Table:
+    def read(_reference):
         readers.append(threading.current_thread().name)
         waits.release()
         return table("Dora") if ended.is_set() else gate.get(timeout=seconds(10))
@@ -199,7 +199,7 @@ def test_close_does_not_wait_for_a_load_that_hangs():
     began, never = threading.Event(), threading.Event()
     reads = iter([table("Anna")])
 
-    def read(_reference: Reference) -> pa.Table:
+    def read(_reference):
         for found in reads:
             return found
         began.set()
@@ -218,18 +218,18 @@ def test_close_does_not_wait_for_a_load_that_hangs():
 class Kept:
     """A state that this process keeps."""
 
-    def __init__(self, **options) -> None:
+    def __init__(self, **options):
         self.words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
         self._sink = self.words.sink({"n": count()})
         self._sink.open(CONTEXT)
         self._sink.fence([Fence("words[0]", 1)])
 
-    def commit(self, txid: int, *words: str) -> None:
+    def commit(self, txid, *words):
         share = Share("words[0]", 1, txid, 1, 0, 9, "", len(words))
         rows = [{"word": word} for word in words]
         self._sink.commit(self._sink.stage(Batch(txid, [rows], len(rows), (share,))))
 
-    def fetched(self, words: State) -> pa.Table:
+    def fetched(self, words):
         return words.fetch(CONTEXT)
 
 
@@ -252,7 +252,7 @@ def test_slow_state_catches_up_less_often(open_of, clock, monkeypatch):
     kept = Kept()
     catch_up = kept.words.catch_up
 
-    def takes_long() -> None:
+    def takes_long():
         catch_up()
         clock.now += 2.0
 

@@ -1,8 +1,6 @@
 """Secrets that a topology's code gives to sinks, tables and decoders are hidden as others are."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +19,7 @@ CANARY = "canary-4711"
 ROW = pa.schema([("id", pa.int64())])
 URL = "postgresql://db:5432/shop"
 SASL = {"sasl.username": "somebody", "sasl.password": CANARY}
-CONTEXT = SinkContext("p", "s", {"bootstrap.servers": "none:1"}, Storage(""), object())  # type: ignore[arg-type]
+CONTEXT = SinkContext("p", "s", {"bootstrap.servers": "none:1"}, Storage(""), object())
 
 
 class Reached(Exception):
@@ -30,7 +28,7 @@ class Reached(Exception):
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch):
-    def touch(*_arguments: Any) -> None:
+    def touch(*_arguments):
         raise Reached
 
     monkeypatch.setattr("sinks.postgres.database._connect", touch)
@@ -41,14 +39,14 @@ def nothing_is_known(monkeypatch):
     mask.learn(())
 
 
-def opened(sink: Any) -> Callable[[], object]:
+def opened(sink):
     return lambda: sink.open(CONTEXT)
 
 
 class Spark:
     """A driver, which is asked to read."""
 
-    def run(self, *_arguments: Any, **_named: Any) -> Any:
+    def run(self, *_arguments, **_named):
         raise Reached
 
 

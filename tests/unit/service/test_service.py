@@ -4,28 +4,16 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
 
-from headrace import (
-    AdvancedBolt,
-    Bolt,
-    Collector,
-    Record,
-    Reject,
-    Retry,
-    SinkFailed,
-    Tuple,
-    bolt,
-)
-from headrace.sinks import MemorySink, Sink, Staged
+from headrace import AdvancedBolt, Bolt, Collector, Record, Reject, Retry, SinkFailed, Tuple, bolt
+from headrace.sinks import MemorySink
 from partition.memory.ports import MemoryCatalogue
 from service.app import Service
 from service.config.settings import load
-from service.observability.snapshot import Snapshot
 from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
 from service.wiring import Parts
@@ -63,9 +51,7 @@ class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
 class World:
     """A service and what it stands on."""
 
-    def __init__(
-        self, sink: Sink[Any] | None = None, *, drain_seconds: float = 5, **options: Any
-    ) -> None:
+    def __init__(self, sink=None, *, drain_seconds=5, **options):
         self.sink = sink or MemorySink()
         self.log = FaultyLog({"t": 1})
         self.nodes = FaultyNodes()
@@ -73,11 +59,11 @@ class World:
         self.drain_seconds = drain_seconds
         self.options = {"batch_rows": 10, "batch_seconds": 0.01, **options}
 
-    def send(self, *numbers: int) -> None:
+    def send(self, *numbers):
         for n in numbers:
             self.log.append(PLACE, json.dumps({"n": n}).encode())
 
-    def service(self) -> Service:
+    def service(self):
         works = Works(
             parse, *self.bolts, sinks=[self.sink], nodes=self.nodes, log=self.log,
             clock=time.monotonic, **self.options,
@@ -94,15 +80,15 @@ class World:
         )
         return Service(parts, drain_seconds=self.drain_seconds)
 
-    def committed(self) -> int | None:
+    def committed(self):
         store = FaultyStore(self.nodes)
         store.open()
         stored = store.load(PLACE)
         return None if stored is None else stored.offset
 
 
-def wait_for(running: Running, condition: Callable[[Snapshot], object]) -> None:
-    def holds() -> object:
+def wait_for(running, condition):
+    def holds():
         return running.snapshot is not None and condition(running.snapshot)
 
     running.until("the condition", holds)
@@ -134,7 +120,7 @@ def test_permanent_sink_failure_ends_the_run():
     """Promise 15: what cannot heal ends the process with a clear error."""
 
     class Failing(MemorySink[Any]):
-        def commit(self, staged: Staged) -> None:
+        def commit(self, staged):
             if len(self.rows) == 5:
                 raise SinkFailed("table gone")
             super().commit(staged)
@@ -173,7 +159,7 @@ def test_resolved_offsets_are_stored_if_the_drain_raises(error, monkeypatch):
     service = world.service()
     step = Pipeline.step
 
-    def raising(pipeline: Pipeline, **options: bool) -> bool:
+    def raising(pipeline, **options):
         if not options.get("fetch", True):
             raise error
         moved = step(pipeline, **options)

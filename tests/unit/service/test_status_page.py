@@ -9,7 +9,6 @@ from headrace.testing import topology_test
 from partition.records import Partition
 from service.observability.health import HealthCheck
 from service.observability.history import History
-from service.observability.snapshot import Snapshot
 from service.observability.status_page import MOST_PARTITIONS, StatusPage, graph_of
 from tests.support.charts import drawn
 from tests.support.service import snapshot, topology
@@ -20,7 +19,7 @@ from topology.monitoring import RecentFailure
 class World:
     """A page on a snapshot that can be changed, and a clock."""
 
-    def __init__(self, first: Snapshot | None, made) -> None:
+    def __init__(self, first, made):
         self.now = 100.0
         self.snapshot = first
         self.asked = 0
@@ -28,7 +27,7 @@ class World:
         health = HealthCheck(self.look, clock=lambda: self.now)
         self.page = StatusPage("orders-eu", made, self.look, health, self.history, lambda: self.now)
 
-    def look(self) -> Snapshot | None:
+    def look(self):
         self.asked += 1
         return self.snapshot
 

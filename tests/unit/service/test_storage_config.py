@@ -1,11 +1,9 @@
 """`[storage]`: what it becomes, and that nothing shows its secrets."""
 
-from pathlib import Path
-
 import pytest
 
 from headrace.sinks import DiscardSink
-from service.config.settings import Config, load
+from service.config.settings import load
 from service.errors import BadConfig
 from service.wiring import wire
 from sinks.storage import Storage
@@ -15,14 +13,12 @@ NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:21
 CANARY = "canary-5ab2"
 
 
-def config(**storage: object) -> Config:
+def config(**storage):
     return load(None, {**NEEDED, "storage": storage})
 
 
 @pytest.mark.parametrize("place", ["file:/data/lake", "s3a://b/lake", "lake", "../here/lake"])
-def test_path_of_a_warehouse_is_made_absolute(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_of_a_warehouse_is_made_absolute(place, tmp_path, monkeypatch):
     here = tmp_path.resolve() / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -30,9 +26,7 @@ def test_path_of_a_warehouse_is_made_absolute(
     assert found == (place if ":" in place else str(here / "lake"))
 
 
-def test_variables_and_files_give_what_the_section_may_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_and_files_give_what_the_section_may_hold(tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     secret.write_text(f"{CANARY}\n")
     monkeypatch.setenv("HEADRACE_STORAGE__WAREHOUSE", "s3://lake")
@@ -62,16 +56,14 @@ def test_variables_and_files_give_what_the_section_may_hold(
         ({"options": {"hadoop": {}}}, "storage.options.hadoop"),
     ],
 )
-def test_a_fault_is_named_by_its_key(storage: dict[str, object], key: str) -> None:
+def test_a_fault_is_named_by_its_key(storage, key):
     with pytest.raises(BadConfig) as refused:
         config(**storage)
     assert f"{key}: found " in str(refused.value)
     assert CANARY not in str(refused.value)
 
 
-def test_secrets_of_the_store_are_shown_nowhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_secrets_of_the_store_are_shown_nowhere(monkeypatch):
     """Those that libraries find in the environment, too."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{CANARY}-env")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/token")
@@ -92,9 +84,7 @@ def test_secrets_of_the_store_are_shown_nowhere(
     assert CANARY not in f"{made!r} {made} {parts!r} {parts.context('sink')!r}"
 
 
-def test_catalogues_pass_through_without_showing_secrets(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_catalogues_pass_through_without_showing_secrets(monkeypatch, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text(f"{CANARY}-file\n")
     start = "HEADRACE_STORAGE__CATALOGS__LAKE"

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,7 +21,7 @@ TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)
 class Hangs:
     """A bolt that does not return for `bad` before the gate is opened."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         self.gate = threading.Event()
         self.bolt = bolt(self.later) if kind == "async" else bolt(blocking=True)(self.now)
 
@@ -40,7 +39,7 @@ class Hangs:
         return (record.value or b"").decode()
 
 
-def health_of(works: Works, after_seconds: float) -> HealthCheck:
+def health_of(works, after_seconds):
     """What would be said of these figures later, with a loop that turns."""
     taken = snapshot_of(works.pipeline, time.monotonic() + after_seconds)
     return HealthCheck(lambda: taken, lambda: taken.taken_at)
@@ -86,13 +85,13 @@ def test_calls_that_never_return_use_up_the_workers(kind):
 class Cancels:
     """An async bolt that cancels all tasks of its loop, for the first b"bad"."""
 
-    def __init__(self, awaits: str) -> None:
+    def __init__(self, awaits):
         self.awaits = awaits
         self.is_done = False
         self.held = self.met = 0
         self.all_met = asyncio.Event()
 
-    def as_bolt(self) -> Any:
+    def as_bolt(self):
         @bolt
         async def cancels(record: Record) -> bytes:
             await self._met() if record.value == b"met" else await self._meddle(record.value)
@@ -100,14 +99,14 @@ class Cancels:
 
         return cancels
 
-    async def _met(self) -> None:
+    async def _met(self):
         """Go on once as many are here as there are workers."""
         self.met += 1
         if self.met % WORKERS == 0:
             self.all_met.set()
         await self.all_met.wait()
 
-    async def _meddle(self, value: bytes | None) -> None:
+    async def _meddle(self, value):
         if self.is_done:
             return
         if value == b"held":

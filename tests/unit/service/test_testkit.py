@@ -69,7 +69,7 @@ def numbers(*bolts, **options):
     return piped(*bolts, first=parse, sink=sink, **options)
 
 
-def payload(n) -> bytes:
+def payload(n):
     return json.dumps({"n": n}).encode()
 
 

@@ -1,6 +1,5 @@
 """Spans of records: which are traced, what they tell, and what is bounded."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace import Record, Reject, bolt
-from headrace.sinks import MemorySink, Staged
+from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
 from partition.records import Chunk
 from service.config.settings import TracingConfig
-from service.observability.tracing import Traces, Tracing
+from service.observability.tracing import Tracing
 from sinks.kafka.dead_letter_sink import _content, _Form
 from tests.support.faulty_store import FaultyStore
 from tests.support.pipeline import PLACE, HeldSink, Works
@@ -31,7 +30,7 @@ UNSAMPLED = f"00-{TRACE}-{PARENT}-00".encode()
 class Spans:
     """A run's spans, kept in memory."""
 
-    def __init__(self, ratio: float) -> None:
+    def __init__(self, ratio):
         self.exporter = InMemorySpanExporter()
         self.tracing = Tracing(
             TracingConfig(endpoint="http://collector:4318", sample_ratio=ratio),
@@ -42,23 +41,23 @@ class Spans:
         )
         self.tracing.open()
 
-    def named(self, name: str) -> list[ReadableSpan]:
+    def named(self, name):
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
-    def one(self, name: str) -> ReadableSpan:
+    def one(self, name):
         (span,) = self.named(name)
         return span
 
 
 @pytest.fixture
-def spans(request) -> Iterator[Spans]:
+def spans(request):
     """The spans of records with a parent; `sampled` adds a share of the others."""
     spans = Spans(getattr(request, "param", 0.0))
     yield spans
     spans.tracing.close(5.0)
 
 
-def sampled(ratio: float) -> pytest.MarkDecorator:
+def sampled(ratio):
     return pytest.mark.parametrize("spans", [ratio], indirect=True, ids=str)
 
 
@@ -87,7 +86,7 @@ def upper(word: str) -> str:
     return word.upper()
 
 
-def send(works: Works, value: bytes, *headers: tuple[str, bytes | None]) -> None:
+def send(works, value, *headers):
     works.log.append(PLACE, value, headers=headers)
 
 
@@ -95,7 +94,7 @@ def test_record_with_a_parent_is_traced_into_its_batch(spans):
     batches: list[Batch] = []
 
     class Watched(MemorySink[Any]):
-        def stage(self, batch: Batch) -> Staged:
+        def stage(self, batch):
             batches.append(batch)
             return super().stage(batch)
 
@@ -207,7 +206,7 @@ def test_a_share_of_the_records_without_a_parent_is_sampled(spans):
 def begin(spans):
     """`begin(count)` lets a chunk of records be emitted."""
 
-    def begin(count: int) -> Traces:
+    def begin(count):
         traces = spans.tracing.traces
         message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)
         offsets = np.arange(count)
@@ -244,7 +243,7 @@ def test_trace_ends_with_the_session_of_its_partition(spans):
 
 
 class Untellable(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no text")
 
 

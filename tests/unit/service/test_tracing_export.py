@@ -89,6 +89,6 @@ def test_the_headers_are_read_in_pairs_and_are_secrets():
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(wrong: dict):
+def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValidationError):
         TracingConfig.model_validate(wrong)

@@ -6,10 +6,9 @@ On both engines, in memory.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from headrace import Record, bolt
 from partition.ledger import RetryPolicy
 from partition.records import Partition
-from service.spark_engine.task import Task, TaskDone, TaskFailed
 from sinks.state.store import MemoryState
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
@@ -58,7 +56,7 @@ class Trouble:
 
     lines = LINES
 
-    def __init__(self, seed: int, kind: Kind | None) -> None:
+    def __init__(self, seed, kind):
         self.rng = random.Random(seed)
         self.kind = kind
         self.memory = MemoryState()
@@ -69,7 +67,7 @@ class Trouble:
         """What look-ups of the last life told when it was over."""
         self.spoiled = 0
 
-    def live(self, *, until_its_end: bool) -> None:
+    def live(self, *, until_its_end):
         """Run over what is published, to its end, or to any moment before."""
         words = self._state()
         sink = self._sink(words)
@@ -95,14 +93,14 @@ class Trouble:
         words.catch_up()
         self.looked_up = Counter({word: row["n"] for word, row in words.items()})
 
-    def counted(self) -> Counter[str]:
+    def counted(self):
         """What the state says."""
         state = self._state()
         table = state.holds(n=count()).shape.over_lines(self.memory.load(CONTEXT, state.shape))
         return Counter(dict(zip(*(table[name].to_pylist() for name in ("word", "n")), strict=True)))
 
     @contextmanager
-    def _engine(self, splitting: Any, sink: Sink[Any]) -> Iterator[Callable[[], object]]:
+    def _engine(self, splitting, sink):
         """An engine that runs inside the block; each call turns it."""
         with Works(
             splitting,
@@ -118,23 +116,23 @@ class Trouble:
         ) as works:
             yield lambda: works.advance(0.1, step=0.1)
 
-    def _state(self) -> State:
+    def _state(self):
         layout: Kind = self.kind or "transactional"
         there = MemoryState(beside=self.memory)
         return State("words", key={"word": str}, into=there, layout=layout)
 
-    def _sink(self, words: State) -> Sink[Any]:
+    def _sink(self, words):
         sink: Sink[Any] = words.sink({"n": count()})
         sink.open(CONTEXT)
         return sink
 
-    def _publish(self) -> None:
+    def _publish(self):
         for number in range(self.lines):
             words = self.rng.choices(VOCABULARY, k=self.rng.randrange(6))
             self.published.update(words)
             self.log.append(Partition("t", number % PARTITIONS), " ".join(words).encode())
 
-    def _has_ended(self) -> bool:
+    def _has_ended(self):
         for number in range(PARTITIONS):
             place = Partition("t", number)
             stored = stored_in(self.nodes, place)
@@ -146,11 +144,11 @@ class Trouble:
 class LosingExecutors(HereExecutors):
     """Loses tries before they run, or what they came to."""
 
-    def __init__(self, rng: random.Random, *args: Any) -> None:
+    def __init__(self, rng, *args):
         super().__init__(*args)
         self._rng = rng
 
-    def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
+    def run(self, name, tasks):
         if self._rng.random() < 0.15:
             raise OSError("an executor was lost")
         results = super().run(name, tasks)
@@ -164,12 +162,12 @@ class TroubleOnSpark(Trouble):
 
     lines = 12
 
-    def __init__(self, seed: int, kind: Kind, folder: Path) -> None:
+    def __init__(self, seed, kind, folder):
         super().__init__(seed, kind)
         self._folder = folder
 
     @contextmanager
-    def _engine(self, splitting: Any, sink: Sink[Any]) -> Iterator[Callable[[], object]]:
+    def _engine(self, splitting, sink):
         rng = random.Random(self.rng.random())  # for the executors' threads
         with Driving(
             self._folder,
@@ -184,7 +182,7 @@ class TroubleOnSpark(Trouble):
             yield drives.engine.step
 
 
-def lived(trouble: Trouble) -> Trouble:
+def lived(trouble):
     """The same, after all its lives."""
     for life in range(LIVES):
         trouble.live(until_its_end=life == LIVES - 1)
@@ -192,7 +190,7 @@ def lived(trouble: Trouble) -> Trouble:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     """The spark engine tries again at once, and as often as it takes."""
     monkeypatch.setattr(groups, "_FIRST_PAUSE_SECONDS", 0.005)
     monkeypatch.setattr(groups, "_LONGEST_PAUSE_SECONDS", 0.02)
@@ -202,7 +200,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 @pytest.mark.parametrize("seed", range(8))
-def test_each_word_is_counted_once_whatever_fails_in_between(seed: int, kind: Kind) -> None:
+def test_each_word_is_counted_once_whatever_fails_in_between(seed, kind):
     """Promises 3 and 14: in the layout of the same name."""
     trouble = lived(Trouble(seed, kind))
     assert trouble.counted() == trouble.published
@@ -213,9 +211,7 @@ def test_each_word_is_counted_once_whatever_fails_in_between(seed: int, kind: Ki
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 @pytest.mark.parametrize("seed", range(8))
-def test_each_word_is_counted_once_on_the_spark_engine_too(
-    seed: int, kind: Kind, tmp_path: Path
-) -> None:
+def test_each_word_is_counted_once_on_the_spark_engine_too(seed, kind, tmp_path):
     """Promises 3 and 14: also when tries of a range, or what came of them, are lost."""
     trouble = lived(TroubleOnSpark(seed, kind, tmp_path))
     assert trouble.counted() == trouble.published

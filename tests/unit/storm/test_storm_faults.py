@@ -53,7 +53,7 @@ def test_dead_letter_is_durable_before_its_offset_passes(payload):
         works.finish()
 
 
-def offsets(bench: Bench, record_ids: list[int]) -> list[int]:
+def offsets(bench, record_ids):
     return [bench.message(record_id).offset() for record_id in record_ids]
 
 

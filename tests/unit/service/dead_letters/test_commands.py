@@ -18,12 +18,7 @@ from service.dead_letters.commands import (
     replay,
     select,
 )
-from service.dead_letters.stored import (
-    Mark,
-    RecordContent,
-    encode_mark,
-    headers_to_send,
-)
+from service.dead_letters.stored import Mark, RecordContent, encode_mark, headers_to_send
 from sinks.kafka.client import CommitUnknown, NotAccepted, ProducerFenced
 from tests.support.dead_letters import StoredMessage, dead_letter, facts, stored, topic_of
 
@@ -33,7 +28,7 @@ DROPPED = Mark(1, "dropped", 1_700_000_000_000, "me@host", "rubbish")
 REPLAYED = Mark(1, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
 
 
-def mark(of: Mark, at: int = 900) -> StoredMessage:
+def mark(of, at=900):
     value, headers = encode_mark(of)
     return StoredMessage(headers, value, at)
 

@@ -1,9 +1,8 @@
 """Where the logs end: asked in one question, and not believed at once when it moved back."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,53 +18,51 @@ from tests.support.spark_engine import ONE, TWO, Driving
 class Asked:
     """Keeps the questions; the test answers them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.questions: list[tuple[set[Partition], Future[Mapping[Partition, LogEnd]]]] = []
         self.topics: list[str] = []
         self.topic_answer: Future[Topic] = Future()
         self.is_open = False
         self.closed = 0
 
-    def open(self) -> None:
+    def open(self):
         self.is_open = True
 
-    def close(self) -> None:
+    def close(self):
         self.is_open = False
         self.closed += 1
 
-    def ends(self, partitions: Collection[Partition]) -> Future[Mapping[Partition, LogEnd]]:
+    def ends(self, partitions):
         future: Future[Mapping[Partition, LogEnd]] = Future()
         self.questions.append((set(partitions), future))
         return future
 
-    def topic(self, name: str) -> Future[Topic]:
+    def topic(self, name):
         self.topics.append(name)
         return self.topic_answer
 
-    def answer(self, ends: Mapping[Partition, int]) -> None:
+    def answer(self, ends):
         told = {partition: LogEnd(end, 0) for partition, end in ends.items()}
         self.questions[-1][1].set_result(told)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error):
         self.questions[-1][1].set_exception(error)
 
 
 @pytest.fixture
-def asked() -> Asked:
+def asked():
     return Asked()
 
 
 @pytest.fixture
-def ends(asked: Any) -> LogEndTracker:
+def ends(asked):
     return LogEndTracker(asked, 0.2)
 
 
 @pytest.mark.parametrize(
     "first", [None, Topic("t", "id", (0, 1)), KafkaUnavailable("a topic", "away")]
 )
-def test_a_topic_that_is_gone_is_told_of_its_silent_partition(
-    asked: Asked, ends: LogEndTracker, first: Topic | Exception | None
-) -> None:
+def test_a_topic_that_is_gone_is_told_of_its_silent_partition(asked, ends, first):
     """Promise 12: nothing of it is run any more, so no task can tell.
 
     The topic is asked for again after another answer.
@@ -77,7 +74,7 @@ def test_a_topic_that_is_gone_is_told_of_its_silent_partition(
         assert ends.error_of(6.0, ONE, 3) is None
         if first is not None:
             settle = asked.topic_answer.set_exception if isinstance(first, Exception) else None
-            (settle or asked.topic_answer.set_result)(first)  # type: ignore[arg-type]
+            (settle or asked.topic_answer.set_result)(first)
             assert ends.error_of(8.0, ONE, 3) is None
             asked.topic_answer = Future()
             ends.poll(14.0, [ONE])
@@ -88,10 +85,10 @@ def test_a_topic_that_is_gone_is_told_of_its_silent_partition(
     assert [each["event"] for each in logs] == ["end_not_known"]
 
 
-def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
+def test_silent_partitions_have_a_question_of_their_own(asked):
     """Promise 10: an answer about them takes seconds to come, and the others need theirs."""
     spare = Asked()
-    ends = LogEndTracker(asked, 0.2, lambda: spare)  # type: ignore[arg-type]
+    ends = LogEndTracker(asked, 0.2, lambda: spare)
     ends.poll(0.0, [ONE, TWO])
     assert [names for names, _future in asked.questions] == [{ONE, TWO}]
     asked.answer({ONE: 5})
@@ -118,7 +115,7 @@ def test_silent_partitions_have_a_question_of_their_own(asked: Asked) -> None:
     assert (spare.is_open, spare.closed) == (False, 1)
 
 
-def test_no_answer_leaves_what_was_known_and_shows(asked: Asked, ends: LogEndTracker) -> None:
+def test_no_answer_leaves_what_was_known_and_shows(asked, ends):
     """Promise 15; but a permanent error is raised."""
     ends.poll(0.0, [ONE])
     asked.answer({ONE: 5})
@@ -134,7 +131,7 @@ def test_no_answer_leaves_what_was_known_and_shows(asked: Asked, ends: LogEndTra
         ends.poll(4.0, [ONE])
 
 
-def test_answer_about_a_forgotten_partition_is_dropped(asked: Asked, ends: LogEndTracker) -> None:
+def test_answer_about_a_forgotten_partition_is_dropped(asked, ends):
     ends.poll(0.0, [ONE, TWO])
     ends.remove([ONE])
     asked.answer({ONE: 1000, TWO: 3})
@@ -143,9 +140,7 @@ def test_answer_about_a_forgotten_partition_is_dropped(asked: Asked, ends: LogEn
 
 
 @pytest.mark.parametrize("mirrors", [False, True])
-def test_driver_has_a_client_only_to_mirror_offsets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mirrors: bool
-) -> None:
+def test_driver_has_a_client_only_to_mirror_offsets(tmp_path, monkeypatch, mirrors):
     drives, heard = Driving(tmp_path, partitions=1, mirror=mirrors), list[Any]()
     for name in ("open", "add", "fetch", "mirror", "close"):
         note = partial(lambda called, *given: heard.append((called, *given)), name)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +10,7 @@ import pytest
 
 from headrace import Hooks, InvalidTopology, Record, Reject, Topology, bolt, reference
 from headrace.sinks import MemorySink, SparkSink
-from partition.interfaces import Log, LogEnd
-from partition.records import Partition
+from partition.interfaces import LogEnd
 from service.app import Service
 from service.spark_engine.engine import check_runs_on_spark
 from sinks.columns import rows_of
@@ -23,12 +21,12 @@ from tests.acceptance import evidence
 from tests.support.fake_spark import Driver as FrameDriver
 from tests.support.fake_spark import FakeSpark, Frame
 from tests.support.spark_engine import ONE, ApartSink, Driving, HereSink, text, values
-from topology.sink import Sink, SinkContext
-from topology.spark_step import SparkStep, ThroughSpark, spark_step
+from topology.sink import SinkContext
+from topology.spark_step import ThroughSpark, spark_step
 from transactions.groups import RangePolicy
 
 
-def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: Path) -> None:
+def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path):
     """Promise 14."""
     apart, here = ApartSink(), HereSink()
     with Driving(tmp_path, sinks=[apart, here]) as drives:
@@ -46,9 +44,7 @@ def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path: P
 
 
 @pytest.mark.parametrize("epoch", [1, None])
-def test_task_gets_the_leader_epoch_of_its_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int | None
-) -> None:
+def test_task_gets_the_leader_epoch_of_its_range(tmp_path, monkeypatch, epoch):
     with Driving(tmp_path, partitions=1) as drives:
         monkeypatch.setattr(
             drives.catalogue, "_ends", lambda those: {e: LogEnd(1, epoch) for e in those}
@@ -59,7 +55,7 @@ def test_task_gets_the_leader_epoch_of_its_range(
         assert (told.position.offset, told.end, told.leader_epoch) == (0, 1, epoch)
 
 
-def test_the_next_group_runs_while_the_first_is_under_way(tmp_path: Path) -> None:
+def test_the_next_group_runs_while_the_first_is_under_way(tmp_path):
     with Driving(tmp_path, ranges=RangePolicy(5, 0.01, 2)) as drives:
         drives.hold(20, runs=2)
         drives.turn(5)
@@ -74,7 +70,7 @@ def split(record: Record) -> Iterator[str]:
     yield from (record.value or b"").decode().split("|")
 
 
-def test_other_rows_of_a_record_with_a_refused_row_are_written(tmp_path: Path) -> None:
+def test_other_rows_of_a_record_with_a_refused_row_are_written(tmp_path):
     here = HereSink()
     here.rejects = {"bad", "c1"}
     with Driving(tmp_path, split, sinks=[here]) as drives:
@@ -89,7 +85,7 @@ def test_other_rows_of_a_record_with_a_refused_row_are_written(tmp_path: Path) -
         assert drives.engine.outlets[0].rows_rejected == 4
 
 
-def test_record_with_unstable_rows_is_left_out_in_the_end(tmp_path: Path) -> None:
+def test_record_with_unstable_rows_is_left_out_in_the_end(tmp_path):
     made: list[str] = []
 
     @bolt
@@ -108,7 +104,7 @@ def test_record_with_unstable_rows_is_left_out_in_the_end(tmp_path: Path) -> Non
         assert {e.record.value for e in drives.letters_sink.letters} == {b"a1|bad"}
 
 
-def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:
+def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path):
     left, right = HereSink("left"), HereSink("right")
     left.rejects = right.rejects = {"a1"}
     with Driving(tmp_path, sinks=[left, right]) as drives:
@@ -121,7 +117,7 @@ def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path: Path) -> None:
         assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (2, 1)
 
 
-def test_failures_of_tasks_are_shown_with_a_text_and_a_place(tmp_path: Path) -> None:
+def test_failures_of_tasks_are_shown_with_a_text_and_a_place(tmp_path):
     @bolt
     def picky(record: Record) -> str:
         raise Reject(f"no {text(record)}")
@@ -135,7 +131,7 @@ def test_failures_of_tasks_are_shown_with_a_text_and_a_place(tmp_path: Path) -> 
     assert re.fullmatch(r".*test_engine\.py:\d+", found[0].error_at)
 
 
-def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path: Path) -> None:
+def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path):
     names = reference("names.parquet", key="code", value="name")
     topology = Topology("refers", reliability="exactly-once")
     topology.uses(names)
@@ -147,7 +143,7 @@ def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path: Path) 
 
     with Driving(tmp_path, named, topology=topology) as drives:
 
-        def used(row: dict[str, str] | None) -> str:
+        def used(row):
             """The table that a task has for the next record."""
             if row is not None:
                 names.load([row])
@@ -164,7 +160,7 @@ def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path: Path) 
     names.unload()
 
 
-def test_hooks_are_told_in_the_driver_and_bolts_live_in_tasks(tmp_path: Path) -> None:
+def test_hooks_are_told_in_the_driver_and_bolts_live_in_tasks(tmp_path):
     told: list[str] = []
 
     class Tells(Hooks):
@@ -188,7 +184,7 @@ def test_hooks_are_told_in_the_driver_and_bolts_live_in_tasks(tmp_path: Path) ->
     assert told[2:] == ["-t0", "stopped"]
 
 
-def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
+def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path):
     """Promise 16."""
     with Driving(tmp_path, ranges=RangePolicy(5, 0.01, 1)) as drives:
         drives.hold(20)
@@ -200,21 +196,21 @@ def test_a_drain_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
         assert drives.engine.counters.written == 5
 
 
-def test_a_source_with_a_rate_gives_no_more_than_that(tmp_path: Path) -> None:
+def test_a_source_with_a_rate_gives_no_more_than_that(tmp_path):
     with Driving(tmp_path, ranges=RangePolicy(1000, 0.01), records_per_second=100.0) as drives:
         drives.fill(1000)
         drives.until(lambda: drives.engine.counters.written > 0)
         assert drives.engine.counters.written <= 2
 
 
-def test_spark_engine_refuses_other_guarantees() -> None:
+def test_spark_engine_refuses_other_guarantees():
     topology = Topology("loose")
     topology.source("t").then(text).into(MemorySink())
     with pytest.raises(InvalidTopology, match='"local" runs all'):
         check_runs_on_spark(topology)
 
 
-def test_first_group_has_all_partitions(tmp_path: Path) -> None:
+def test_first_group_has_all_partitions(tmp_path):
     drives = Driving(tmp_path, ranges=RangePolicy(1000, 3600.0), partitions=3)
     for number in range(3):
         drives.send(*values("a", 4), partition=number)
@@ -223,9 +219,7 @@ def test_first_group_has_all_partitions(tmp_path: Path) -> None:
     assert drives.executors.names == ["ranges-1-1"]
 
 
-def test_goal_is_known_though_a_log_seemed_short_when_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_goal_is_known_though_a_log_seemed_short_when_opened(tmp_path, monkeypatch):
     """As it may just after its leader has changed; else a finite run would never end."""
     with Driving(tmp_path, partitions=1) as first:
         first.fill(5)
@@ -233,7 +227,7 @@ def test_goal_is_known_though_a_log_seemed_short_when_opened(
     again = first.another(partitions=1)
     tell = again.log.log
 
-    def tells_too_little(partition: Partition, timestamp_ms: int | None = None) -> Log:
+    def tells_too_little(partition, timestamp_ms=None):
         return replace(tell(partition, timestamp_ms), end=2)
 
     monkeypatch.setattr(again.log, "log", tells_too_little)
@@ -248,15 +242,15 @@ def test_goal_is_known_though_a_log_seemed_short_when_opened(
 class StepDriver(FrameDriver):
     """A Spark that puts Spark steps in front of sinks."""
 
-    def passage(self, step: SparkStep, sink: Sink[Any], context: SinkContext) -> SparkPassage:
+    def passage(self, step, sink, context):
         return SparkPassage(self, step, sink, context)
 
 
-def placed(frame: Frame) -> Frame:
+def placed(frame):
     return Frame(frame.table.select(["partition", "offset"]))
 
 
-def test_spark_steps_alone_take_the_ordinary_path(tmp_path: Path) -> None:
+def test_spark_steps_alone_take_the_ordinary_path(tmp_path):
     """Promise 14: executors read the records, and the driver sends them through the step.
 
     Other steps may stand behind the same topic.
@@ -278,9 +272,7 @@ def test_spark_steps_alone_take_the_ordinary_path(tmp_path: Path) -> None:
     front.close()
 
 
-def test_spark_writes_what_tasks_have_spooled_a_group_in_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_writes_what_tasks_have_spooled_a_group_in_a_job(tmp_path, monkeypatch):
     """Promise 14: SparkSink's rows go from the tasks to Spark by its own spool."""
 
     @bolt

@@ -3,24 +3,19 @@
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import Topology
-from headrace.sinks import MemoryDeadLetters
 from partition.errors import PartitionError
 from partition.interfaces import Log
 from partition.recovery import StartPolicy
 from service.errors import TaskError
 from service.spark_engine import planner
-from service.spark_engine.task import Task, TaskDone, TaskFailed
+from service.spark_engine.task import TaskDone, TaskFailed
 from sinks.errors import SparkTimeout
-from tests.support.faulty_kafka import FaultyLog
 from tests.support.patience import until
 from tests.support.spark_engine import (
     ONE,
@@ -33,7 +28,7 @@ from tests.support.spark_engine import (
     values,
 )
 from topology.errors import SinkBusy, SinkFailed
-from topology.sink import Fence, Staged
+from topology.sink import Fence
 from transactions.groups import RangePolicy
 from transactions.transaction import RangeRead
 
@@ -41,7 +36,7 @@ ALL, PAIRS = RangePolicy(100, 0.01), RangePolicy(5, 0.01, 2)
 SKIP = StartPolicy(on_data_loss="skip")
 
 
-def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path):
     """Promise 15. What the stale attempt has staged is discarded."""
     here = HereSink()
     with Driving(tmp_path, sinks=[ApartSink(), here], ranges=PAIRS) as drives:
@@ -59,21 +54,21 @@ def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path: Path
 class Wrong(ApartSink):
     """Has a mistake, exits in a commit, cannot commit, or does not see the tasks' files."""
 
-    def __init__(self, how: str) -> None:
+    def __init__(self, how):
         super().__init__()
         self.how = how
 
-    def stager(self) -> Any:
+    def stager(self):
         if self.how == "stager":
             raise AttributeError("no attribute 'files'")
         return super().stager()
 
-    def joined(self, shares: Any, staged: Any) -> Staged:
+    def joined(self, shares, staged):
         if self.how == "elsewhere":
             raise SinkFailed("executors and driver must share the folder of the table")
         return super().joined(shares, staged)
 
-    def commit(self, staged: Staged) -> None:
+    def commit(self, staged):
         raise SystemExit(1) if self.how == "exit" else SinkFailed("the table is gone")
 
 
@@ -88,9 +83,7 @@ class Wrong(ApartSink):
         ("elsewhere", SinkFailed, "must share the folder of the table"),
     ],
 )
-def test_errors_that_cannot_heal_end_the_run(
-    tmp_path: Path, how: str, error: type[Exception], match: str
-) -> None:
+def test_errors_that_cannot_heal_end_the_run(tmp_path, how, error, match):
     with Driving(tmp_path, sinks=[Wrong(how)]) as drives:
         if how == "failed task":
             drives.executors.answers = [lambda _task: TaskFailed("it is broken", "BoltError")]
@@ -104,11 +97,11 @@ def test_errors_that_cannot_heal_end_the_run(
 
 
 @pytest.mark.parametrize("error", [OSError("the log cannot be read"), SinkBusy(0.1)])
-def test_stager_is_asked_again_after_a_passing_error(tmp_path: Path, error: Exception) -> None:
+def test_stager_is_asked_again_after_a_passing_error(tmp_path, error):
     class Away(ApartSink):
         away = True
 
-        def stager(self) -> Any:
+        def stager(self):
             if self.away:
                 self.away = False
                 raise error
@@ -120,15 +113,15 @@ def test_stager_is_asked_again_after_a_passing_error(tmp_path: Path, error: Exce
         assert (drives.apart.rows, drives.figures.retries) == (["a0"], 1)
 
 
-def unreadable(task: Task) -> TaskFailed | None:
+def unreadable(task):
     """The first partition of a task cannot be read."""
     return TaskFailed("expired, or cut off", "OffsetOutOfRange", task.ranges[0].partition)
 
 
-def test_lasting_trouble_halts_one_partition_only(tmp_path: Path) -> None:
+def test_lasting_trouble_halts_one_partition_only(tmp_path):
     with Driving(tmp_path) as drives:
 
-        def fails(task: Task) -> TaskFailed | None:
+        def fails(task):
             drives.executors.answers.append(fails)
             return unreadable(task) if task.ranges[0].partition == TWO else None
 
@@ -140,7 +133,7 @@ def test_lasting_trouble_halts_one_partition_only(tmp_path: Path) -> None:
         assert drives.apart.rows == ["a0"]
 
 
-def test_records_that_expired_before_they_ran_are_skipped_by_policy(tmp_path: Path) -> None:
+def test_records_that_expired_before_they_ran_are_skipped_by_policy(tmp_path):
     """Promise 12."""
     with Driving(tmp_path, start=SKIP, partitions=1) as drives:
         drives.hold(10)
@@ -151,9 +144,7 @@ def test_records_that_expired_before_they_ran_are_skipped_by_policy(tmp_path: Pa
         assert next(drives.reader.statistics(0.0)).lost == {"expired": 6}
 
 
-def test_log_cut_off_and_partly_rewritten_is_read_from_the_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_cut_off_and_partly_rewritten_is_read_from_the_cut(tmp_path, monkeypatch):
     """Promise 12. Simulated seed 211: the log's end is not where the log was cut off."""
     monkeypatch.setattr(planner, "_SHORT_SECONDS", 0.05)
     with Driving(tmp_path, start=SKIP) as drives:
@@ -167,7 +158,7 @@ def test_log_cut_off_and_partly_rewritten_is_read_from_the_cut(
         assert drives.stored_at(ONE) == 7
 
 
-def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_path):
     """Promise 12."""
     with Driving(tmp_path, partitions=1, ranges=ALL) as drives:
         drives.hold(10)
@@ -181,22 +172,22 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
 class HeldExecutors(HereExecutors):
     """Runs wait until they are let go, by name."""
 
-    def __init__(self, topology: Topology, log: FaultyLog, letters: MemoryDeadLetters) -> None:
+    def __init__(self, topology, log, letters):
         super().__init__(topology, log, letters)
         self.holds = {name: threading.Event() for name in ("ranges-1-1", "ranges-2-1")}
 
-    def run(self, name: str, tasks: Sequence[Task]) -> list[TaskDone | TaskFailed]:
+    def run(self, name, tasks):
         if name in self.holds and not self.holds[name].wait(PATIENCE_SECONDS):
             raise TimeoutError
         return super().run(name, tasks)
 
 
-def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path: Path) -> None:
+def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path):
     """Promise 14. Simulated seed 102: else what was written behind the cut comes twice."""
     with Driving(
         tmp_path, partitions=1, ranges=PAIRS, start=SKIP, executors=HeldExecutors
     ) as drives:
-        holds = drives.executors.holds  # type: ignore[attr-defined]
+        holds = drives.executors.holds
         results = drives.engine._results._queue  # of both in the same turn, in this order
         drives.fill(5)
         drives.until(lambda: len(drives.engine._attempts.running) == 1)
@@ -205,12 +196,12 @@ def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path: Path) -> None:
         drives.until(lambda: len(drives.engine._attempts.running) == 2)
         for count, hold in enumerate(holds.values(), 1):
             hold.set()
-            until("it ends", lambda count=count: results.qsize() == count, PATIENCE_SECONDS)  # type: ignore[misc]
+            until("it ends", lambda count=count: results.qsize() == count, PATIENCE_SECONDS)
         drives.finish()
         assert drives.apart.rows == values("b", 10)
 
 
-def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: Path) -> None:
+def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path):
     """Promise 14. Simulated seed 646: what is planned of it is about to be dropped."""
     with Driving(tmp_path, start=SKIP, partitions=1) as drives:
         drives.fail()
@@ -219,22 +210,22 @@ def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path: P
         drives.log.recreate_topic("t")
         drives.send(*values("b", 6))
         answer, asks = Future[Log](), drives.catalogue.log
-        drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer  # type: ignore[method-assign]
+        drives.catalogue.log = lambda _partition, _timestamp_ms=None: answer
         drives.reader.assignment._discovery._due = 0.0
         ran = drives.executors.names
         drives.until(lambda: drives.figures.failing_since is None or len(ran) > 1)
         assert ran == ["ranges-1-1"]
-        drives.catalogue.log = asks  # type: ignore[method-assign]
+        drives.catalogue.log = asks
         answer.set_result(drives.log.log(ONE))
         drives.finish()
         assert drives.apart.rows == values("b", 6)
 
 
-def crashes_once(place: str) -> Callable[[str], None]:
+def crashes_once(place):
     """The process ends where it passes a place first; in a sink's thread, the sink cannot go on."""
     left = [place]
 
-    def at(passed: str) -> None:
+    def at(passed):
         if passed in left:
             left.remove(passed)
             raise SinkFailed(f"a crash at {place}")
@@ -245,7 +236,7 @@ def crashes_once(place: str) -> Callable[[str], None]:
 @pytest.mark.parametrize(
     "place", ["range_after_plan", "range_before_seal", "range_after_seal", "sink_before_commit"]
 )
-def test_a_restart_runs_again_what_was_open_as_it_was_planned(tmp_path: Path, place: str) -> None:
+def test_a_restart_runs_again_what_was_open_as_it_was_planned(tmp_path, place):
     """Promise 14."""
     apart, here = ApartSink(), HereSink()
     at = crashes_once(place)
@@ -263,7 +254,7 @@ def test_a_restart_runs_again_what_was_open_as_it_was_planned(tmp_path: Path, pl
     assert Counter(apart.rows) == Counter(here.rows) == Counter(values("a", 10) + values("b", 9))
 
 
-def test_a_replay_that_differs_halts_the_partition(tmp_path: Path) -> None:
+def test_a_replay_that_differs_halts_the_partition(tmp_path):
     """Promise 14."""
     with Driving(tmp_path, partitions=1) as first:
         first.apart.errors = [SinkFailed("not today")]
@@ -272,7 +263,7 @@ def test_a_replay_that_differs_halts_the_partition(tmp_path: Path) -> None:
             first.finish()
         assert first.open_of() == [(0, 4, True)]
 
-    def differs(task: Task) -> TaskDone | TaskFailed:
+    def differs(task):
         reads = tuple(RangeRead(e.partition, 3, "0" * 32, None) for e in task.ranges)
         return TaskDone(reads, {}, first.engine.counters, 0)
 
@@ -283,9 +274,7 @@ def test_a_replay_that_differs_halts_the_partition(tmp_path: Path) -> None:
     assert first.apart.rows == []
 
 
-def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(tmp_path):
     """Promise 9."""
     here = HereSink()
     with Driving(tmp_path, sinks=[ApartSink(), here], ranges=ALL) as drives:
@@ -302,7 +291,7 @@ def test_a_sink_that_has_a_later_owner_takes_the_line_away_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("what", ["store", "Kafka", "session"])
-def test_outage_is_survived(tmp_path: Path, what: str) -> None:
+def test_outage_is_survived(tmp_path, what):
     """Promise 15. Nothing runs while the store is away; a session may end amid a run."""
     with Driving(tmp_path) as drives:
         drives.nodes.away, drives.log.away = what == "store", what == "Kafka"
@@ -319,7 +308,7 @@ def test_outage_is_survived(tmp_path: Path, what: str) -> None:
         assert (drives.apart.rows, drives.ends.available) == (values("a", 3), True)
 
 
-def test_vanished_group_fails_no_more(tmp_path: Path) -> None:
+def test_vanished_group_fails_no_more(tmp_path):
     with Driving(tmp_path) as drives:
         for attempt in range(1, 9):
             drives.fail(f"ranges-1-{attempt}")
@@ -331,11 +320,11 @@ def test_vanished_group_fails_no_more(tmp_path: Path) -> None:
         assert drives.figures.failing_since is None
 
 
-def test_group_that_loses_its_files_fails_until_done(tmp_path: Path) -> None:
+def test_group_that_loses_its_files_fails_until_done(tmp_path):
     """That a try of it is sealed says nothing of what the sink finds."""
     removed, since = list[Path](), list[float | None]()
 
-    def at(place: str) -> None:
+    def at(place):
         if place == "range_before_seal" and len(removed) < 2:
             for file in tmp_path.rglob("*.rows"):
                 file.unlink()
@@ -356,7 +345,7 @@ def test_group_that_loses_its_files_fails_until_done(tmp_path: Path) -> None:
         assert drives.figures.failing_since is None
 
 
-def test_slow_group_gets_more_time_with_each_attempt(tmp_path: Path) -> None:
+def test_slow_group_gets_more_time_with_each_attempt(tmp_path):
     """What only is slow ends; and what hangs is not waited for much longer at once."""
     with Driving(tmp_path) as drives, capture_logs() as logged:
         for name in (f"ranges-1-{attempt}" for attempt in range(1, 7)):
@@ -364,7 +353,7 @@ def test_slow_group_gets_more_time_with_each_attempt(tmp_path: Path) -> None:
         drives.fail("ranges-1-2")
         drives.fill(1)
         for attempt in range(1, 8):
-            drives.until(lambda attempt=attempt: len(drives.executors.names) == attempt)  # type: ignore[misc]
+            drives.until(lambda attempt=attempt: len(drives.executors.names) == attempt)
             drives.until(lambda: not drives.engine._attempts.running)
             for group in drives.engine._attempts.groups:
                 group.again_at = 0.0

@@ -20,7 +20,7 @@ def parse(record: Record) -> dict:
     return {"n": number, "user": USERS[number % len(USERS)]}
 
 
-def drawn(kind: str, grouping, letters: MemoryDeadLetters, sink: MemorySink) -> Topology:
+def drawn(kind, grouping, letters, sink):
     seen = Seen()
     topology = Topology("grouped", reliability="exactly-once")
     counted = topology.source("t").then(parse)
@@ -30,7 +30,7 @@ def drawn(kind: str, grouping, letters: MemoryDeadLetters, sink: MemorySink) -> 
     return topology
 
 
-def on_executor(kind: str, grouping) -> list[tuple[int, int]]:
+def on_executor(kind, grouping):
     """Return each row's number and its task."""
     tasks, letters = Tasks(), MemoryDeadLetters()
     tasks.send(*(b"%d" % number for number in range(COUNT)))
@@ -41,7 +41,7 @@ def on_executor(kind: str, grouping) -> list[tuple[int, int]]:
     return [(row["n"], row["task"]) for row in rows_in(done.staged["rows"])]
 
 
-def on_local_engine(kind: str, grouping) -> list[tuple[int, int]]:
+def on_local_engine(kind, grouping):
     topology = drawn(kind, grouping, MemoryDeadLetters(), MemorySink("rows"))
     with topology_test(topology) as kit:
         kit.send(*(b"%d" % number for number in range(COUNT)), topic="t")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 
@@ -39,11 +38,11 @@ DONE = TaskDone((), {}, OutcomeCounters(), 0)
 class Driver:
     """What is asked of a SparkDriver."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.parallelism = 4
         self.cancelled: list[str] = []
 
-    def cancel(self, group: str) -> None:
+    def cancel(self, group):
         self.cancelled.append(group)
 
 
@@ -51,16 +50,16 @@ OnSparkOf = Callable[..., tuple[OnSpark, Driver]]
 
 
 @pytest.fixture
-def on_spark(monkeypatch: pytest.MonkeyPatch) -> OnSparkOf:
+def on_spark(monkeypatch):
     """Executors whose jobs are `run`, a function of a job's name, tasks and deadline."""
 
-    def make(run: Any, **options: Any) -> tuple[OnSpark, Driver]:
-        def run_tasks(_driver: Any, tasks: list[bytes], _run: Any, **how: Any) -> Any:
+    def make(run, **options):
+        def run_tasks(_driver, tasks, _run, **how):
             return run(how["group"], tasks, how["deadline_seconds"])
 
         monkeypatch.setattr("service.spark_engine.cluster.run_tasks", run_tasks)
         driver = Driver()
-        return OnSpark(driver, **options), driver  # type: ignore[arg-type]
+        return OnSpark(driver, **options), driver
 
     return make
 
@@ -70,21 +69,21 @@ class NoExecutors:
 
     slots = 1
 
-    def open(self) -> None: ...
+    def open(self): ...
 
-    def run(self, name: str, tasks: Any) -> Any: ...
+    def run(self, name, tasks): ...
 
-    def cancel(self, name: str) -> None: ...
+    def cancel(self, name): ...
 
 
-def task(stagers: Any = None) -> Task:
+def task(stagers=None):
     return Task(SETTINGS, (ranged(0, 5),), stagers or {})
 
 
-def test_results_keep_order_and_slots_follow_executors(on_spark: OnSparkOf) -> None:
+def test_results_keep_order_and_slots_follow_executors(on_spark):
     failed = TaskFailed("no", "BoltError")
 
-    def run(name: str, tasks: list[bytes], deadline_seconds: float) -> list[bytes]:
+    def run(name, tasks, deadline_seconds):
         assert (name, len(tasks), deadline_seconds) == ("ranges-1-1", 2, 80.0)
         return [encode(DONE), encode(failed)]
 
@@ -107,32 +106,30 @@ def test_results_keep_order_and_slots_follow_executors(on_spark: OnSparkOf) -> N
         (SparkDied("g", "why"), SparkDied),
     ],
 )
-def test_import_error_on_an_executor_ends_the_run(
-    on_spark: OnSparkOf, error: Exception, raised: type[Exception]
-) -> None:
-    def raises(*_given: Any) -> Any:
+def test_import_error_on_an_executor_ends_the_run(on_spark, error, raised):
+    def raises(*_given):
         raise error
 
     with pytest.raises(raised, match=r"ModuleNotFoundError: No module named 'x'|not now|why"):
         on_spark(raises)[0].run("g", [task()])
 
 
-def test_no_secret_is_in_what_is_said_of_a_task() -> None:
+def test_no_secret_is_in_what_is_said_of_a_task():
     settings = replace(SETTINGS, kafka={"sasl.password": "hush-hush"})
     told = repr(settings) + repr(Task(settings, (ranged(0, 5),), {}))
     assert "hush-hush" not in told
     assert "TaskRange" in told
 
 
-def test_a_task_that_cannot_be_sent_ends_the_run(on_spark: OnSparkOf) -> None:
+def test_a_task_that_cannot_be_sent_ends_the_run(on_spark):
     executors, _driver = on_spark(pytest.fail)
     with pytest.raises(TaskError, match="it cannot be sent"):
         executors.run("g", [task({"sink": lambda group: group})])
 
 
-def test_exit_in_a_run_is_reported() -> None:
+def test_exit_in_a_run_is_reported():
     class Exits(NoExecutors):
-        def run(self, name: str, tasks: Any) -> Any:
+        def run(self, name, tasks):
             raise SystemExit(3)
 
     heard: list[TasksEnded] = []
@@ -149,11 +146,11 @@ def test_attempt_is_cancelled_until_its_job_is_known(how, monkeypatch):
     times, cancelled = Counter[str](), Event()
 
     class KnowsLate(NoExecutors):
-        def run(self, name: str, tasks: Any) -> Any:
+        def run(self, name, tasks):
             assert cancelled.wait(seconds(5.0)), "it goes on running"
             raise OSError("cancelled")
 
-        def cancel(self, name: str) -> None:
+        def cancel(self, name):
             times[name] += 1
             if times[name] == 4:
                 cancelled.set()
@@ -180,7 +177,7 @@ def test_attempt_is_cancelled_until_its_job_is_known(how, monkeypatch):
         ("SomethingElse", OffsetOutOfRange),
     ],
 )
-def test_task_error_becomes_the_fetchers_error(error_class: str, expected: type[Exception]) -> None:
+def test_task_error_becomes_the_fetchers_error(error_class, expected):
     failure = TaskFailed("why", error_class, ONE)
     assert isinstance(partition_error(ONE, failure, Position(7), Position(7)), expected)
 
@@ -196,9 +193,7 @@ def test_task_error_becomes_the_fetchers_error(error_class: str, expected: type[
         (0, None, 7, 5),
     ],
 )
-def test_where_a_log_was_cut_off_counts_only_below_what_is_open(
-    asked: int | None, known: int | None, begins: int, cut: int | None
-) -> None:
+def test_where_a_log_was_cut_off_counts_only_below_what_is_open(asked, known, begins, cut):
     """Promises 12 and 14: else good records below the cut would be passed over.
 
     Simulated seed 700731: it counts only for the epoch that is known now. If the range before was
@@ -210,7 +205,7 @@ def test_where_a_log_was_cut_off_counts_only_below_what_is_open(
     assert trouble.diverged_at == cut
 
 
-def test_last_two_files_of_a_reference_are_kept(tmp_path: Path) -> None:
+def test_last_two_files_of_a_reference_are_kept(tmp_path):
     names, others = reference("names.parquet", key="code"), reference("others.parquet", key="code")
     shared = SharedFolder(tmp_path, [names, others])
     others.load([{"code": "a", "name": "Anna"}])
@@ -224,13 +219,13 @@ def test_last_two_files_of_a_reference_are_kept(tmp_path: Path) -> None:
     shared.close()
 
 
-def test_a_warehouse_that_is_no_folder_cannot_share_tables() -> None:
+def test_a_warehouse_that_is_no_folder_cannot_share_tables():
     with pytest.raises(SinkFailed, match="must be a folder that they share"):
         SharedFolder(None, [reference("t.parquet", key="a")]).open()
     SharedFolder(None, []).open()
 
 
-def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows() -> None:
+def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows():
     topology = exactly_once()
     step = next(each for each in topology.steps() if isinstance(each, SinkStep))
     outlet = RangeBuffer(step, SinkWriter(step.sink, print), step.sink)
@@ -244,14 +239,14 @@ def refuses(value: str) -> str:
     raise Reject(value)
 
 
-def exactly_once(name: str = "wired") -> Topology:
+def exactly_once(name="wired"):
     topology = Topology(name, reliability="exactly-once")
     topology.source("t").then(text).then(refuses).into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
     return topology
 
 
-def test_the_engine_is_chosen_by_the_configuration() -> None:
+def test_the_engine_is_chosen_by_the_configuration():
     local = wire(exactly_once(), load(None, CONFIG))
     assert isinstance(local.pipeline, Pipeline)
     assert local.spark is None
@@ -260,14 +255,14 @@ def test_the_engine_is_chosen_by_the_configuration() -> None:
     assert spark.spark is not None
 
 
-def test_spark_step_gets_spark_on_the_local_engine() -> None:
+def test_spark_step_gets_spark_on_the_local_engine():
     topology = Topology("steps")
     topology.source("t").spark(lambda frame: frame).into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
     assert wire(topology, load(None, CONFIG)).spark is not None
 
 
-def test_topology_without_a_target_is_refused() -> None:
+def test_topology_without_a_target_is_refused():
     config = load(None, {**CONFIG, "pipeline": {"engine": "spark"}})
     with pytest.raises(InvalidTopology, match='target="module:name"'):
         run_pipeline(exactly_once(), config)

@@ -14,14 +14,14 @@ from tests.support.spark_tasks import SETTINGS, SilentFetcher, digest_of, ranged
 A, B = Partition("t", 0), Partition("u", 0)
 
 
-def of_b(first: int, end: int) -> TaskRange:
+def of_b(first, end):
     return ranged(first, end, topic="u")
 
 
 class World:
     """A log with two partitions, and a reader of ranges of it, whose records are staged at once."""
 
-    def __init__(self, records: int = 100) -> None:
+    def __init__(self, records=100):
         self.log = FaultyLog({"t": 1, "u": 1})
         for partition in (A, B):
             for number in range(records):
@@ -31,45 +31,45 @@ class World:
         self.reader = RangeReader(self.client)
         self.got: dict[Partition, list[int]] = {A: [], B: []}
 
-    def begin(self, *ranges: TaskRange, max_records: int = 7) -> None:
+    def begin(self, *ranges, max_records=7):
         self.got = {A: [], B: []}
         settings = replace(SETTINGS, fetch_records=max_records, chunk_records=max_records)
         self.reader.begin(Task(settings, ranges, {}))
 
-    def take(self, seconds: float = 0.0) -> None:
+    def take(self, seconds=0.0):
         """Read on, after so many seconds."""
         self.now += seconds
         self.emit()
         self.reader.fetch(self.now, 0.0)
         self.emit()
 
-    def emit(self) -> None:
+    def emit(self):
         while (found := self.reader.next_chunk(self.now)) is not None:
             chunk, record_ids = found
-            assert [m.offset() for m in chunk.messages] == chunk.offsets.tolist()  # type: ignore[attr-defined]
+            assert [m.offset() for m in chunk.messages] == chunk.offsets.tolist()
             self.got[chunk.partition] += chunk.offsets.tolist()
             self.reader.processed(record_ids)
             for index, end in enumerate(self.reader.processed_to()):
                 self.reader.resolve_below(index, end)
 
-    def take_until(self, partition: Partition, count: int, seconds: float = 0.0) -> None:
+    def take_until(self, partition, count, seconds=0.0):
         while len(self.got[partition]) < count:
             self.take(seconds)
 
-    def finish(self) -> None:
+    def finish(self):
         limit = Limit(5)
         while not self.reader.has_reached_goals:
             assert not limit.passed
             self.take()
         assert self.reader.has_emitted_goals
 
-    def read(self, *ranges: TaskRange, max_records: int = 7) -> list[int]:
+    def read(self, *ranges, max_records=7):
         """Read ranges to their ends; the offsets of the first partition."""
         self.begin(*ranges, max_records=max_records)
         self.finish()
         return self.got[A]
 
-    def rewrite(self, first: int) -> None:
+    def rewrite(self, first):
         """Cut the log off, and have a new leader write other records."""
         self.log.truncate(A, first)
         for number in range(first, 100):
@@ -77,11 +77,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+def world():
     return World()
 
 
-def made_anew(world: World) -> None:
+def made_anew(world):
     world.log.truncate(A, 10)
     world.log.append(A, b"new")
 
@@ -109,15 +109,13 @@ def test_range_that_does_not_follow_is_fetched_anew(world, before, change, after
 
 
 @pytest.mark.parametrize("epochs", [(3, 3, 3), (3, 3, None), (None, 0, 0), (2, 1, 2)])
-def test_prefetched_records_serve_ranges_of_their_epoch(
-    world: World, epochs: tuple[int | None, ...]
-) -> None:
+def test_prefetched_records_serve_ranges_of_their_epoch(world, epochs):
     for number, epoch in enumerate(epochs):
         world.read(ranged(number * 10, number * 10 + 10, leader_epoch=epoch), max_records=100)
     assert (world.client.added, world.client.delivered) == ([A], 100)
 
 
-def test_leader_epoch_of_a_range_is_that_of_its_last_record(world: World) -> None:
+def test_leader_epoch_of_a_range_is_that_of_its_last_record(world):
     world.rewrite(20)
     found = []
     for first, end in ((0, 15), (15, 20), (20, 30)):
@@ -127,7 +125,7 @@ def test_leader_epoch_of_a_range_is_that_of_its_last_record(world: World) -> Non
     assert world.client.added == [A]
 
 
-def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
+def test_a_range_ends_behind_a_gap_also_if_nothing_follows():
     """Promise 11."""
     world = World(10)
     world.log.append_gap(A, 5)
@@ -141,7 +139,7 @@ def test_a_range_ends_behind_a_gap_also_if_nothing_follows() -> None:
     assert world.client.added == [A]
 
 
-def test_held_partition_resumes_where_it_stopped(world: World) -> None:
+def test_held_partition_resumes_where_it_stopped(world):
     world.begin(ranged(0, 60), of_b(0, 60))
     world.take()
     world.reader.hold_back(frozenset({"t"}))
@@ -154,9 +152,7 @@ def test_held_partition_resumes_where_it_stopped(world: World) -> None:
     assert world.got == {A: list(range(60)), B: list(range(60))}
 
 
-def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(monkeypatch):
     """Promise 10."""
     monkeypatch.setattr("service.spark_engine.range_reader._MOST_RECORDS", 20)
     world = World(1000)
@@ -170,7 +166,7 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(
 # Ranges that cannot be read, or not now
 
 
-def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
+def test_log_shorter_than_its_range_fails_after_a_wait():
     world = World(10)
     world.begin(ranged(0, 12))
     for seconds in (0, 20):
@@ -184,10 +180,10 @@ def test_log_shorter_than_its_range_fails_after_a_wait() -> None:
     world.take(29)
     with pytest.raises(RangeUnreadable, match="its log ends there") as raised:
         world.take(2)
-    assert raised.value.cause.offset == 12  # type: ignore[attr-defined]
+    assert raised.value.cause.offset == 12
 
 
-def test_short_log_fails_though_another_range_brings_records() -> None:
+def test_short_log_fails_though_another_range_brings_records():
     world = World(10)
     world.begin(ranged(0, 12), of_b(0, 5), max_records=100)
     for seconds in (0, 10, 10):
@@ -198,7 +194,7 @@ def test_short_log_fails_though_another_range_brings_records() -> None:
         world.take(20)
 
 
-def test_ranges_of_which_nothing_is_heard_are_given_up_together(world: World) -> None:
+def test_ranges_of_which_nothing_is_heard_are_given_up_together(world):
     """Promise 10: their leader is gone, and the group must not wait for them for ever."""
     world.client.silent = {A, B}
     world.begin(ranged(0, 10), of_b(0, 10))
@@ -214,7 +210,7 @@ def test_ranges_of_which_nothing_is_heard_are_given_up_together(world: World) ->
     assert world.read(ranged(0, 10)) == list(range(10))
 
 
-def test_a_range_that_was_silent_before_is_given_longer(world: World) -> None:
+def test_a_range_that_was_silent_before_is_given_longer(world):
     """Of a long stretch of aborted records a client brings nothing, while it reads it."""
     world.client.silent = {A, B}
     world.begin(replace(ranged(0, 10), patience=4), of_b(0, 10))
@@ -229,7 +225,7 @@ def test_a_range_that_was_silent_before_is_given_longer(world: World) -> None:
         world.take(1)
 
 
-def test_a_range_that_goes_silent_half_way_is_given_up(world: World) -> None:
+def test_a_range_that_goes_silent_half_way_is_given_up(world):
     """Promise 10."""
     world.begin(ranged(0, 50), of_b(0, 50))
     world.take_until(A, 20)
@@ -243,7 +239,7 @@ def test_a_range_that_goes_silent_half_way_is_given_up(world: World) -> None:
     assert raised.value.partitions == (A,)
 
 
-def test_range_is_not_silent_while_others_have_records() -> None:
+def test_range_is_not_silent_while_others_have_records():
     world = World(1000)
     world.client.silent = {A}
     world.begin(ranged(0, 50), of_b(0, 1000))
@@ -254,7 +250,7 @@ def test_range_is_not_silent_while_others_have_records() -> None:
     world.finish()
 
 
-def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent() -> None:
+def test_a_log_that_seems_to_end_early_and_then_no_broker_answers_is_silent():
     """Promise 10."""
     world = World(10)
     world.begin(ranged(0, 12))

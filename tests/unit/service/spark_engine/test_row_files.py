@@ -29,24 +29,24 @@ class Row:
     price: decimal.Decimal
 
 
-def columns(first: int, count: int) -> pa.RecordBatch:
+def columns(first, count):
     numbers = pa.array(range(first, first + count))
     words = pa.array([f"w{n % 3}" for n in range(first, first + count)]).dictionary_encode()
     return pa.RecordBatch.from_arrays([numbers, words], names=["n", "w"])
 
 
-def batch(*parts: tuple[str, list[Any]]) -> Batch:
+def batch(*parts):
     pieces = [piece for _line, pieces in parts for piece in pieces]
     shares = tuple(Share(line, 1, 1, 1, 0, 9, "", sum(map(len, of))) for line, of in parts)
     rows = sum(each.num_rows for each in shares)
     return Batch(1, pieces, rows, shares, np.arange(1000, 1000 + rows))
 
 
-def pickled(value: Any) -> Any:
+def pickled(value):
     return pickle.loads(pickle.dumps(value))  # noqa: S301
 
 
-def test_rows_of_every_kind_come_back_with_line_and_offsets(tmp_path: Path) -> None:
+def test_rows_of_every_kind_come_back_with_line_and_offsets(tmp_path):
     stager = pickled(RowFileStager(str(tmp_path / "made" / "here")))
     row, cut = Row("a", decimal.Decimal("1.50")), columns(0, 5).slice(1, 3)
     parts = ("t[0]", [[row, None], cut]), ("t[1]", []), ("t[2]", [[3]]), ("t[0]", [[4]])
@@ -60,7 +60,7 @@ def test_rows_of_every_kind_come_back_with_line_and_offsets(tmp_path: Path) -> N
     ]
 
 
-def test_file_is_private_and_without_the_parent_of_a_slice(tmp_path: Path) -> None:
+def test_file_is_private_and_without_the_parent_of_a_slice(tmp_path):
     stager = RowFileStager(str(tmp_path / "a"))
     staged = stager.stage(batch(("t[0]", [columns(0, 50_000).slice(3, 2)])))
     (file,) = (tmp_path / "a").iterdir()
@@ -74,15 +74,15 @@ def test_file_is_private_and_without_the_parent_of_a_slice(tmp_path: Path) -> No
 class Planted:
     """Writes a file when it is unpickled."""
 
-    def __init__(self, proof: Path) -> None:
+    def __init__(self, proof):
         self.proof = proof
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return Path.touch, (self.proof,)
 
 
 @pytest.mark.parametrize("change", ["planted", "appended", "cut off", "another group's"])
-def test_changed_file_is_refused_unread(change: str, tmp_path: Path) -> None:
+def test_changed_file_is_refused_unread(change, tmp_path):
     stager = RowFileStager(str(tmp_path / "spool"))
     staged, other = (stager.stage(batch(("t[0]", [[n, n]]))) for n in (1, 2))
     path, proof = Path(staged.parts[0].path), tmp_path / "proof"
@@ -101,7 +101,7 @@ def test_changed_file_is_refused_unread(change: str, tmp_path: Path) -> None:
     assert not proof.exists()
 
 
-def test_unpicklable_rows_end_the_run(tmp_path: Path) -> None:
+def test_unpicklable_rows_end_the_run(tmp_path):
     with pytest.raises(SinkFailed, match="cannot pickle rows"):
         RowFileStager(str(tmp_path)).stage(batch(("t[0]", [[threading.Lock()]])))
     assert list(tmp_path.iterdir()) == []
@@ -112,13 +112,13 @@ class Picky(MemorySink[Any]):
 
     breaks = False
 
-    def stage(self, group: Batch) -> Staged:
+    def stage(self, group):
         if self.breaks:
             raise ValueError("I/O operation on closed file")
         return replace(super().stage(group), num_rows=5, rejected={4: "no 4 please"})
 
 
-def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path: Path) -> None:
+def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path):
     """Promise 13: the engine asks again without the record, which gets its letter.
 
     Rows on which a sink breaks stay for the next attempt.
@@ -138,7 +138,7 @@ def test_of_a_row_that_the_sink_rejects_the_record_is_known(tmp_path: Path) -> N
 
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=12).map(sorted), min_size=1, max_size=4))
-def test_row_is_known_by_record_and_place_in_it(offsets: list[list[int]]) -> None:
+def test_row_is_known_by_record_and_place_in_it(offsets):
     shares = tuple(Share(str(n), 1, 1, 1, 0, 9, "", len(of)) for n, of in enumerate(offsets))
     known = np.array([offset for of in offsets for offset in of], np.int64)
     asked = Batch(1, [[None] * len(known)], len(known), shares, known)

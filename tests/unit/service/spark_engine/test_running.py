@@ -2,7 +2,6 @@
 
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from service.spark_engine.task import (
     Task,
     TaskDone,
     TaskFailed,
-    TaskRange,
     decode,
     encode,
     read_rows,
@@ -35,7 +33,7 @@ from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.spark_tasks import SETTINGS, CountingFetcher, ranged
-from topology.sink import Delivered, SinkContext
+from topology.sink import SinkContext
 
 MODULE = """
     from headrace import Record, Reject, Topology, bolt, reference
@@ -79,14 +77,14 @@ LETTERS = """
 class Worker:
     """This process as a worker, on a log in memory."""
 
-    def __init__(self, folder: Path, log: FaultyLog, fetchers: list[CountingFetcher]) -> None:
+    def __init__(self, folder, log, fetchers):
         self.folder = folder
         self.log = log
         self.fetchers = fetchers
         self.settings = replace(SETTINGS, target="worker_flow:topology", paths=(str(folder),))
         self.use({"1": "one", "2": "two"})
 
-    def use(self, names: dict[str, str]) -> Path:
+    def use(self, names):
         table = pa.table({"id": list(names), "name": list(names.values())})
         path = self.folder / f"{len(list(self.folder.iterdir()))}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -94,16 +92,16 @@ class Worker:
         self.settings = replace(self.settings, references={"names": str(path)})
         return path
 
-    def send(self, *values: bytes) -> None:
+    def send(self, *values):
         for value in values:
             self.log.append(Partition("t", 0), value)
 
-    def run(self, *ranges: TaskRange) -> TaskDone | TaskFailed:
+    def run(self, *ranges):
         stagers = {"rows": RowFileStager(str(self.folder / "spool"))}
         ended: Any = decode(run_task(encode(Task(self.settings, ranges, stagers))))
-        return ended  # type: ignore[no-any-return]
+        return ended
 
-    def rows(self, *ranges: TaskRange) -> list[Any]:
+    def rows(self, *ranges):
         done = self.run(*ranges)
         assert isinstance(done, TaskDone), done
         return [
@@ -115,18 +113,18 @@ class Worker:
         ]
 
     @property
-    def letters(self) -> Any:
+    def letters(self):
         return sys.modules["worker_letters"].letters
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+def worker(tmp_path, monkeypatch):
     flow = textwrap.dedent(MODULE)
     (tmp_path / "worker_flow.py").write_text(flow)
     (tmp_path / "worker_letters.py").write_text(textwrap.dedent(LETTERS))
     log, fetchers = FaultyLog({"t": 1}), []
 
-    def fetcher(properties: Any) -> CountingFetcher:
+    def fetcher(properties):
         fetchers.append(CountingFetcher(log))
         return fetchers[-1]
 
@@ -139,7 +137,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         sys.modules.pop(name, None)
 
 
-def test_the_client_and_the_tables_stay_for_the_next_task(worker: Worker) -> None:
+def test_the_client_and_the_tables_stay_for_the_next_task(worker):
     worker.send(b"1", b"2", b"1")
     first = Path(worker.settings.references["names"])
     assert worker.rows(ranged(0, 1)) == ["one"]
@@ -150,7 +148,7 @@ def test_the_client_and_the_tables_stay_for_the_next_task(worker: Worker) -> Non
     assert worker.rows(ranged(2, 3)) == ["uno"]
 
 
-def test_a_table_that_is_not_there_may_be_there_the_next_time(worker: Worker) -> None:
+def test_a_table_that_is_not_there_may_be_there_the_next_time(worker):
     worker.send(b"1")
     path = Path(worker.settings.references["names"])
     aside = path.rename(worker.folder / "aside")
@@ -160,7 +158,7 @@ def test_a_table_that_is_not_there_may_be_there_the_next_time(worker: Worker) ->
     assert worker.rows(ranged(0, 1)) == ["one"]
 
 
-def test_a_task_that_fails_lets_go_of_the_clients(worker: Worker) -> None:
+def test_a_task_that_fails_lets_go_of_the_clients(worker):
     worker.send(b"1", b"bad", b"2")
     assert worker.rows(ranged(0, 2)) == ["one"]
     failed = worker.run(ranged(2, 3), ranged(0, 1, 7))
@@ -170,7 +168,7 @@ def test_a_task_that_fails_lets_go_of_the_clients(worker: Worker) -> None:
     assert len(worker.fetchers) == 2
 
 
-def test_the_place_for_letters_is_opened_with_the_first_letter(worker: Worker) -> None:
+def test_the_place_for_letters_is_opened_with_the_first_letter(worker):
     """Spark tries a task again while it is away."""
     worker.send(b"1", b"bad", b"bad")
     worker.rows(ranged(0, 1))
@@ -186,16 +184,16 @@ def test_the_place_for_letters_is_opened_with_the_first_letter(worker: Worker) -
 class _Slow(MemoryDeadLetters):
     """Tells of the first letter only, after it was closed."""
 
-    def poll(self) -> list[Delivered]:
+    def poll(self):
         return super().poll()[:1] if self.told else []
 
     told = False
 
-    def close(self) -> None:
+    def close(self):
         self.told = True
 
 
-def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks() -> None:
+def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks():
     """Promise 3."""
     slow = _Slow()
     letters = LazyDeadLetters(
@@ -218,9 +216,7 @@ def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks(
         ("worker_broken:topology", "NoTopology", "settings.json"),
     ],
 )
-def test_a_topology_that_cannot_be_loaded_ends_the_run(
-    worker: Worker, target: str, error_class: str, said: str
-) -> None:
+def test_a_topology_that_cannot_be_loaded_ends_the_run(worker, target, error_class, said):
     (worker.folder / "worker_broken.py").write_text('open("/nowhere/settings.json")')
     worker.settings = replace(worker.settings, target=target)
     failed = worker.run(ranged(0, 1))
@@ -229,7 +225,7 @@ def test_a_topology_that_cannot_be_loaded_ends_the_run(
     assert said in failed.error
 
 
-def test_a_fork_keeps_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_keeps_nothing_of_its_parents(monkeypatch):
     monkeypatch.setattr(task_runner, "_workers", {})
     monkeypatch.setattr("service.observability.logs.configure", lambda *_how: None)
     ours = this_worker(SETTINGS)

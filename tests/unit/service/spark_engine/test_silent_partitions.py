@@ -2,14 +2,12 @@
 
 import time
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from partition.errors import ReplayDiffers
-from partition.interfaces import Fetcher
 from partition.memory.ports import MemoryCatalogue
 from partition.records import Partition
 from service.spark_engine import planner, range_reader
@@ -26,7 +24,7 @@ class Reaching(HereExecutors):
 
     silent: Collection[Partition] = ()
 
-    def fetcher(self) -> Fetcher:
+    def fetcher(self):
         return SilentFetcher(self._log, self.silent)
 
 
@@ -35,28 +33,28 @@ class World(Driving):
 
     executors: Reaching
 
-    def __init__(self, folder: Path, most: int = 5, **more: Any) -> None:
+    def __init__(self, folder, most=5, **more):
         super().__init__(folder, executors=Reaching, ranges=RangePolicy(most, 0.01, 2), **more)
         self.asked = SilentCatalogue(self.log)
         self.asked.open()
         self.ends._questions[0].catalogue = self.asked
 
-    def silence(self, *, executors: Collection[Partition], driver: Collection[Partition]) -> None:
+    def silence(self, *, executors, driver):
         self.executors.silent, self.asked.silent = executors, driver
 
-    def hear(self) -> None:
+    def hear(self):
         """Nothing is silent any more, and all is read."""
         self.silence(executors=(), driver=())
         self.finish()
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(range_reader, "_SILENT_SECONDS", 0.05)
     monkeypatch.setattr(planner, "_FIRST_SECONDS", 0.05)
 
 
-def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path):
     """Promise 10. Its job has more time with each silence: it may be reading aborted records."""
     with World(tmp_path) as world, capture_logs() as logged:
         world.silence(executors={TWO}, driver=())
@@ -68,7 +66,7 @@ def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path
         (_, end, is_sealed) = world.open_of(1)[0]
         assert not is_sealed, "it stays planned"
 
-        def patience() -> list[tuple[int, int]]:
+        def patience():
             """That of the first range, and of its jobs."""
             tasks = [(each, each.ranges[0]) for each in world.executors.tasks]
             return [
@@ -94,7 +92,7 @@ def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path
     assert "range_group_failed" not in {each["event"] for each in logged}
 
 
-def test_nothing_is_planned_or_run_of_a_partition_without_a_leader(tmp_path: Path) -> None:
+def test_nothing_is_planned_or_run_of_a_partition_without_a_leader(tmp_path):
     """Promise 10."""
     with World(tmp_path) as world:
         world.fill(b=1)
@@ -104,15 +102,13 @@ def test_nothing_is_planned_or_run_of_a_partition_without_a_leader(tmp_path: Pat
         world.turn(3)
         for number in range(5):
             world.send(f"a{number}")
-            world.until(lambda count=number: world.stored_at(ONE) == count + 1)  # type: ignore[misc]
+            world.until(lambda count=number: world.stored_at(ONE) == count + 1)
         assert world.figures.retries == 0
         world.hear()
         assert world.apart.rows[-1] == "b1"
 
 
-def test_a_range_that_a_restart_finds_waits_for_a_leader_while_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_a_range_that_a_restart_finds_waits_for_a_leader_while_the_others_go_on(tmp_path):
     """Promise 10."""
     with World(tmp_path) as first:
         first.silence(executors={TWO}, driver=())
@@ -128,7 +124,7 @@ def test_a_range_that_a_restart_finds_waits_for_a_leader_while_the_others_go_on(
     assert sorted(again.apart.rows) == [*values("a", 10), "b0", "b1"]
 
 
-def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -> None:
+def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path):
     """Promise 10: also where Spark reads the topic, and does not say which partition it was."""
     with World(tmp_path, most=100) as world:
         world.executors.errors["ranges-1-1"] = SparkTimeout("ranges-1-1", 300.0)
@@ -140,7 +136,7 @@ def test_a_partition_without_a_leader_leaves_a_try_that_failed(tmp_path: Path) -
         world.hear()
 
 
-def test_silence_of_a_lost_partition_is_no_failure(tmp_path: Path) -> None:
+def test_silence_of_a_lost_partition_is_no_failure(tmp_path):
     """Nobody would ever read it here, and health would be bad for ever."""
     with World(tmp_path, most=100) as world:
         world.hold(3, 3)
@@ -153,22 +149,20 @@ def test_silence_of_a_lost_partition_is_no_failure(tmp_path: Path) -> None:
         assert world.figures.failing_since is None
 
 
-def test_health_shows_a_partition_without_a_leader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_shows_a_partition_without_a_leader(tmp_path, monkeypatch):
     monkeypatch.setattr(planner, "_SHORT_SECONDS", 0.05)
     with World(tmp_path) as world:
         for silent, others in (({TWO}, "t[1]"), ({ONE, TWO}, "t[0] and 1 more")):
             world.silence(executors=(), driver=silent)
             said = f"no answer from the leader of {others}"
-            world.until(lambda said=said: world.figures.last_error == said)  # type: ignore[misc]
+            world.until(lambda said=said: world.figures.last_error == said)
             assert world.figures.failing_since is not None
         world.silence(executors=(), driver=())
         world.until(lambda: world.figures.failing_since is None)
         assert world.figures.retries == 0
 
 
-def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -> None:
+def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path):
     """Promise 15: the pauses of single partitions would outlast the outage."""
     with World(tmp_path, most=100) as world, capture_logs() as logged:
         world.hold(3, 3)
@@ -183,7 +177,7 @@ def test_while_no_broker_answers_a_silent_group_stays_together(tmp_path: Path) -
     assert "range_silent" not in events
 
 
-def test_pauses_grow_up_to_a_limit_and_end_with_a_read() -> None:
+def test_pauses_grow_up_to_a_limit_and_end_with_a_read():
     nobody: Any = MemoryCatalogue(FaultyLog({"t": 2}))
     ends, now, pauses = LogEndTracker(nobody, 1.0), 100.0, list[float]()
     ends.poll(now, [ONE, TWO])

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from headrace import SKIP, Record, Reject, bolt
 from partition.manager import InFlightLimits
 from partition.records import Partition, Position
-from service.spark_engine.task import EVERY_ROW, TaskDone, TaskRange
+from service.spark_engine.task import EVERY_ROW, TaskRange
 from sinks.writer import WriteRetries
 from tests.support.spark_tasks import (
     KeepingStager,
@@ -24,12 +23,11 @@ from tests.support.spark_tasks import (
     texts,
 )
 from topology.bolt import Bolt
-from topology.sink import Batch, Staged
 
 ONE, TWO = Partition("t", 0), Partition("t", 1)
 
 
-def all_ranges(world: TaskWorld, rng: np.random.Generator) -> Iterator[TaskDone]:
+def all_ranges(world, rng):
     """Run tasks of ranges of any length, of any of the partitions, to the ends of the logs."""
     log, at = world.tasks.log, {ONE: 0, TWO: 0}
     ends = {place: log.log_range(place)[1] for place in at}
@@ -49,7 +47,7 @@ def all_ranges(world: TaskWorld, rng: np.random.Generator) -> Iterator[TaskDone]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed: int) -> None:
+def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed):
     """Promise 4: one failed row of a record leaves none of it behind.
 
     However ranges are cut, and wherever the logs have gaps.
@@ -97,7 +95,7 @@ def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed: i
     assert sum(d.counters.dead_lettered for d in dones) == counts["bad"]
 
 
-def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
+def test_a_sink_that_has_a_range_gets_none_of_its_rows():
     world = TaskWorld(text, partitions=2, sinks=("one", "two"))
     world.send(5, 5)
     done = world.done(ranged(0, 5, 0, skips=frozenset({"one"})), ranged(0, 5, 1))
@@ -108,7 +106,7 @@ def test_a_sink_that_has_a_range_gets_none_of_its_rows() -> None:
 # Rows that are refused
 
 
-def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out() -> None:
+def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out():
     """Promise 13: a record has one letter, with the last of its refused rows' reasons."""
 
     @bolt
@@ -132,7 +130,7 @@ def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out() 
     assert (done.counters.written, done.counters.dead_lettered) == (1, 4)
 
 
-def test_a_task_whose_rows_are_all_refused_makes_no_file() -> None:
+def test_a_task_whose_rows_are_all_refused_makes_no_file():
     world = TaskWorld(text)
     world.tasks.send(b"x")
     done = world.done(ranged(0, 1, refused={0: {"rows": {0: "no"}}}))
@@ -156,9 +154,7 @@ def drops(_record: Record) -> Any:
     ],
     ids=["long", "large records", "no rows"],
 )
-def test_range_of_any_size_passes_through_in_batches(
-    what: Any, values: list[bytes], limits: InFlightLimits, most: int
-) -> None:
+def test_range_of_any_size_passes_through_in_batches(what, values, limits, most):
     """Promise 10."""
     world = TaskWorld(what, partitions=2, batch_rows=100)
     for number in (0, 1):
@@ -175,22 +171,22 @@ def test_range_of_any_size_passes_through_in_batches(
 class _Weak(KeepingStager):
     """Fails at first, and cannot discard one group."""
 
-    def __init__(self, *errors: Exception) -> None:
+    def __init__(self, *errors):
         super().__init__()
         self.errors = list(errors)
 
-    def stage(self, group: Batch) -> Staged:
+    def stage(self, group):
         if self.errors:
             raise self.errors.pop(0)
         return super().stage(group)
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged):
         super().discard(staged)
         if len(self.discarded) == 1:
             raise OSError("busy")
 
 
-def test_what_cannot_be_staged_at_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_staged_at_once_is_tried_again(monkeypatch):
     monkeypatch.setattr(WriteRetries, "pause_seconds", lambda *_: 0.0)
     world = TaskWorld(text)
     world.stagers["rows"] = _Weak(OSError("away"), TimeoutError("slow"))
@@ -198,7 +194,7 @@ def test_what_cannot_be_staged_at_once_is_tried_again(monkeypatch: pytest.Monkey
     assert world.rows(ranged(0, 5)) == texts(5)
 
 
-def test_one_group_that_cannot_be_discarded_keeps_no_other() -> None:
+def test_one_group_that_cannot_be_discarded_keeps_no_other():
     world = TaskWorld(text, batch_rows=5)
     world.stagers["rows"] = stager = _Weak()
     world.tasks.send(*numbers(40))
@@ -210,7 +206,7 @@ def test_one_group_that_cannot_be_discarded_keeps_no_other() -> None:
 # Tasks that fail
 
 
-def test_a_log_that_lacks_the_range_fails_the_task_and_names_the_partition() -> None:
+def test_a_log_that_lacks_the_range_fails_the_task_and_names_the_partition():
     """Promise 12."""
     world = TaskWorld(text, partitions=2, batch_rows=10)
     world.send(100, 100)
@@ -219,7 +215,7 @@ def test_a_log_that_lacks_the_range_fails_the_task_and_names_the_partition() -> 
     assert (failed.error_class, failed.partition) == ("OffsetOutOfRange", TWO)
 
 
-def test_where_a_log_was_cut_off_and_written_anew_is_told() -> None:
+def test_where_a_log_was_cut_off_and_written_anew_is_told():
     """Promise 12."""
     world = TaskWorld(text)
     world.tasks.send(*numbers(100))
@@ -230,7 +226,7 @@ def test_where_a_log_was_cut_off_and_written_anew_is_told() -> None:
     assert failed.diverged_at == 40
 
 
-def test_corrupt_record_fails_the_task_only_within_the_range() -> None:
+def test_corrupt_record_fails_the_task_only_within_the_range():
     world = TaskWorld(text)
     world.tasks.send(*numbers(100))
     world.tasks.log.corrupt(ONE, 60)
@@ -267,7 +263,7 @@ class _Life(Bolt):
         self.told.append("close")
 
 
-def test_bolts_are_opened_and_closed_with_every_task() -> None:
+def test_bolts_are_opened_and_closed_with_every_task():
     life = _Life()
     world = TaskWorld(life)
     world.tasks.send(*numbers(20))
@@ -279,7 +275,7 @@ def test_bolts_are_opened_and_closed_with_every_task() -> None:
     assert world.letters.letters == []
 
 
-def test_a_bolt_that_does_not_open_fails_the_task_by_name() -> None:
+def test_a_bolt_that_does_not_open_fails_the_task_by_name():
     world = TaskWorld(_Life(opens=False))
     world.tasks.send(b"x")
     failed = world.failed(ranged(0, 1))
@@ -288,7 +284,7 @@ def test_a_bolt_that_does_not_open_fails_the_task_by_name() -> None:
     assert "bolt '_Life'" in failed.error
 
 
-def test_a_sink_without_a_stager_is_said() -> None:
+def test_a_sink_without_a_stager_is_said():
     world = TaskWorld(text)
     world.stagers = {}
     world.tasks.send(b"x")
