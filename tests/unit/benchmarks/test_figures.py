@@ -1,5 +1,3 @@
-"""Figures of a suite count what they say: times, rows, delays, processor time."""
-
 import json
 import os
 import subprocess
@@ -164,7 +162,6 @@ def test_one_that_fails_is_noticed():
     with Publisher(job(10), 0) as publisher:  # at no records a second it would never end
         publisher.start()
         publisher.start()
-        assert publisher._process is not None
         publisher._process.kill()
         publisher._process.wait()
         with pytest.raises(SystemExit, match="has failed"):

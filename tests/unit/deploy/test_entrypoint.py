@@ -9,20 +9,15 @@ from deploy.chart import ROOT
 from tests.support.patience import seconds
 
 EXECUTOR = {
-    "SPARK_EXECUTOR_MEMORY": "600m",
-    "SPARK_DRIVER_URL": "spark://driver:7078",
-    "SPARK_EXECUTOR_ID": "3",
-    "SPARK_EXECUTOR_CORES": "2",
-    "SPARK_APPLICATION_ID": "spark-1",
-    "SPARK_EXECUTOR_POD_IP": "10.0.0.9",
-    "SPARK_EXECUTOR_POD_NAME": "orders-exec-3",
+    "SPARK_EXECUTOR_MEMORY": "600m", "SPARK_DRIVER_URL": "spark://driver:7078",
+    "SPARK_EXECUTOR_ID": "3", "SPARK_EXECUTOR_CORES": "2", "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.9", "SPARK_EXECUTOR_POD_NAME": "orders-exec-3",
     "SPARK_RESOURCE_PROFILE_ID": "0",
-}
+}  # fmt: skip
 
 
 @pytest.fixture
 def programs(tmp_path):
-    """Programs that print, line by line, what they are given."""
     for name, text in {"tini": 'printf "%s\\n" tini "$@"', "python": "echo /spark/jars"}.items():
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")

@@ -1,5 +1,3 @@
-"""The script that makes the environment: what it installs by what, and what it says."""
-
 import subprocess
 import sys
 
@@ -38,16 +36,11 @@ def environment(folder, *, fails=0, dies="", java="here"):
     ran = subprocess.run(
         [sys.executable, ROOT / "deploy/environment.py", ".venv", "all.lock"],
         env={
-            "PATH": "/bin:/usr/bin" if java else "",
-            "JAVA_HOME": java,
-            "FAILS": str(fails),
+            "PATH": "/bin:/usr/bin" if java else "", "JAVA_HOME": java, "FAILS": str(fails),
             "DIES": dies,
         },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     return ran.returncode, ran.stderr
 
 
@@ -58,11 +51,9 @@ def test_pyspark_is_installed_beside_the_rest_and_what_takes_time_is_said(tmp_pa
     assert texts[0] == "installing 4 packages with pip"
     assert texts[-2:] == ["installing headrace", "the environment is ready"]
     assert set(texts[1:-2]) == {
-        "downloading pyspark (434 MB)",
-        "building pyspark",
-        "installing pyspark",
+        "downloading pyspark (434 MB)", "building pyspark", "installing pyspark",
         "installing 3 packages",
-    }
+    }  # fmt: skip
     assert (tmp_path / "heavy.lock").read_text().count("==") == 2
     assert "a==1" in (tmp_path / "light.lock").read_text()
     assert "pyspark" not in (tmp_path / "light.lock").read_text()

@@ -1,5 +1,3 @@
-"""The pipelines of the examples, on a few records, without their servers."""
-
 import inspect
 import re
 import subprocess
@@ -38,13 +36,9 @@ from topology.topology import guarantee_of
 ROOT = Path(__file__).resolve().parents[3]
 SINK_EXAMPLES = [topic.topology, iceberg.topology, postgres.topology, upserts.topology]
 OTHERS = [
-    flights.topology,
-    flights.native,
-    own_sink.topology,
-    lookup.topology,
-    spark_step.topology,
+    flights.topology, flights.native, own_sink.topology, lookup.topology, spark_step.topology,
     word_count.topology,
-]
+]  # fmt: skip
 
 
 def sent(topology, *values):
@@ -103,12 +97,9 @@ def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad():
 
 def test_a_page_view_is_of_people_and_has_its_campaign():
     request = {
-        "at": "2026-03-01T01:30:00+02:00",
-        "visitor": "v",
-        "agent": "Firefox",
+        "at": "2026-03-01T01:30:00+02:00", "visitor": "v", "agent": "Firefox", "status": 200,
         "url": "https://example.org/prices?campaign=spring",
-        "status": 200,
-    }
+    }  # fmt: skip
     rows, reasons, filtered = sent(
         iceberg.topology,
         request,
@@ -206,25 +197,21 @@ def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path):
     assert (rows, len(reasons)) == ([order], 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "own_sink",
-            [
-                "refused: orders[0] under epoch 1 has been taken over under epoch 2",
-                "orders [1, 2]",
-                "lines [('orders[0]', 2, 2)]",
-            ],
-        ),
-        ("lookup", ["990 priced, 10 dead-lettered", "the service was asked 4 times"]),
+SAID = {
+    "own_sink": [
+        "refused: orders[0] under epoch 1 has been taken over under epoch 2", "orders [1, 2]",
+        "lines [('orders[0]', 2, 2)]",
     ],
-)
-def test_the_example_runs_by_itself(name, said):
+    "lookup": ["990 priced, 10 dead-lettered", "the service was asked 4 times"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_example_runs_by_itself(name):
     """Each order is stored once, and the service asked once per item."""
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds(60),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("\n".join(said))
+    assert done.stdout.startswith("\n".join(SAID[name]))

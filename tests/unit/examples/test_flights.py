@@ -1,5 +1,3 @@
-"""The flights example: its bolts one by one, and as a whole against the oracle."""
-
 import zlib
 from collections import Counter
 from datetime import UTC, datetime

@@ -1,8 +1,5 @@
-"""The look-up example: what it makes of each answer, and how often it asks."""
-
 import asyncio
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import httpx2
@@ -21,7 +18,6 @@ from tests.support.patience import seconds
 
 NUT = {"name": "Nut M8", "price": 0.1}
 ORDER = Order(7, "nut", 3)
-Handler = Callable[[httpx2.Request], httpx2.Response]
 
 
 def order(number, sku="nut"):

@@ -1,5 +1,3 @@
-"""The public surface: what a user imports, and what importing it does not do."""
-
 import importlib
 import inspect
 import subprocess
@@ -52,7 +50,6 @@ def test_the_surface_is_what_is_written_down_and_has_docstrings(module):
     assert found.__doc__
     for name in found.__all__:
         thing = getattr(found, name)
-        assert thing is not None
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert thing.__doc__, name
 
@@ -63,17 +60,9 @@ CLIENTS = {
     "psycopg", "py4j", "pyiceberg", "pyspark", "sqlalchemy", "typer",
 }  # fmt: skip
 LARGE = {
-    "asyncio",
-    "http",
-    "msgspec",
-    "numpy",
-    "orjson",
-    "pyarrow",
-    "pydantic",
-    "rich",
-    "structlog",
-}
-HELP = "from service.cli.main import app; app(['--help'], standalone_mode=False)"
+    "asyncio", "http", "msgspec", "numpy", "orjson", "pyarrow", "pydantic", "rich", "structlog",
+}  # fmt: skip
+HELP = "sys.argv[1:] = ['--help']; from headrace.__main__ import main; main()"
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,12 @@
 import os
 import platform
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from headrace._startup import PACKAGES
-from tests.support.patience import seconds
+from tests.support.python import run_python
 
 HOME = Path(__file__).resolve().parents[3]
 HEAPS = """
@@ -36,11 +34,7 @@ SET = ("PYTHONSAFEPATH", "ARROW_DEFAULT_MEMORY_POOL", "MALLOC_ARENA_MAX")
 def python(folder, code, **environment):
     """Run code in `folder`, which is first on the path as it is for `python -c`."""
     known = {key: value for key, value in os.environ.items() if key not in SET}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder, env={**known, **environment}, capture_output=True, text=True, check=False,
-        timeout=seconds(60),
-    )  # fmt: skip
+    return run_python(code, check=False, cwd=folder, env={**known, **environment})
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has heaps for threads")

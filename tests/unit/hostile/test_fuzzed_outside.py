@@ -21,12 +21,11 @@ from service.dead_letters.stored import (
     read_message,
 )
 from service.errors import BadConfig
-from service.observability.health import Health
-from service.observability.http_server import HttpServer
 from service.observability.tracing import parents_in
 from sinks.kafka.dead_letter_sink import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
 from tests.support.dead_letters import StoredMessage
 from tests.support.patience import seconds
+from tests.unit.service.test_http import server_on
 
 NAMES = [
     TOPIC, "headrace.partition", "headrace.offset", "headrace.timestamp_ms", "headrace.attempts",
@@ -90,7 +89,6 @@ PARTS = [
 
 @st.composite
 def damaged_toml(draw):
-    """The configuration with something put in, or cut out."""
     text = GOOD
     for _ in range(draw(st.integers(1, 3))):
         first = draw(st.integers(0, len(text)))
@@ -141,19 +139,6 @@ def test_a_variable_is_taken_or_refused_in_one_line(name, part, monkeypatch):
             assert said.isprintable()
 
 
-class Told:
-    """Metrics and health that never change."""
-
-    def exposition(self):
-        return b"x 1\n"
-
-    def live(self):
-        return Health(ok=True)
-
-    def json(self):
-        return b"{}"
-
-
 END = b" HTTP/1.1\r\n\r\n"
 REQUESTS = [
     b"GET /health/live" + END, b"GET " + b"/" * 70_000 + END, b"GET / HTTP/9.9\r\n\r\n",
@@ -166,8 +151,7 @@ REQUESTS = [
 
 @pytest.fixture(scope="module")
 def server():
-    told: Any = Told()
-    server = HttpServer("127.0.0.1", 0, told, told, told)
+    server = server_on("127.0.0.1")
     server.open()
     yield server
     server.close()

@@ -34,36 +34,12 @@ from topology.errors import SinkFailed
 DEEP = 100_000
 LONGEST = 2_000
 HOSTILE = [
-    b"[" * DEEP,
-    b'{"a":' * DEEP,
-    b"[" * 900 + b"]" * 900,
-    b"9" * 5_000,
-    b"-" + b"9" * 400,
-    b"1e999",
-    b"-1e-999",
-    b"0.1e",
-    b"NaN",
-    b"Infinity",
-    b"-1",
-    b"1.5",
-    b"9223372036854775808",
-    b"null",
-    b"true",
-    b"[]",
-    b"{}",
-    b'""',
-    b'"\\ud800"',
-    b'"\\u0000"',
-    b'"\x00"',
-    b'"\xff\xfe"',
-    b"\xc3",
-    b"\xef\xbb\xbf",
-    b'"' + b"a" * 70_000 + b'"',
-    b'"../../../etc/passwd"',
-    b'"0-999999999999"',
-    b'"5-1,-3"',
-    b'"\\n{\\"event\\":\\"forged\\"}"',
-]
+    b"[" * DEEP, b'{"a":' * DEEP, b"[" * 900 + b"]" * 900, b"9" * 5_000, b"-" + b"9" * 400,
+    b"1e999", b"-1e-999", b"0.1e", b"NaN", b"Infinity", b"-1", b"1.5", b"9223372036854775808",
+    b"null", b"true", b"[]", b"{}", b'""', b'"\\ud800"', b'"\\u0000"', b'"\x00"', b'"\xff\xfe"',
+    b"\xc3", b"\xef\xbb\xbf", b'"' + b"a" * 70_000 + b'"', b'"../../../etc/passwd"',
+    b'"0-999999999999"', b'"5-1,-3"', b'"\\n{\\"event\\":\\"forged\\"}"',
+]  # fmt: skip
 VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|true|false|null')
 DIGEST = "00112233445566778899aabbccddeeff"
 OPEN = Transactions(
@@ -172,14 +148,9 @@ def damaged(draw, valid):
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_what_is_valid_is_read(name):
-    parser = PARSERS[name]
-    assert parser.read(parser.valid) is not None
-
-
-@pytest.mark.parametrize("name", PARSERS)
 def test_whatever_is_hostile_ends_in_the_parsers_own_error(name):
     parser = PARSERS[name]
+    assert parser.read(parser.valid) is not None
 
     @settings(max_examples=150)
     @given(st.one_of(damaged(parser.valid), st.binary(max_size=200)))

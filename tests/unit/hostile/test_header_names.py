@@ -50,7 +50,6 @@ class Broker:
         self._address = f"{broker.host}:{broker.port}"
 
     def through(self, records):
-        """The records as the client reads them."""
         send_raw(self._address, "t", records)
         self._consumer.assign([TopicPartition("t", 0, self._end)])
         self._end += len(records)
@@ -161,8 +160,7 @@ def test_a_trace_begins_with_a_record_whose_headers_cannot_be_read(broker):
             spans.append(name)
             return INVALID_SPAN
 
-    tracer: Any = Tracer()
-    traces = Traces(tracer, 1.0, np.random.default_rng(1))
+    traces = Traces(Tracer(), 1.0, np.random.default_rng(1))
     traces.chunk_emitted(Chunk(Partition("t", 0), np.arange(2), messages), np.arange(2))
     assert len(spans) == 2
 

@@ -1,9 +1,6 @@
 """What stands in records, names and errors is data: no line of a log, no path, no statement."""
 
 import json
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from hypothesis import given
@@ -13,8 +10,7 @@ from service.cli.common import describe
 from service.config.settings import load
 from service.errors import BadConfig
 from sinks.tables.partitioning import _folder
-from tests.support.patience import seconds
-from topology.masking import escaped
+from tests.support.python import run_python
 from topology.topology import can_name_offsets
 
 FORGED = '\n{"event":"forged","level":"critical"}\r\n\x1b[2J\x1b]0;owned\x07\u2028\u202e\x00\x85end'
@@ -39,14 +35,7 @@ def logged(form):
         except ValueError as error:
             log.exception("loop_failed", error=error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=seconds(60),
-    )
-    return done.stderr
+    return run_python(code).stderr
 
 
 def test_a_text_is_part_of_one_line_of_json_and_forges_no_other():
@@ -66,12 +55,6 @@ def test_an_error_is_one_printable_line():
     line = describe(ValueError(FORGED))
     assert line.isprintable()
     assert "forged" in line
-
-
-@given(st.text())
-def test_whatever_is_escaped_prints_and_what_prints_stays(text):
-    assert escaped(text).isprintable()
-    assert escaped(text) == text or not text.isprintable()
 
 
 @pytest.mark.parametrize("name", WALKS, ids=repr)

@@ -17,7 +17,6 @@ _MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve", "yaml"}
 
 
 def nodes():
-    """Every node of the product, and the file that it stands in."""
     for path in (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             yield path.relative_to(ROOT).as_posix(), node

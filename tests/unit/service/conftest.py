@@ -1,5 +1,3 @@
-"""The `headrace` command, run in this process."""
-
 import json
 import sys
 from dataclasses import replace

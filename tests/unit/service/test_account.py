@@ -1,5 +1,3 @@
-"""The account: where every record is, and what keeps it from closing."""
-
 import json
 from contextlib import nullcontext
 from dataclasses import replace

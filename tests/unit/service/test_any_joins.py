@@ -45,7 +45,6 @@ class Pairs(AdvancedBolt[Any, Any]):
 
 
 def spreads(value: Any) -> Iterator[Any]:
-    """Give a value with several keys."""
     for more in range(3):
         yield {**value, "n": value["n"] + more}
 

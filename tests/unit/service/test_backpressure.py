@@ -160,9 +160,6 @@ def test_held_back_seconds_are_counted_by_cause():
     assert dict(made.seconds) == {"out": 4.0, "ask": 1.5, DEAD_LETTERS: 1.0, TREES: 2.0}
 
 
-# In the pipeline
-
-
 def test_busy_sink_stops_emission_but_not_the_loop():
     """Promise 10: what waits for the sink is bounded, and all of it arrives."""
     sink = HeldSink("slow")
@@ -199,9 +196,6 @@ def test_pending_dead_letters_stop_emission(monkeypatch):
         works.advance(30.0, step=1.0)
         works.finish()
         assert len(works.letters_sink.letters) == 200
-
-
-# Batches of rows on their way to a sink
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""`headrace check`: what it says of sinks and of their catalogues."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +20,6 @@ def orders():
 
 
 def checks(warehouse, *sinks):
-    """The lines about the sinks."""
     topology = topology_of(sinks)
     steps = [step for step in topology.steps() if isinstance(step, SinkStep)]
     context = SinkContext("p", "s", {}, Storage(str(warehouse)), None)

@@ -1,5 +1,3 @@
-"""`headrace pause`, `resume`, `drain`, `rebalance`: the node `@control`, and what is printed."""
-
 import json
 
 import pytest

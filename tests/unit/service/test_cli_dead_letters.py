@@ -1,5 +1,3 @@
-"""`headrace dead-letters` over a topic in memory: options, tables, facts."""
-
 import pytest
 
 from headrace.sinks import KafkaDeadLetters

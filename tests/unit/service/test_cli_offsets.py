@@ -1,5 +1,3 @@
-"""`headrace offsets set` and `reset` on a log, a store and nodes in memory."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""`headrace status`: owners, offsets and transactions, and what cannot be told."""
-
 import io
 import json
 from concurrent.futures import Future
@@ -283,9 +281,6 @@ def test_one_request_tells_latency_and_completed_offsets(world, read):
 def test_another_service_at_the_port_has_no_figures(answer):
     assert figures_of(answer) == ask_service(HttpConfig()) == ServiceAnswer()
     assert ask_service(HttpConfig(port=1)) == ServiceAnswer()
-
-
-# Transactions
 
 
 def stored(*ends, committed=41, kind="transactional", epoch=2):

@@ -1,5 +1,3 @@
-"""`headrace tables`: which tables are meant, what is asked of them, and what is said of it."""
-
 import importlib.util
 import json
 from pathlib import Path
@@ -50,7 +48,6 @@ def test_a_sink_is_opened_as_a_run_opens_it(run_tables):
     context = sink.context
     assert (context.pipeline, context.sink) == ("tables", "orders")
     assert context.storage.warehouse == "/tables"
-    assert context.spark is not None
     assert not context.spark.running  # until a table asks for it
     assert context.exactly_once is False
 

@@ -1,5 +1,3 @@
-"""The configuration: what it reads from where, and what it says when something is wrong."""
-
 import os
 
 import pytest

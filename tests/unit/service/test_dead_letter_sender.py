@@ -1,5 +1,3 @@
-"""Dead letters on their way: none is forgotten, and each is told of once."""
-
 import numpy as np
 import pytest
 from structlog.testing import capture_logs

@@ -1,8 +1,5 @@
-"""Exactly once, in memory: what is committed in which transaction, and what comes twice."""
-
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -21,30 +18,17 @@ from tests.support.pipeline import (
     stored_in,
     text_of,
 )
+from tests.support.spark_engine import HereSink
 from topology.errors import SinkBusy
-from topology.sink import Committed, Staged
 
 
-class Noting(MemorySink[Any]):
-    """Notes the shares of each commit; while `fails` it fails, and it rejects what it is told."""
-
-    def __init__(self, name="noting"):
-        super().__init__(name)
-        self.shares: list[tuple[str, int, int]] = []
-        self.fails = False
-        self.rejects: set[str] = set()
-
-    def stage(self, group):
-        staged = super().stage(group)
-        rejected = {i: "unwanted" for i, row in enumerate(staged.parts[0]) if row in self.rejects}
-        rows = [row for i, row in enumerate(staged.parts[0]) if i not in rejected]
-        return Staged(group.shares, len(rows), (rows,), rejected)
+class Noting(HereSink):
+    fails = False
 
     def commit(self, staged):
         if self.fails:
             raise OSError("not now")
         super().commit(staged)
-        self.shares += [(s.line, s.txid, s.num_rows) for s in staged.shares]
 
 
 def exactly_once(*sinks, kind="transactional", bolt_=text_of, **options):
@@ -52,20 +36,12 @@ def exactly_once(*sinks, kind="transactional", bolt_=text_of, **options):
 
 
 def following(works, **options):
-    """The next life of a process."""
     kind = works.topology.transactions
     return exactly_once(*works.sinks, kind=kind, nodes=works.nodes, log=works.log, **options)
 
 
-def committed(works):
-    found: list[Committed] = works.sink.committed(["t[0]"])
-    return found[0]
-
-
 def transactions(works):
-    stored = stored_in(works.nodes, PLACE)
-    assert stored is not None
-    return stored.transactions
+    return stored_in(works.nodes, PLACE).transactions
 
 
 def numbers(*values):
@@ -168,9 +144,6 @@ def test_waiting_records_stay_bounded_and_all_flow_afterwards(away):
         works.until(lambda: works.advance(0.1, step=0.1) or works.stored == 600)
         assert most <= 150
         assert sorted(map(int, sink.rows)) == list(range(600))
-
-
-# By the test kit
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])

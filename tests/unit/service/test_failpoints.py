@@ -1,10 +1,6 @@
-"""Places at which a process ends, each in a process of its own."""
-
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +8,8 @@ import pytest
 from headrace.sinks import MemorySink
 from service.errors import BadConfig
 from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints, with_places
-from tests.support.patience import seconds, until
+from tests.support.patience import until
+from tests.support.python import run_python
 from topology.sink import Batch, Fence, Share
 
 ROOT = Path(__file__).parents[3]
@@ -41,18 +38,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ne
 
 
 def run(script, wanted, *words):
-    """The process's end, and what it printed."""
     environment = {**os.environ, VARIABLE: wanted}
-    command = [sys.executable, "-c", script, *words]
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=seconds(50),
-        check=False,
-    )
+    ended = run_python(script, *words, check=False, cwd=ROOT, env=environment)
     return ended.returncode, ended.stdout.split("\n")[:-1], ended.stderr
 
 
@@ -119,7 +106,6 @@ def test_invalid_failpoint_is_an_error(wanted):
 
 
 def _wait_for_its_end(pid):
-    """A process that was killed takes a moment to go."""
     until("it has ended", lambda: not _runs(pid), 10)
 
 

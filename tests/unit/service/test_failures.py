@@ -1,5 +1,3 @@
-"""Records that fail, or that no bolt sees: retried, rejected, skipped, and when it is too many."""
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -82,9 +80,6 @@ def test_each_failed_record_of_a_chunk_is_retried_or_rejected(limit):
     assert sum(line["count"] for line in lines) == 3 + limit + 2
 
 
-# Which policy of retries is asked
-
-
 def test_failing_step_decides_on_the_retries():
     """Promise 13: a policy of the step goes before the pipeline's."""
 
@@ -122,9 +117,6 @@ def test_at_most_once_never_retries(kind):
         assert sorted(row["n"] for row in kit.rows) == [0, 2]
         assert [letter.attempts for letter in kit.rejected] == [1]
         assert kit.unresolved == 0
-
-
-# The limit of dead letters
 
 
 def feed(limit, counters, letters, good):

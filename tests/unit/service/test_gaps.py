@@ -19,8 +19,6 @@ ALWAYS = RetryPolicy(limit=10**6, initial_seconds=RETRY_SECONDS, multiplier=1, j
 
 
 def passing(kind, stuck):
-    """A bolt of a kind that raises for the numbers that are stuck."""
-
     def check(number):
         if number in stuck:
             raise ValueError
@@ -46,7 +44,6 @@ KINDS = pytest.mark.parametrize("kind", ["function", "fan_out", "async", "vector
 
 
 def rows(works):
-    """The numbers that were written, of columns too."""
     return sorted(row["value"] if isinstance(row, dict) else row for row in works.sink.rows)
 
 

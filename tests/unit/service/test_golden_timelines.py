@@ -36,8 +36,6 @@ UNTIL = 20
 
 
 class Run:
-    """Drives the records through one topology, and keeps what happens as lines of text."""
-
     def __init__(self, guarantee):
         self.done: list[str] = []
         self.lines: list[str] = []  # of this stretch
@@ -147,7 +145,6 @@ class Run:
     # The text
 
     def _emissions(self):
-        """Add what was emitted since the last call, in its order."""
         new = [event for event in self._events() if event.what in ("read", "retried")]
         self._others += [event for event in self._events() if event.what not in ("read", "retried")]
         self._seen = len(self._test.timeline)

@@ -1,5 +1,3 @@
-"""The last 15 minutes: what is sampled, and that the charts show just that."""
-
 import re
 from dataclasses import replace
 

@@ -18,8 +18,6 @@ _SECONDS = seconds(10)
 
 
 class Facts:
-    """Metrics, health and page."""
-
     def exposition(self):
         return b"headrace_x_total 1.0\n"
 

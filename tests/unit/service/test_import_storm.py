@@ -1,5 +1,3 @@
-"""`headrace offsets import-storm` on nodes, a log and a store in memory: all or nothing."""
-
 import json
 import re
 from concurrent.futures import Future

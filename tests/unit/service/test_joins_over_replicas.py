@@ -33,8 +33,6 @@ def documented_join(rows):
 
 
 class Group:
-    """Replicas of a topology, and what they read and write."""
-
     def __init__(self, closing, topics, make, beat_seconds=0.0):
         self.log = FaultyLog(dict.fromkeys(topics, PARTITIONS))
         self.nodes, self.rows, self.now, self.sent = FaultyNodes(), MemorySink("rows"), 0.0, 0

@@ -25,8 +25,6 @@ TWICE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
 
 
 class Gone(MemorySink[bytes]):
-    """Keeps no row."""
-
     def commit(self, staged):
         super().commit(staged)
         self.rows.clear()
@@ -59,8 +57,6 @@ def elsewhere(value: bytes) -> bytes:
 
 
 class Forgets(AdvancedBolt[bytes, bytes]):
-    """Acks what comes, but for some tuples, which expire."""
-
     def process(self, tuple_: Any, collector: Any, /) -> None:
         if not tuple_.value.endswith(b"99"):
             collector.emit(tuple_.value, anchors=tuple_)
@@ -68,7 +64,6 @@ class Forgets(AdvancedBolt[bytes, bytes]):
 
 
 def growth(works, records=RECORDS):
-    """Growth of the memory in use from round to round, in bytes per record."""
     held: list[int] = []
     with capture_logs() as logs:
         tracemalloc.start()

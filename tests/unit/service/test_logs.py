@@ -1,5 +1,3 @@
-"""Logs: JSON on standard error with stable names, no secrets, and never in the pipeline's way."""
-
 import json
 import logging
 import os
@@ -13,6 +11,7 @@ import structlog
 
 from service.observability.logs import PatientStderr
 from tests.support.patience import seconds
+from tests.support.python import run_python
 from topology.masking import HIDDEN, is_secret, mask, redacted
 
 CANARY = "canary-4f1e9b"
@@ -31,24 +30,12 @@ def _restored():
     mask.learn(())
 
 
-def run(code, **options):
-    """Run Python code in a process of its own, whose standard error is a pipe."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_SECONDS,
-        **options,
-    )
-
-
 def lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
 def test_events_and_libraries_warnings_are_json_lines_on_standard_error():
-    done = run("""
+    done = run_python("""
         import logging, structlog
         from service.observability import logs
         log = structlog.get_logger()
@@ -76,7 +63,7 @@ def test_events_and_libraries_warnings_are_json_lines_on_standard_error():
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_no_secret_reaches_a_line_at_any_depth_or_in_an_exception(form):
-    done = run(f"""
+    done = run_python(f"""
         import structlog
         from service.observability import logs
         logs.configure("info", {form!r}, ["{CANARY}-known"])
@@ -98,7 +85,7 @@ def test_no_secret_reaches_a_line_at_any_depth_or_in_an_exception(form):
 
 
 def test_a_level_is_kept_and_console_lines_are_readable():
-    done = run("""
+    done = run_python("""
         import structlog
         from service.observability import logs
         logs.configure("warning", "console")
@@ -126,12 +113,8 @@ WRITER = """
 
 
 def process():
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(WRITER)], **pipes)
 
 
 @pytest.mark.parametrize("closed", [True, False])

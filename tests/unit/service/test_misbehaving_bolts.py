@@ -165,8 +165,6 @@ def test_column_named_like_the_lineage_is_kept():
 
 
 def broken(how):
-    """An advanced bolt that breaks the contract for b"bad" only."""
-
     class Breaks(AdvancedBolt):
         def process(self, tuple_, collector, /):
             if tuple_.value == "bad":

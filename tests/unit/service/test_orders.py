@@ -145,8 +145,6 @@ def test_generator_behind_an_order_emits_by_streams_or_not_at_all(kind):
 
 
 class Refuses(Bolt[str, str]):
-    """Rejects whatever comes."""
-
     def process(self, value: str) -> str:
         raise Reject(f"no {value}")
 
@@ -168,9 +166,6 @@ def test_record_has_one_dead_letter_for_all_its_tuples(where):
         assert [letter.reason for letter in kit.rejected] == ["no a", "no dd"]
         assert kit.unresolved == 0
         assert kit.metrics["headrace_service_dead_lettered_records_total"] == 2
-
-
-# A key that a failed call holds is free again when nothing will come for it
 
 
 def test_late_failure_of_a_rejected_record_holds_no_key():
@@ -228,9 +223,6 @@ def test_late_failure_of_a_lost_partition_holds_no_key():
         assert len(kit.rows) == 3
         assert kit.rejected == []
         assert not kit._pipeline.runners.held
-
-
-# The end of the run
 
 
 @pytest.mark.parametrize("kind", ["function", "blocking"])

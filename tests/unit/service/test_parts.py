@@ -1,6 +1,5 @@
 """What the wiring makes of the configuration."""
 
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,24 +18,24 @@ from topology.errors import SinkFailed
 NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
 
 
-def test_spark_is_started_for_a_sink_behind_others(tmp_path):
+def wired(tmp_path, sink, letters=None, **given):
     config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
     topology = Topology("numbers")
+    topology.source("t").into(sink)
+    topology.dead_letters.into(letters or MemoryDeadLetters())
+    return wire(topology, config, **given)
+
+
+def test_spark_is_started_for_a_sink_behind_others(tmp_path):
     table = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
-    topology.source("t").into(Front(Front(table)))
-    topology.dead_letters.into(MemoryDeadLetters())
-    assert wire(topology, config).spark is not None
+    assert wired(tmp_path, Front(Front(table))).spark is not None
 
 
 def test_a_spark_that_is_given_is_used_and_left_running(tmp_path):
-    config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
-    topology = Topology("numbers")
-    topology.source("t").into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
-    closed: list[float] = []
+    closed = []
     spark = SparkDriver("given")
     spark.close = closed.append
-    parts = wire(topology, config, given_spark=spark)
+    parts = wired(tmp_path, MemorySink(), given_spark=spark)
     assert parts.spark is spark
     parts.close(Deadline(0))
     assert not closed
@@ -63,11 +62,7 @@ def test_dead_letters_ask_the_broker_before_a_sink_may_start_spark(tmp_path):
         def open(self, context):
             raise AssertionError("opened")
 
-    config = load(None, NEEDED | {"storage": {"warehouse": str(tmp_path)}})
-    topology = Topology("numbers")
-    topology.source("t").into(Started())
-    topology.dead_letters.into(Absent())
-    parts = wire(topology, config)
+    parts = wired(tmp_path, Started(), Absent())
     with pytest.raises(SinkFailed, match="no broker"):
         parts.open()
     parts.close(Deadline(0))

@@ -19,8 +19,6 @@ NUMBER = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
 class Seen:
-    """Which threads read the columns, and how many rows of each chunk."""
-
     def __init__(self):
         self.threads = set()
         self.calls = []
@@ -36,7 +34,6 @@ class Seen:
 
 
 def columns(*bolts, **options):
-    """A pipeline of JSON columns into a sink in memory."""
     sizes = {"fetch_records": CHUNK, "chunk_records": CHUNK} | options
     return Works(json_columns(NUMBER), *bolts, sinks=[MemorySink()], **sizes)
 

@@ -1,5 +1,3 @@
-"""The consumer on fakes of Kafka and ZooKeeper: what it emits, when, and what it stores."""
-
 import random
 import re
 import time
@@ -73,16 +71,6 @@ def test_possibly_ended_session_stops_emission(bench):
     assert len(bench.emit()) == 3
 
 
-# Rate limits and backpressure of each source
-
-
-def bench_of_two(**policy):
-    bench = Bench(sources=("t", "u"), **policy)
-    bench.log.create_topic("u", 1)
-    bench.start()
-    return bench
-
-
 def emitted(bench, now):
     """How many records each topic emits at one moment, fetching as the pipeline does."""
     counts = {"t": 0, "u": 0}
@@ -111,17 +99,6 @@ def test_held_back_source_retries_unless_silent():
     assert bench.reader.next_chunk(RETRY_SECONDS) is None
     bench.reader.hold_back(frozenset())
     assert bench.emit(RETRY_SECONDS) == [record_id + 1]
-
-
-def test_a_rate_limit_holds_over_all_partitions_of_its_source():
-    bench = bench_of_two(records_per_second={"t": 100.0})
-    bench.fill(ONE, 300)
-    bench.fill(TWO, 300)
-    bench.fill(OTHER, 300)
-    assert emitted(bench, 0.0) == {"t": 11, "u": 300}
-    counts = [emitted(bench, now / 50)["t"] for now in range(1, 101)]
-    assert sum(counts) == 200
-    assert max(counts) == 2
 
 
 def test_pattern_rate_limit_covers_its_topics():
@@ -223,6 +200,3 @@ def _answer(bench, rng):
         future = store.open_commits.pop()
         positions = {at: Progress(Position(to)) for at, to in store.commits[-1].items()}
         future.set_result(super(type(store), store).commit(positions).result())
-
-
-# Exactly once: a plan is stored before it is emitted

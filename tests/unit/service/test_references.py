@@ -1,5 +1,3 @@
-"""Reference tables: loaded before the first record, and kept fresh beside the loop."""
-
 import queue
 import threading
 
@@ -66,7 +64,6 @@ def tables(clock):
 
 @pytest.fixture
 def open_of(clock):
-    """Open references, which are closed after the test."""
     made = []
 
     def opened(references, read, clock=clock, **options):
@@ -216,8 +213,6 @@ def test_close_does_not_wait_for_a_load_that_hangs():
 
 
 class Kept:
-    """A state that this process keeps."""
-
     def __init__(self, **options):
         self.words = State("words", key={"word": str}, into=MemoryState(), value="n", **options)
         self._sink = self.words.sink({"n": count()})

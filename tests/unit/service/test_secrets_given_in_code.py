@@ -44,8 +44,6 @@ def opened(sink):
 
 
 class Spark:
-    """A driver, which is asked to read."""
-
     def run(self, *_arguments, **_named):
         raise Reached
 

@@ -1,5 +1,3 @@
-"""The service on logs and stores in memory: runs that end, fail, stop and wait."""
-
 import json
 import multiprocessing
 import os
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace import AdvancedBolt, Bolt, Collector, Record, Reject, Retry, SinkFailed, Tuple, bolt
+from headrace import AdvancedBolt, Bolt, Record, Reject, SinkFailed, bolt
 from headrace.sinks import MemorySink
 from partition.memory.ports import MemoryCatalogue
 from service.app import Service
@@ -18,9 +16,9 @@ from service.pipeline.loop import Pipeline
 from service.pipeline.reference_tables import References
 from service.wiring import Parts
 from tests.support.faulty_kafka import FaultyLog
-from tests.support.faulty_store import FaultyNodes, FaultyStore
+from tests.support.faulty_store import FaultyNodes
 from tests.support.patience import seconds
-from tests.support.pipeline import PLACE, HeldSink, Works
+from tests.support.pipeline import PLACE, HeldSink, Works, stored_in
 from tests.support.service import Running
 from tests.support.spark_engine import alone
 
@@ -32,25 +30,19 @@ def parse(record: Record) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(record.value or b"")
     if value["n"] < 0:
         raise Reject("negative")
-    if value["n"] == 13:
-        raise Retry("thirteen", after_seconds=3600)
     return value
 
 
 class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
     """Passes 0 and 1 on, and never answers what is more."""
 
-    def process(
-        self, tuple_: Tuple[dict[str, Any]], collector: Collector[dict[str, Any]], /
-    ) -> None:
+    def process(self, tuple_, collector, /):
         if tuple_.value["n"] < 2:
             collector.emit(tuple_.value, anchors=tuple_)
             collector.ack(tuple_)
 
 
 class World:
-    """A service and what it stands on."""
-
     def __init__(self, sink=None, *, drain_seconds=5, **options):
         self.sink = sink or MemorySink()
         self.log = FaultyLog({"t": 1})
@@ -81,10 +73,7 @@ class World:
         return Service(parts, drain_seconds=self.drain_seconds)
 
     def committed(self):
-        store = FaultyStore(self.nodes)
-        store.open()
-        stored = store.load(PLACE)
-        return None if stored is None else stored.offset
+        return stored_in(self.nodes, PLACE).offset
 
 
 def wait_for(running, condition):

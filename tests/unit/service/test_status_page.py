@@ -1,5 +1,3 @@
-"""What the status page is told: from snapshots, bounded, and without secrets."""
-
 import json
 from dataclasses import replace
 
@@ -17,8 +15,6 @@ from topology.monitoring import RecentFailure
 
 
 class World:
-    """A page on a snapshot that can be changed, and a clock."""
-
     def __init__(self, first, made):
         self.now = 100.0
         self.snapshot = first

@@ -1,5 +1,3 @@
-"""`[storage]`: what it becomes, and that nothing shows its secrets."""
-
 import pytest
 
 from headrace.sinks import DiscardSink
@@ -68,14 +66,10 @@ def test_secrets_of_the_store_are_shown_nowhere(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{CANARY}-env")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/token")
     made = config(
-        warehouse="s3://lake",
-        access_key_id=f"{CANARY}-id",
-        secret_access_key=f"{CANARY}-key",
-        session_token=f"{CANARY}-token",
-        account_key=f"{CANARY}-account",
-        sas_token=f"{CANARY}-sas",
+        warehouse="s3://lake", access_key_id=f"{CANARY}-id", secret_access_key=f"{CANARY}-key",
+        session_token=f"{CANARY}-token", account_key=f"{CANARY}-account", sas_token=f"{CANARY}-sas",
         options={"delta": {"aws_sse_customer_key": "x", "azure_client_secret": f"{CANARY}-opt"}},
-    )
+    )  # fmt: skip
     hidden = {secret for secret in made.secrets() if CANARY in secret}
     endings = {"env", "id", "key", "token", "account", "sas", "opt"}
     assert hidden == {f"{CANARY}-{each}" for each in endings}
@@ -95,12 +89,10 @@ def test_catalogues_pass_through_without_showing_secrets(monkeypatch, tmp_path):
     made = config(catalogs={"lake": {"type": "rest"}, "db": {"type": "sql", "uri": url}})
     assert made.storage.storage().catalogs == {
         "lake": {
-            "type": "rest",
-            "credential": f"{CANARY}-file",
+            "type": "rest", "credential": f"{CANARY}-file", "rest.sigv4-enabled": "true",
             "s3.secret-access-key": f"{CANARY}-s3",
-            "rest.sigv4-enabled": "true",
         },
         "db": {"type": "sql", "uri": url},
-    }
+    }  # fmt: skip
     assert {f"{CANARY}-{each}" for each in ("file", "s3", "db")} <= set(made.secrets())
     assert CANARY not in f"{made!r} {made} {made.storage.storage()!r}"

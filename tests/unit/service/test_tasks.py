@@ -1,5 +1,3 @@
-"""Tasks by the test kit: which of them gets a value, and a copy to each."""
-
 from collections import Counter
 
 import pytest

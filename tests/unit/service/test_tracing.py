@@ -1,5 +1,3 @@
-"""Spans of records: which are traced, what they tell, and what is bounded."""
-
 from typing import Any
 
 import numpy as np
@@ -28,8 +26,6 @@ UNSAMPLED = f"00-{TRACE}-{PARENT}-00".encode()
 
 
 class Spans:
-    """A run's spans, kept in memory."""
-
     def __init__(self, ratio):
         self.exporter = InMemorySpanExporter()
         self.tracing = Tracing(
@@ -40,6 +36,10 @@ class Spans:
             SimpleSpanProcessor,
         )
         self.tracing.open()
+
+    def works(self, *bolts, sinks=(), **options):
+        sinks = sinks or [MemorySink("out")]
+        return Works(*bolts, sinks=sinks, traces=self.tracing.traces, **options)
 
     def named(self, name):
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
@@ -66,7 +66,6 @@ def said(span: ReadableSpan) -> dict[str, Any]:
 
 
 def span_id(span: ReadableSpan) -> str:
-    assert span.context is not None
     return f"{span.context.span_id:016x}"
 
 
@@ -98,14 +97,13 @@ def test_record_with_a_parent_is_traced_into_its_batch(spans):
             batches.append(batch)
             return super().stage(batch)
 
-    with Works(text, sinks=[Watched("out")], traces=spans.tracing.traces) as works:
+    with spans.works(text, sinks=[Watched("out")]) as works:
         send(works, b"plain")
         send(works, b"traced", ("traceparent", SAMPLED), ("tracestate", b"vendor=1"))
         send(works, b"unsampled", ("traceparent", UNSAMPLED))
         send(works, b"broken", ("traceparent", b"\xff no trace"))
         works.finish()
     record, write = spans.one("process t"), spans.one("write out")
-    assert record.context is not None
     assert (f"{record.context.trace_id:032x}", parent_of(record)) == (TRACE, PARENT)
     expected = {
         "messaging.system": "kafka", "messaging.destination.name": "t",
@@ -126,7 +124,7 @@ def test_record_with_a_parent_is_traced_into_its_batch(spans):
 
 @sampled(1.0)
 def test_each_bolt_has_a_span_below_the_records(spans):
-    with Works(text, upper, sinks=[MemorySink("out")], traces=spans.tracing.traces) as works:
+    with spans.works(text, upper) as works:
         works.send(*(b"%d" % number for number in range(600)))  # several blocks of a chunk
         works.finish()
     records = set(map(span_id, spans.named("process t")))
@@ -148,9 +146,7 @@ def test_a_retry_is_told_of_with_its_attempts(spans):
         return "well"
 
     retries = RetryPolicy(limit=3, initial_seconds=1.0, jitter=0)
-    with Works(
-        moody, sinks=[MemorySink("out")], retries=retries, traces=spans.tracing.traces
-    ) as works:
+    with spans.works(moody, retries=retries) as works:
         send(works, b"traced", ("traceparent", SAMPLED))
         works.until(lambda: works.ledger.failed == 1)
         works.advance(2.0)
@@ -164,7 +160,7 @@ def test_a_retry_is_told_of_with_its_attempts(spans):
 
 
 def test_dead_letter_span_ends_when_durable(spans):
-    with Works(text, sinks=[HeldSink()], traces=spans.tracing.traces) as works:
+    with spans.works(text, sinks=[HeldSink()]) as works:
         works.letters_sink.holding = True
         send(works, b"bad", ("traceparent", SAMPLED), ("own", b"kept"))
         works.until(lambda: bool(works.letters.pending))
@@ -181,9 +177,7 @@ def test_dead_letter_span_ends_when_durable(spans):
 
 
 def test_under_exactly_once_the_write_has_the_txid(spans):
-    with Works(
-        text, sinks=[MemorySink("out")], exactly_once="transactional", traces=spans.tracing.traces
-    ) as works:
+    with spans.works(text, exactly_once="transactional") as works:
         send(works, b"traced", ("traceparent", SAMPLED))
         works.finish()
     (event,) = spans.one("process t").events
@@ -195,7 +189,7 @@ def test_under_exactly_once_the_write_has_the_txid(spans):
 
 @sampled(0.1)
 def test_a_share_of_the_records_without_a_parent_is_sampled(spans):
-    with Works(text, sinks=[MemorySink("out")], traces=spans.tracing.traces) as works:
+    with spans.works(text) as works:
         works.send(*[b"x"] * 5_000)
         works.finish()
     assert 350 < len(spans.named("process t")) < 650
@@ -230,7 +224,7 @@ def test_trace_ends_with_the_session_of_its_partition(spans):
     """It stayed open, as only a partition that was ours until its loss was told."""
     sink = HeldSink()
     sink.gate.clear()
-    with Works(text, sinks=[sink], traces=spans.tracing.traces, shared=True) as works:
+    with spans.works(text, sinks=[sink], shared=True) as works:
         works.want(0)
         send(works, b"x")
         works.until(lambda: len(spans.tracing.traces.live) == 1)

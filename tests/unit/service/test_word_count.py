@@ -68,7 +68,6 @@ class Trouble:
         self.spoiled = 0
 
     def live(self, *, until_its_end):
-        """Run over what is published, to its end, or to any moment before."""
         words = self._state()
         sink = self._sink(words)
         counts = spoil(
@@ -94,7 +93,6 @@ class Trouble:
         self.looked_up = Counter({word: row["n"] for word, row in words.items()})
 
     def counted(self):
-        """What the state says."""
         state = self._state()
         table = state.holds(n=count()).shape.over_lines(self.memory.load(CONTEXT, state.shape))
         return Counter(dict(zip(*(table[name].to_pylist() for name in ("word", "n")), strict=True)))
@@ -182,13 +180,6 @@ class TroubleOnSpark(Trouble):
             yield drives.engine.step
 
 
-def lived(trouble):
-    """The same, after all its lives."""
-    for life in range(LIVES):
-        trouble.live(until_its_end=life == LIVES - 1)
-    return trouble
-
-
 @pytest.fixture
 def impatient(monkeypatch):
     """The spark engine tries again at once, and as often as it takes."""
@@ -198,22 +189,15 @@ def impatient(monkeypatch):
     monkeypatch.setattr(spark_engine, "SETTINGS", replace(spark_engine.SETTINGS, retries=retries))
 
 
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
-@pytest.mark.parametrize("seed", range(8))
-def test_each_word_is_counted_once_whatever_fails_in_between(seed, kind):
-    """Promises 3 and 14: in the layout of the same name."""
-    trouble = lived(Trouble(seed, kind))
-    assert trouble.counted() == trouble.published
-    assert trouble.looked_up == trouble.published, "what was committed shows"
-    assert trouble.spoiled > 0
-
-
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
+@pytest.mark.parametrize("engine", ["local", "spark"])
 @pytest.mark.parametrize("seed", range(8))
-def test_each_word_is_counted_once_on_the_spark_engine_too(seed, kind, tmp_path):
-    """Promises 3 and 14: also when tries of a range, or what came of them, are lost."""
-    trouble = lived(TroubleOnSpark(seed, kind, tmp_path))
+def test_each_word_is_counted_once_whatever_fails_in_between(seed, engine, kind, tmp_path):
+    """Promises 3 and 14: on Spark also when tries of a range, or what came of them, are lost."""
+    trouble = TroubleOnSpark(seed, kind, tmp_path) if engine == "spark" else Trouble(seed, kind)
+    for life in range(LIVES):
+        trouble.live(until_its_end=life == LIVES - 1)
     assert trouble.counted() == trouble.published
     assert trouble.looked_up == trouble.published, "what was committed shows"
     assert trouble.spoiled > 0

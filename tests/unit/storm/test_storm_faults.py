@@ -39,20 +39,6 @@ def letters_of(value: str) -> Iterator[str]:
     yield from value.replace("none", "")
 
 
-@pytest.mark.parametrize("payload", [b"bad", b"again"])
-def test_dead_letter_is_durable_before_its_offset_passes(payload):
-    """Storm 16: at the end of its retries a record is in the dead letters, not gone."""
-    with Works(text) as works:
-        works.letters_sink.holding = True
-        works.send(payload, b"good")
-        works.until(lambda: works.sink.rows == ["good"])
-        works.advance(5.0)
-        assert [letter.record.value for letter in works.letters_sink.letters] == [payload]
-        assert works.stored == 0
-        works.letters_sink.holding = False
-        works.finish()
-
-
 def offsets(bench, record_ids):
     return [bench.message(record_id).offset() for record_id in record_ids]
 
@@ -92,24 +78,9 @@ def test_a_commit_that_is_not_answered_holds_no_record_up():
     assert bench.stored() == 8
 
 
-def test_one_failure_repeats_one_record():
-    """Storm 35: what came after the failed record is not given again."""
-    bench = Bench()
-    bench.fill(ONE, 100)
-    bench.start()
-    record_ids = bench.emit()
-    bench.ack(record_ids[50:])
-    assert bench.fail(record_ids[10], 0.0)
-    assert bench.emit(10.0) == [record_ids[10]]
-    bench.ack(record_ids[:50])
-    assert bench.emit(20.0) == []
-    assert bench.drain(30.0) == 0
-    assert bench.stored() == 100
-
-
 @pytest.mark.parametrize("tries", [6, 60])
 def test_poison_record_is_fetched_once(tries, monkeypatch):
-    """Storm 48: its payload stays here, what came after it is not fetched again, and it ends."""
+    """Storm 35 and 48: its payload stays here, what came after it does not come again, it ends."""
     bench = Bench(
         assignment={"retries": RetryPolicy(limit=tries, jitter=0), "limits": InFlightLimits(1000)}
     )
@@ -126,14 +97,14 @@ def test_poison_record_is_fetched_once(tries, monkeypatch):
     monkeypatch.setattr(bench.fetcher, "fetch", fetch)
     poison, *others = bench.emit()
     assert len(others) == 999  # the window, and no more, is kept behind it
-    bench.ack(others)
+    bench.ack(others[500:])
     now = 0.0
     for _ in range(tries):
         assert bench.fail(poison, now)
         now += 1000.0
         assert bench.emit(now) == [poison]
     assert not bench.fail(poison, now)
-    bench.ack([poison])
+    bench.ack([poison, *others[:500]])
     bench.work(int(now), int(now) + 5)
     assert fetched == list(range(3000))
     assert bench.stored() == 3000
@@ -257,16 +228,3 @@ def test_fetch_never_delays_waiting_answers(monkeypatch):
         works.finish()
         assert works.log.log_range(PLACE) == (0, 1)
         assert max(waits) <= 0.05
-
-
-def test_first_durable_row_completes_no_record():
-    """Storm 3."""
-    fast, slow = HeldSink("fast"), HeldSink("slow")
-    slow.gate.clear()
-    with Works(text, sinks=[fast, slow]) as works:
-        works.send(b"a")
-        works.until(lambda: fast.rows == ["a"] and slow.asked.is_set())
-        works.turn(3)
-        assert works.stored == 0
-        slow.gate.set()
-        works.finish()

@@ -1,5 +1,3 @@
-"""Parsing of dead letters and marks, and the headers of a replay."""
-
 import pytest
 
 from service.dead_letters.stored import (

@@ -1,5 +1,3 @@
-"""The spark engine in memory: what is planned, run, sealed and committed, and in which order."""
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -240,8 +238,6 @@ def test_goal_is_known_though_a_log_seemed_short_when_opened(tmp_path, monkeypat
 
 
 class StepDriver(FrameDriver):
-    """A Spark that puts Spark steps in front of sinks."""
-
     def passage(self, step, sink, context):
         return SparkPassage(self, step, sink, context)
 

@@ -1,5 +1,3 @@
-"""The spark engine in memory: what fails, what is lost, and what a restart finds."""
-
 import re
 import threading
 from collections import Counter
@@ -114,7 +112,6 @@ def test_stager_is_asked_again_after_a_passing_error(tmp_path, error):
 
 
 def unreadable(task):
-    """The first partition of a task cannot be read."""
     return TaskFailed("expired, or cut off", "OffsetOutOfRange", task.ranges[0].partition)
 
 
@@ -170,8 +167,6 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
 
 
 class HeldExecutors(HereExecutors):
-    """Runs wait until they are let go, by name."""
-
     def __init__(self, topology, log, letters):
         super().__init__(topology, log, letters)
         self.holds = {name: threading.Event() for name in ("ranges-1-1", "ranges-2-1")}

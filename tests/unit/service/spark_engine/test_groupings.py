@@ -31,7 +31,6 @@ def drawn(kind, grouping, letters, sink):
 
 
 def on_executor(kind, grouping):
-    """Return each row's number and its task."""
     tasks, letters = Tasks(), MemoryDeadLetters()
     tasks.send(*(b"%d" % number for number in range(COUNT)))
     topology = drawn(kind, grouping, letters, MemorySink("rows"))

@@ -1,7 +1,6 @@
 """Tasks on their way to Spark and back, the folder that is shared, and the wiring."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -36,17 +35,12 @@ DONE = TaskDone((), {}, OutcomeCounters(), 0)
 
 
 class Driver:
-    """What is asked of a SparkDriver."""
-
     def __init__(self):
         self.parallelism = 4
         self.cancelled: list[str] = []
 
     def cancel(self, group):
         self.cancelled.append(group)
-
-
-OnSparkOf = Callable[..., tuple[OnSpark, Driver]]
 
 
 @pytest.fixture
@@ -65,8 +59,6 @@ def on_spark(monkeypatch):
 
 
 class NoExecutors:
-    """Executors that run nothing."""
-
     slots = 1
 
     def open(self): ...

@@ -1,5 +1,3 @@
-"""What a task reads: its ranges, to their ends, by a client that is kept from task to task."""
-
 from dataclasses import replace
 
 import pytest
@@ -37,7 +35,6 @@ class World:
         self.reader.begin(Task(settings, ranges, {}))
 
     def take(self, seconds=0.0):
-        """Read on, after so many seconds."""
         self.now += seconds
         self.emit()
         self.reader.fetch(self.now, 0.0)
@@ -64,7 +61,6 @@ class World:
         assert self.reader.has_emitted_goals
 
     def read(self, *ranges, max_records=7):
-        """Read ranges to their ends; the offsets of the first partition."""
         self.begin(*ranges, max_records=max_records)
         self.finish()
         return self.got[A]
@@ -161,9 +157,6 @@ def test_a_client_that_brings_plenty_behind_an_end_is_stopped_for_a_while(monkey
     assert world.client.delivered < 1000 + 5 + 20 + 7
     assert world.read(ranged(5, 1000, 0)) == list(range(5, 1000))
     assert world.client.added == [A, B]
-
-
-# Ranges that cannot be read, or not now
 
 
 def test_log_shorter_than_its_range_fails_after_a_wait():

@@ -23,8 +23,6 @@ from topology.sink import Batch, Share, Staged
 
 @dataclass
 class Row:
-    """A user's own row."""
-
     name: str
     price: decimal.Decimal
 

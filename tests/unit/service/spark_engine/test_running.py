@@ -4,7 +4,6 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,8 +74,6 @@ LETTERS = """
 
 
 class Worker:
-    """This process as a worker, on a log in memory."""
-
     def __init__(self, folder, log, fetchers):
         self.folder = folder
         self.log = log
@@ -98,8 +95,7 @@ class Worker:
 
     def run(self, *ranges):
         stagers = {"rows": RowFileStager(str(self.folder / "spool"))}
-        ended: Any = decode(run_task(encode(Task(self.settings, ranges, stagers))))
-        return ended
+        return decode(run_task(encode(Task(self.settings, ranges, stagers))))
 
     def rows(self, *ranges):
         done = self.run(*ranges)

@@ -20,8 +20,6 @@ from transactions.groups import RangePolicy
 
 
 class Reaching(HereExecutors):
-    """Executors to which some partitions are silent."""
-
     silent: Collection[Partition] = ()
 
     def fetcher(self):
@@ -43,7 +41,6 @@ class World(Driving):
         self.executors.silent, self.asked.silent = executors, driver
 
     def hear(self):
-        """Nothing is silent any more, and all is read."""
         self.silence(executors=(), driver=())
         self.finish()
 

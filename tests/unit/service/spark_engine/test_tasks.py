@@ -103,9 +103,6 @@ def test_a_sink_that_has_a_range_gets_none_of_its_rows():
     assert len(rows_in(done.staged["two"])) == done.counters.written == 10
 
 
-# Rows that are refused
-
-
 def test_of_a_record_with_many_rows_only_those_that_were_refused_are_left_out():
     """Promise 13: a record has one letter, with the last of its refused rows' reasons."""
 
@@ -135,9 +132,6 @@ def test_a_task_whose_rows_are_all_refused_makes_no_file():
     world.tasks.send(b"x")
     done = world.done(ranged(0, 1, refused={0: {"rows": {0: "no"}}}))
     assert (world.stagers["rows"].groups, done.staged) == ([], {"rows": ()})
-
-
-# Batches
 
 
 @bolt
@@ -203,9 +197,6 @@ def test_one_group_that_cannot_be_discarded_keeps_no_other():
     assert len(stager.discarded) == len(stager.groups) > 1
 
 
-# Tasks that fail
-
-
 def test_a_log_that_lacks_the_range_fails_the_task_and_names_the_partition():
     """Promise 12."""
     world = TaskWorld(text, partitions=2, batch_rows=10)
@@ -236,8 +227,6 @@ def test_corrupt_record_fails_the_task_only_within_the_range():
 
 
 class _Life(Bolt):
-    """Notes its life."""
-
     def __init__(self, *, opens: bool = True) -> None:
         self.opens = opens
         self.told: list[str] = []
