@@ -29,11 +29,8 @@ def started(programs, *arguments, **environment):
     done = subprocess.run(
         [ROOT / "deploy/image/entrypoint.sh", *arguments],
         env={"PATH": f"{programs}{os.pathsep}{os.defpath}", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=seconds(30),
-    )
+        capture_output=True, text=True, check=True, timeout=seconds(30),
+    )  # fmt: skip
     return done.stdout.splitlines()
 
 

@@ -19,7 +19,8 @@ from examples.spark_step import pipeline as spark_step
 from examples.spark_step.__main__ import orders
 from examples.topic import pipeline as topic
 from examples.upserts import pipeline as upserts
-from examples.upserts.__main__ import changes, last_towns
+from examples.upserts.__main__ import changes as changed_customers
+from examples.upserts.__main__ import last_towns
 from examples.word_count import pipeline as word_count
 from examples.word_count.__main__ import lines
 from headrace import sinks
@@ -83,13 +84,8 @@ def test_every_sink_has_an_example_in_the_readme():
 
 def test_a_payment_is_looked_at_if_it_is_large_and_sooner_abroad():
     payment = {"id": 1, "card": "c", "country": "NL", "cents": 100_000}
-    rows, reasons, filtered = sent(
-        topic.topology,
-        payment,
-        payment | {"cents": 100_001},
-        payment | {"country": "BE", "cents": 20_000},
-        payment | {"country": "BE", "cents": 20_001},
-    )
+    changes = {}, {"cents": 100_001}, *({"country": "BE", "cents": n} for n in (20_000, 20_001))
+    rows, reasons, filtered = sent(topic.topology, *(payment | each for each in changes))
     assert [row["reason"] for row in rows] == ["1000.01 in NL", "200.01 in BE"]
     assert (reasons, filtered) == ([], 2)
     assert topic.card_of(rows[0]) == "c"
@@ -100,14 +96,9 @@ def test_a_page_view_is_of_people_and_has_its_campaign():
         "at": "2026-03-01T01:30:00+02:00", "visitor": "v", "agent": "Firefox", "status": 200,
         "url": "https://example.org/prices?campaign=spring",
     }  # fmt: skip
-    rows, reasons, filtered = sent(
-        iceberg.topology,
-        request,
-        request | {"url": "https://example.org"},
-        request | {"agent": "SearchBot/2"},
-        request | {"status": 404},
-        request | {"url": "https://[example.org"},
-    )
+    others = {"agent": "SearchBot/2"}, {"status": 404}, {"url": "https://[example.org"}
+    changes = {}, {"url": "https://example.org"}, *others
+    rows, reasons, filtered = sent(iceberg.topology, *(request | each for each in changes))
     assert [(row["page"], row["campaign"]) for row in rows] == [("/prices", "spring"), ("/", None)]
     assert rows[0]["at"] == datetime(2026, 2, 28, 23, 30, tzinfo=UTC)
     assert (filtered, len(reasons)) == (2, 1)
@@ -116,9 +107,8 @@ def test_a_page_view_is_of_people_and_has_its_campaign():
 
 def test_a_parcel_is_where_it_was_scanned_last():
     scan = {"parcel": "P1", "event": "sorted", "place": "Breda", "at": "2026-05-01T06:00:00Z"}
-    rows, reasons, _ = sent(
-        postgres.topology, scan, scan | {"event": "handed over"}, scan | {"event": "eaten"}
-    )
+    scans = scan, scan | {"event": "handed over"}, scan | {"event": "eaten"}
+    rows, reasons, _ = sent(postgres.topology, *scans)
     assert [(row["state"], row["is_delivered"]) for row in rows] == [
         ("on the way", False),
         ("delivered", True),
@@ -144,8 +134,8 @@ def test_tombstone_deletes_the_customer():
 
 
 def test_published_records_are_stable_and_some_are_broken_or_deleted():
-    assert list(changes()) == list(changes())
-    gone = {int(customer) for customer, value in dict(changes()).items() if value is None}
+    assert list(changed_customers()) == list(changed_customers())
+    gone = {int(customer) for customer, value in dict(changed_customers()).items() if value is None}
     assert gone
     assert not gone & last_towns().keys()
     assert list(lines()) == list(lines())
@@ -169,9 +159,8 @@ def test_every_order_goes_into_spark_but_those_that_are_torn():
 def test_state_counts_the_words_of_lines_in_lower_case():
     word_count.topology.validate()
     assert word_count.topology.reliability == "exactly-once"
-    rows, reasons, _ = sent(
-        word_count.topology, b"Who counts? The miller's wheel...", b"", b"\xff", b"the wheel"
-    )
+    texts = b"Who counts? The miller's wheel...", b"", b"\xff", b"the wheel"
+    rows, reasons, _ = sent(word_count.topology, *texts)
     words = [(row["word"], row["length"]) for row in rows]
     first = [(word, 5) for word in ("who", "counts", "the", "miller's", "wheel")]
     assert words == [*first, ("the", 2), ("wheel", 2)]
@@ -184,9 +173,8 @@ def test_state_counts_the_words_of_lines_in_lower_case():
     step.sink.write(Batch(1, [rows], len(rows)))
     stored = memory.load(context, step.sink.shape)
     found = {row["word"]: (row["n"], row["longest_line"]) for row in stored.to_pylist()}
-    assert found == {"who": (1, 5), "counts": (1, 5), "the": (2, 5), "miller's": (1, 5)} | {
-        "wheel": (2, 5)
-    }
+    counts = {"who": (1, 5), "counts": (1, 5), "the": (2, 5), "miller's": (1, 5)}
+    assert found == counts | {"wheel": (2, 5)}
 
 
 def test_orders_are_stored_and_what_is_none_is_a_dead_letter(tmp_path):

@@ -113,9 +113,8 @@ def test_the_columnar_bolt_gives_what_the_plain_ones_give():
     read = call_columns("parse_columns", columns.parse_columns.process, batch)
     assert isinstance(read.sent["default"].piece, pa.RecordBatch)
     assert read.sent["default"].parents is not None
-    called = call_columns(
-        "name_carriers", columns.name_carriers.process, read.sent["default"].piece
-    )
+    name_carriers = columns.name_carriers.process
+    called = call_columns("name_carriers", name_carriers, read.sent["default"].piece)
     assert isinstance(called.sent["default"].piece, pa.RecordBatch)
     assert called.sent["default"].parents is not None
     assert called.sent["default"].piece.schema == columns.NAMED_FLIGHT

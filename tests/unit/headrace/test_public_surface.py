@@ -70,6 +70,7 @@ HELP = "sys.argv[1:] = ['--help']; from headrace.__main__ import main; main()"
     [
         *((f"import {module}", CLIENTS) for module in SURFACE),
         ("import headrace", CLIENTS | LARGE),
+        ("import service.app, sinks.kafka.sink, headrace.testing", {"opentelemetry"}),
         (
             "from headrace import Topology",
             (CLIENTS | LARGE | {"pyarrow.compute"}) - {"msgspec", "numpy", "orjson", "pyarrow"},

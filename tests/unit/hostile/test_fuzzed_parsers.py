@@ -42,9 +42,8 @@ HOSTILE = [
 ]  # fmt: skip
 VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|true|false|null')
 DIGEST = "00112233445566778899aabbccddeeff"
-OPEN = Transactions(
-    "transactional", 41, (OpenTransaction(42, 1, Range(900, 1300, 399, DIGEST, 5)),)
-)
+OPENED = OpenTransaction(42, 1, Range(900, 1300, 399, DIGEST, 5))
+OPEN = Transactions("transactional", 41, (OPENED,))
 NODE = encode(
     Partition("orders", 3),
     OffsetNode(
@@ -74,44 +73,28 @@ def _claims(data):
     return claims
 
 
+def at_path(decode, *more):
+    return lambda data: decode("/p", data, *more)
+
+
+CONTROL = b'{"version":1,"paused":' + NOTE + b',"drained":{"a":' + NOTE + b'},"rebalance":3}'
+CHANGES = b'[{"by":"me","why":"so","at_ms":5,"partition":"t[0]","from":3,"to":4}]'
+CLIENT = b'{"firstOffset":5,"lastOffset":7,"topologyId":"a"}'
+CLAIM = b'["shop","out","l","n"]\n{"producer":"p","epoch":3,"txid":4,"more":{"a":[1]}}'
+TOPIC = encode_topic(TopicNode(frozenset({0, 1}), 2, {}))
+BATCH = b'{"offset":5,"nextOffset":7}'
 PARSERS = {
-    "offset": Parser(lambda data: decode("/p", data), NODE, StoreCorrupt),
-    "topic": Parser(
-        lambda data: decode_topic("/p", data),
-        encode_topic(TopicNode(frozenset({0, 1}), 2, {})),
-        StoreCorrupt,
-    ),
-    "replica": Parser(lambda data: decode_member("/p", data, 1), MEMBER, StoreCorrupt),
-    "plan": Parser(lambda data: decode_plan("/p", data), PLAN, StoreCorrupt),
-    "control": Parser(
-        lambda data: decode_control("/p", data),
-        b'{"version":1,"paused":' + NOTE + b',"drained":{"a":' + NOTE + b'},"rebalance":3}',
-        StoreCorrupt,
-    ),
-    "changes": Parser(
-        lambda data: decode_changes("/p", data),
-        b'[{"by":"me","why":"so","at_ms":5,"partition":"t[0]","from":3,"to":4}]',
-        StoreCorrupt,
-    ),
-    "storm's core": Parser(lambda data: storm.decode_core("/p", data), NODE, StormUnreadable),
-    "storm's batch": Parser(
-        lambda data: storm.decode_kafka_batch("/p", data),
-        b'{"offset":5,"nextOffset":7}',
-        StormUnreadable,
-    ),
-    "storm's client": Parser(
-        lambda data: storm.decode_client_batch("/p", data),
-        b'{"firstOffset":5,"lastOffset":7,"topologyId":"a"}',
-        StormUnreadable,
-    ),
-    "storm's transaction": Parser(
-        lambda data: storm.decode_transaction("/p", data), b"4", StormUnreadable
-    ),
-    "claim": Parser(
-        _claims,
-        b'["shop","out","l","n"]\n{"producer":"p","epoch":3,"txid":4,"more":{"a":[1]}}',
-        SinkFailed,
-    ),
+    "offset": Parser(at_path(decode), NODE, StoreCorrupt),
+    "topic": Parser(at_path(decode_topic), TOPIC, StoreCorrupt),
+    "replica": Parser(at_path(decode_member, 1), MEMBER, StoreCorrupt),
+    "plan": Parser(at_path(decode_plan), PLAN, StoreCorrupt),
+    "control": Parser(at_path(decode_control), CONTROL, StoreCorrupt),
+    "changes": Parser(at_path(decode_changes), CHANGES, StoreCorrupt),
+    "storm's core": Parser(at_path(storm.decode_core), NODE, StormUnreadable),
+    "storm's batch": Parser(at_path(storm.decode_kafka_batch), BATCH, StormUnreadable),
+    "storm's client": Parser(at_path(storm.decode_client_batch), CLIENT, StormUnreadable),
+    "storm's transaction": Parser(at_path(storm.decode_transaction), b"4", StormUnreadable),
+    "claim": Parser(_claims, CLAIM, SinkFailed),
 }
 
 

@@ -43,9 +43,8 @@ class Broker:
 
     def __init__(self):
         self._end = 0
-        self._consumer = Consumer(
-            {"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, "group.id": "g"}
-        )
+        mock = {"bootstrap.servers": "none:1", "test.mock.num.brokers": 1}
+        self._consumer = Consumer({**mock, "group.id": "g"})
         (broker,) = self._consumer.list_topics(timeout=SECONDS).brokers.values()
         self._address = f"{broker.host}:{broker.port}"
 

@@ -61,9 +61,8 @@ def test_the_three_commonest_causes_of_dead_letters_are_named_with_an_example():
         RecentFailure(0.0, "step_failing", "a", "KeyError", text, 1, "flow.py:7")
         for text in ("KeyError: 1", "KeyError: 'id'")
     ]
-    snapshot = Snapshot(
-        taken_at=0.0, partitions=(), dead_letter_causes=causes, recent_failures=tuple(failures)
-    )
+    told = {"dead_letter_causes": causes, "recent_failures": tuple(failures)}
+    snapshot = Snapshot(taken_at=0.0, partitions=(), **told)
     facts = {"seconds": 1.0, "table": None, "dead_letters": "dead", "caught_up": True}
     found = RunSummary.of(snapshot, {}, **facts).dead_letter_causes
     assert list(map(str, found)) == [
@@ -86,13 +85,10 @@ def test_the_three_commonest_causes_of_dead_letters_are_named_with_an_example():
         (5, ["--until-caught-up"], 0),
     ],
 )
-def test_a_finite_run_whose_records_mostly_die_ends_with_1(
-    headrace, monkeypatch, dead, options, code
-):
+def test_finite_run_of_mostly_dead_letters_ends_with_1(headrace, monkeypatch, dead, options, code):
     cause = DeadLetterCause("parse", "KeyError", dead, "KeyError: 'id'", "flow.py:7")
-    summary = replace(
-        CLOSED, written=10 - dead, filtered=0, dead_lettered=dead, dead_letter_causes=(cause,)
-    )
+    counts = {"written": 10 - dead, "filtered": 0, "dead_lettered": dead}
+    summary = replace(CLOSED, dead_letter_causes=(cause,), **counts)
     monkeypatch.setattr("service.cli.run.run_pipeline", lambda *_parts, **_options: summary)
     monkeypatch.setattr("service.cli.common.load_topology", lambda _target: None)
     monkeypatch.setattr("service.cli.common.configured", lambda *_how: None)

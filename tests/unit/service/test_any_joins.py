@@ -49,10 +49,6 @@ def spreads(value: Any) -> Iterator[Any]:
         yield {**value, "n": value["n"] + more}
 
 
-def same(value):
-    return value
-
-
 @settings(max_examples=15)
 @given(
     steps=st.lists(
@@ -81,7 +77,7 @@ def test_records_behind_joins_resolve_once_and_hold_no_key(steps, seed):
         spread = {"tasks": tasks, "grouping": GROUPINGS[grouping]} if tasks > 1 else {}
 
         def create(kind: str = kind) -> Any:
-            made = bolt(spreads) if kind == "generator" else as_bolt(kind, same)
+            made = bolt(spreads) if kind == "generator" else as_bolt(kind, lambda value: value)
             return chaotic(made, seed=seed, **ill)
 
         stream = before[order].then(create, name=f"{kind}{place}", **spread)

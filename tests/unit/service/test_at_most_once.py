@@ -71,9 +71,8 @@ def test_stop_behind_a_slow_part_loses_nothing(slow):
     """Promise 16."""
     door = Door()
     bolt_: Any = door.as_bolt() if slow == "bolt" else text_of
-    with Works(
-        bolt_, at_most_once=True, batch_rows=10, chunk_records=10, fetch_records=20
-    ) as works:
+    sizes = {"batch_rows": 10, "chunk_records": 10, "fetch_records": 20}
+    with Works(bolt_, at_most_once=True, **sizes) as works:
         if slow == "sink":
             works.sink.gate.clear()
         send(works, 1_000)

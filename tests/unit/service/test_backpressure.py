@@ -35,10 +35,8 @@ class Filled:
 
     def __init__(self, topology):
         sources = [source.topic for source in topology.sources]
-        self.topics = [
-            each for each in ("a", "b", "c1") if any(re.fullmatch(topic, each) for topic in sources)
-        ]
-        managers = [SimpleNamespace(partition=Partition(each, 0)) for each in ("a", "b", "c1", "a")]
+        self.topics = [e for e in ("a", "b", "c1") if any(re.fullmatch(s, e) for s in sources)]
+        managers = (SimpleNamespace(partition=Partition(each, 0)) for each in ("a", "b", "c1", "a"))
         self.living = dict(enumerate(managers)).get
         self.kept = {"Kept": KeptOf()}  # by advanced bolt
         self.set()
@@ -86,9 +84,8 @@ def join(topology):
 def named_stream(topology):
     split = topology.source("a").then(same, streams=("late",))
     split.into(MemorySink("out"))
-    split["late"].then(Keeps, name="Kept").keyed_by("n").then(wait, name="ask").into(
-        MemorySink("late")
-    )
+    late = split["late"].then(Keeps, name="Kept").keyed_by("n").then(wait, name="ask")
+    late.into(MemorySink("late"))
     topology.source("b").into(MemorySink("rest"))
 
 

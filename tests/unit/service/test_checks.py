@@ -89,17 +89,14 @@ STARTED = [
     ("kafka", "opens", "said"),
     [(False, refuse, NOT_STARTED), (True, refuse, NOT_THERE), (True, lambda: None, STARTED)],
 )
-def test_spark_is_started_once_kafka_has_answered_and_before_what_needs_it(
-    kafka, opens, said, monkeypatch
-):
+def test_spark_is_started_once_kafka_has_answered(kafka, opens, said, monkeypatch):
     monkeypatch.setattr("service.wiring.read_table", lambda *_: pa.table({"id": [1], "v": [2]}))
     sink = DiscardSink("table")
     monkeypatch.setattr(sink, "needs_spark", True, raising=False)
     steps: list[Any] = [SimpleNamespace(name="table", sink=sink)]
     steps += [SimpleNamespace(name="plain", sink=DiscardSink("plain"))]
-    config = SimpleNamespace(
-        spark=SimpleNamespace(conf={}), storage=SimpleNamespace(storage=lambda: Storage(""))
-    )
+    storage = SimpleNamespace(storage=lambda: Storage(""))
+    config = SimpleNamespace(spark=SimpleNamespace(conf={}), storage=storage)
     tables = [reference("r", format="orc", key="id", name="orc"), reference("p.csv", key="id")]
     parts: Any = SimpleNamespace(
         config=config, name="p", context=lambda _: None, spark=None,

@@ -124,23 +124,18 @@ def test_the_version_is_the_package_s(headrace):
     assert re.fullmatch(r"headrace \d+\.\d+\.\d+\n", out)
 
 
+TARGETLESS = ("flow", ":topology", ".flow:topology")
 STORM = "offsets import-storm flow:topology --from core --path"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", ""),
-        ("runn", ""),
-        ("run", ""),
-        ("offsets", ""),
-        ("tables", ""),
+        *((each, "") for each in ("", "runn", "run", "offsets", "tables")),
         ("run flow:topology --fast", "--fast"),
         ("run flow:topology --engine storm", "--engine"),
-        ("run flow", "MODULE:TOPOLOGY is needed"),
-        ("run :topology", "MODULE:TOPOLOGY is needed"),
+        *((f"run {target}", "MODULE:TOPOLOGY is needed") for target in TARGETLESS),
         ("init ../elsewhere", "found '../elsewhere', expected a lower-case letter, then"),
-        ("run .flow:topology", "MODULE:TOPOLOGY is needed"),
         ("graph nowhere.flow:topology", "there is no module 'nowhere'"),
         ("graph flow.inner:topology", "there is no module 'flow.inner'"),
         ("graph flow:nothing", "'nothing' in flow is missing; topologies there: topology, empty"),
@@ -207,9 +202,7 @@ def test_embedded_servers_are_not_started_for_a_bad_configuration(headrace, fold
         ("odd:topology", "SyntaxError: invalid syntax (odd.py, line 1) (at odd.py:1)"),
     ],
 )
-def test_a_module_that_cannot_be_loaded_ends_with_2_and_its_line(
-    target, said, headrace, monkeypatch
-):
+def test_an_unloadable_module_ends_with_2_and_its_line(target, said, headrace, monkeypatch):
     module, _, name = target.partition(":")
     what = "call of make" if name == "make" else f"import of {module}"
     said = f"headrace: '{target}': the {what} fails with {said}"
@@ -370,9 +363,7 @@ UNGUARDED = "found 'no name', expected a variable of the file that Python runs"
         ("True", 2, UNGUARDED),  # it is imported once more, by its name
     ],
 )
-def test_a_file_that_runs_its_topology_takes_the_options_of_run(
-    guard, code, said, folder, capsys, monkeypatch
-):
+def test_script_takes_the_options_of_run(guard, code, said, folder, capsys, monkeypatch):
     (folder / "script.py").write_text(SCRIPT.format(guard=guard))
     monkeypatch.setattr(sys, "argv", ["script.py", "--config", "nowhere.toml"])
     with pytest.raises(SystemExit) as ended:
@@ -381,9 +372,7 @@ def test_a_file_that_runs_its_topology_takes_the_options_of_run(
     assert said in capsys.readouterr().err
 
 
-def test_a_new_project_passes_its_test_and_has_a_configuration(
-    folder, headrace, capsys, monkeypatch
-):
+def test_new_project_has_a_configuration_and_passes_its_test(folder, headrace, monkeypatch):
     project = folder / "sensor-readings"
     project.mkdir()
     code, out, _ = headrace("init", "sensor-readings")

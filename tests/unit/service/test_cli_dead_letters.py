@@ -12,9 +12,8 @@ ALL = ("--every", "--why", "mended", "--yes")
 
 @pytest.fixture
 def topic():
-    worse = StoredMessage(
-        [("trace", b"7"), *stored(offset=43, step="\x1b[2J").own], b"\x1b[2J is worse", 2
-    )
+    own = [("trace", b"7"), *stored(offset=43, step="\x1b[2J").own]
+    worse = StoredMessage(own, b"\x1b[2J is worse", 2)
     return topic_of(stored(reason="not\nJSON"), worse, stored(3, pipeline="others"))
 
 
@@ -35,15 +34,13 @@ def letters(headrace, service_toml, monkeypatch, topic):
 def test_open_letters_are_listed_and_counted(letters):
     code, out, _ = letters("list", "--json")
     facts = facts_of(out)
-    assert (code, facts["total"], facts["topic"], facts["pipeline"]) == (
-        0, 2, "orders.dead", "orders",
-    )  # fmt: skip
+    assert (code, facts["total"]) == (0, 2)
+    assert (facts["topic"], facts["pipeline"]) == ("orders.dead", "orders")
     assert facts["by_error"] == [
         {"step": step, "error_class": "ValueError", "letters": 1} for step in ("parse", "\x1b[2J")
     ]
-    assert facts["passed_over"] == {
-        "dealt_with": 0, "of_others": 1, "notices": 0, "unreadable": 0,
-    }  # fmt: skip
+    passed_over = {"dealt_with": 0, "of_others": 1, "notices": 0, "unreadable": 0}
+    assert facts["passed_over"] == passed_over
     assert facts["letters"][1] == {
         "letter": "2:1", "step": "parse", "attempts": 3, "error_class": "ValueError",
         "record": {"topic": "orders", "partition": 3, "offset": 42, "timestamp_ms": 17 * 10**11},
@@ -94,11 +91,8 @@ def test_replayed_letter_is_shown_with_its_history(letters, topic):
     assert "the dead letter lacks its value, 5 bytes of orders[3]@50; it has expired" in out
     assert facts_of(letters("show", "2:2", "--json")[1])["content"] is None
     code, out, err = letters("show", "2:2", "--value-only")
-    assert (code, out, "1 of 1 dead letters were not written, 0 were: the dead" in err) == (
-        1,
-        "",
-        True,
-    )
+    assert (code, out) == (1, "")
+    assert "1 of 1 dead letters were not written, 0 were: the dead" in err
 
 
 def test_replay_and_drop_print_what_became_of_each(letters, topic):

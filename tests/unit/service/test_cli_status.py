@@ -145,16 +145,6 @@ def test_unreadable_replica_is_an_error_with_its_path(world, read):
         read()
 
 
-def test_without_kafka_zookeepers_facts_are_shown(world, read):
-    world.share()
-    world.log.away = True
-    found = read()
-    assert [each.partition for each in found.partitions] == P  # by plan and holders
-    assert (rows_of(found)[P[0]].stored.offset, found.as_json()["lag"]) == (10, None)
-    assert "Kafka does not answer" in text_of(found)
-    assert "Kafka does not answer" in found.as_json()["trouble"]
-
-
 def test_leaderless_partition_hides_no_other(world, read, monkeypatch):
     log = world.catalogue.log
 
@@ -234,6 +224,10 @@ def test_status_exits_with_1_without_kafka_after_all_else(world, status):
     assert (code, err) == (0, "")
     assert json.loads(out)["leader"] == "a"
     world.log.away = True
+    facts = json.loads(status("--json")[1])
+    assert list(facts["partitions"]) == list(map(str, P))  # by plan and holders
+    assert (facts["partitions"]["numbers[0]"]["committed"], facts["lag"]) == (10, None)
+    assert "Kafka does not answer" in facts["trouble"]
     code, out, err = status()
     assert code == 1
     assert "a (leader)" in out
@@ -444,9 +438,8 @@ def test_unread_range_is_shown_as_planned(with_sinks):
     node = replace(stored(), transactions=Transactions("transactional", 41, (planned,)))
     row = ["numbers[0]", "42", "3", "900", "910", "planned", "no sink"]
     assert row in cells_of(with_sinks(node, {"a": 41})[1])
-    (found,) = json.loads(with_sinks(node, {"a": 41}, "--json")[1])["partitions"]["numbers[0]"][
-        "open"
-    ]
+    partitions = json.loads(with_sinks(node, {"a": 41}, "--json")[1])["partitions"]
+    (found,) = partitions["numbers[0]"]["open"]
     assert [found[key] for key in ("state", "records", "digest")] == ["planned", None, None]
 
 
@@ -464,9 +457,7 @@ def test_unread_range_is_shown_as_planned(with_sinks):
         ]),
     ],
 )  # fmt: skip
-def test_what_sinks_have_is_told_beside_what_they_have_not(
-    with_sinks, txids, reliability, code, said
-):
+def test_trouble_with_sinks_is_told_beside_offsets(with_sinks, txids, reliability, code, said):
     found, out, err = with_sinks(stored(910), txids, reliability=reliability)
     assert found == code
     assert [each for each in said if each not in out + err] == []

@@ -40,12 +40,7 @@ def test_compact_joins_small_files_and_prints_counts(run_tables):
     assert orders[:5] == ["orders", "compacted", "3", "1", "6.0"]
     assert rest[:5] == ["rest", "has no files", "0", "0", "0.0"]
     assert sink.calls == ["open", f"compact {128 * MIB}", "close"]
-
-
-def test_a_sink_is_opened_as_a_run_opens_it(run_tables):
-    sink = FileSink("orders")
-    run_tables([sink], "compact")
-    context = sink.context
+    context = sink.context  # as a run opens it
     assert (context.pipeline, context.sink) == ("tables", "orders")
     assert context.storage.warehouse == "/tables"
     assert not context.spark.running  # until a table asks for it

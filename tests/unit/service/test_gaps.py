@@ -40,14 +40,11 @@ def passing(kind, stuck):
     return made.get(kind) or as_bolt(kind, lambda record: check(int(record.value)))
 
 
-KINDS = pytest.mark.parametrize("kind", ["function", "fan_out", "async", "vectorised"])
-
-
 def rows(works):
     return sorted(row["value"] if isinstance(row, dict) else row for row in works.sink.rows)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["function", "fan_out", "async", "vectorised"])
 @given(st.data())
 @settings(max_examples=8)
 def test_stored_offset_is_the_lowest_failing_record(kind, data):

@@ -142,19 +142,15 @@ class Run:
         more = "".join(f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones)
         self.lines.append(f"  store {partition} {position.offset}{more}")
 
-    # The text
-
     def _emissions(self):
-        new = [event for event in self._events() if event.what in ("read", "retried")]
-        self._others += [event for event in self._events() if event.what not in ("read", "retried")]
-        self._seen = len(self._test.timeline)
+        events = self._test.timeline[self._seen :]
+        new = [event for event in events if event.what in ("read", "retried")]
+        self._others += [event for event in events if event.what not in ("read", "retried")]
+        self._seen += len(events)
         for (number, attempt), events in groupby(new, lambda e: (e.partition, e.attempt)):
             offsets = " ".join(str(event.offset) for event in events)
             word = "emit" if attempt == 1 else f"try {attempt} of"
             self.lines.append(f"  {word} orders[{number}] {offsets}")
-
-    def _events(self):
-        return self._test.timeline[self._seen :]
 
     def _stretch_ends(self, title):
         """Add what other threads had a part in, sorted, and the stretch's title before it all."""

@@ -114,9 +114,8 @@ def test_charts_show_the_samples(varied):
         figures = [each[key] for key in chart.lines.values() for each in varied[1:]]
         top = max(figure for figure in figures if figure is not None) or 1.0
         for key, line in zip(chart.lines.values(), shown.lines[chart.id], strict=True):
-            wanted = [
-                (now - each["at"], each[key] / top) for each in varied if each[key] is not None
-            ]
+            points = [(now - each["at"], each[key]) for each in varied if each[key] is not None]
+            wanted = [(ago, figure / top) for ago, figure in points]
             inside = [(ago, share) for ago, share in wanted if ago <= WINDOW_SECONDS]
             assert len(line) == len(inside) > 50
             for (ago, share), (drawn_ago, drawn_share) in zip(inside, line, strict=True):

@@ -77,9 +77,8 @@ def test_each_offset_is_stored_and_read_back(world, storm, imported, monkeypatch
     done = imported()
     assert (done.code, done.outcomes) == (0, "imported imported imported no_storm_node")
     stored = [world.store.load(each) for each in P[:3]]
-    assert [each.position for each in stored] == [
-        Position(offset, None, "numbers-1") for offset in (5, 12, 20)
-    ]
+    wanted = [Position(offset, None, "numbers-1") for offset in (5, 12, 20)]
+    assert [each.position for each in stored] == wanted
     storm.has({3: 7})
     forgotten = Future()
     forgotten.set_result(None)

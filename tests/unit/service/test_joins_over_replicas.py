@@ -25,9 +25,8 @@ def documented_join(rows):
     """Build the page's first topology, into a sink of ours."""
     names = {"paid": rows, "dead": MemoryDeadLetters()}
     code = PAGE.read_text().split("```python\n")[1].split("with topology_test")[0]
-    code = code.replace('MemorySink("paid")', "paid").replace(
-        'KafkaDeadLetters("paid.dead")', "dead"
-    )
+    code = code.replace('MemorySink("paid")', "paid")
+    code = code.replace('KafkaDeadLetters("paid.dead")', "dead")
     exec(code, names)  # noqa: S102 - our own page
     return names["topology"]
 

@@ -64,7 +64,10 @@ class Forgets(AdvancedBolt[bytes, bytes]):
 
 
 def growth(works, records=RECORDS):
-    held: list[int] = []
+    def has_stored(end):
+        return works.pipeline.is_idle and next(works.reader.statistics(0.0)).committed == end
+
+    held = []
     with capture_logs() as logs:
         tracemalloc.start()
         try:
@@ -73,12 +76,7 @@ def growth(works, records=RECORDS):
                 works.send(*(b"%d" % n for n in range(end - records, end)))
                 works.turn(5)
                 works.advance(100.0, step=5.0)  # retries, and tuples that expire twice
-                works.until(
-                    lambda: (
-                        works.pipeline.is_idle
-                        and next(works.reader.statistics(0.0)).committed == end  # noqa: B023
-                    )
-                )
+                works.until(lambda end=end: has_stored(end))
                 works.log.delete_before(PLACE, end)
                 works.letters_sink.letters.clear()
                 logs.clear()
@@ -92,11 +90,7 @@ def growth(works, records=RECORDS):
 @pytest.mark.parametrize(
     ("after", "exactly_once"),
     [
-        ([], None),
-        ([thrice], None),
-        ([later], None),
-        ([elsewhere], None),
-        ([Forgets], None),
+        *(([bolt_] if bolt_ else [], None) for bolt_ in (None, thrice, later, elsewhere, Forgets)),
         ([thrice], "transactional"),
         ([later], "opaque"),
     ],

@@ -164,9 +164,8 @@ def test_one_host_pipeline_runs_on_the_leader_only():
 def test_join_with_unequal_counts_is_rejected_at_start():
     world = World(Copartitions(lambda _topic: 0))
     counts = {"orders": 3, "payments": 2}
-    world.reader.known = frozenset(
-        Partition(t, n) for t, count in counts.items() for n in range(count)
-    )
+    known = (Partition(t, n) for t, count in counts.items() for n in range(count))
+    world.reader.known = frozenset(known)
     with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
         world.poll(0.0)
     assert world.register.asked == []

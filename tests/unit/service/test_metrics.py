@@ -21,9 +21,8 @@ from topology.monitoring import BOUNDS
 from topology.workers.runners import RunnerStatistics
 
 NAME = re.compile(r"headrace_(partition|topology|acker|sinks|service)(_[a-z]+)+")
-SAMPLE = re.compile(
-    r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$', re.IGNORECASE
-)
+LABELS = r'(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})?'
+SAMPLE = re.compile(rf"^([a-z_]+){LABELS} (-?[0-9.e+-]+)$", re.IGNORECASE)
 FIGURE_WORDS = (
     "records", "bytes", "rows", "seconds", "offset", "trees", "tuples", "batches", "writes",
     "messages", "resolutions", "state", "commits", "loads",
@@ -52,27 +51,21 @@ def snapshot():
             "fetch_latency_seconds": 0.5, "lost": {"expired": 7},
             "committed_txid": 41, "open_transactions": 2, "commit_age_seconds": 12.5, "epoch": 9,
         }  # fmt: skip
+        pipeline, counters = test._pipeline, test._pipeline.counters
+        partitions = [replace(each, **known) for each in test._reader.statistics(0.0)]
+        failing = {"failing_since": 0.5, "last_error": "disk full"}
         return Snapshot(
-            taken_at=1.0,
-            partitions=tuple(replace(each, **known) for each in test._reader.statistics(0.0)),
-            sinks=tuple(
-                replace(outlet.statistics(), failing_since=0.5, last_error="disk full")
-                for outlet in test._pipeline.outlets
-            ),
-            acker=test._pipeline.statistics().acker,
-            written=test._pipeline.counters.written,
-            filtered=test._pipeline.counters.filtered,
-            dead_lettered=test._pipeline.counters.dead_lettered,
-            mirror_failures=3,
+            taken_at=1.0, partitions=tuple(partitions), acker=pipeline.statistics().acker,
+            sinks=tuple(replace(each.statistics(), **failing) for each in pipeline.outlets),
+            written=counters.written, filtered=counters.filtered, mirror_failures=3,
+            dead_lettered=counters.dead_lettered, held_back_seconds={"out": 1.5},
             latencies={"metrics": CommitLatency().with_chunk(CHUNK, 1.0)},
-            held_back_seconds={"out": 1.5},
             references=(ReferenceStatistics("airports", 1458, 60.5, 3, 1),),
-            runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)},
-            failed_ticks={"parse": 7},
-            failures=dict(test._pipeline.counters.failures) | {'odd "step"\n': 1},
-            dead_letters=dict(test._pipeline.counters.dead_letters),
-            dead_letter_causes=dict(test._pipeline.counters.dead_letter_causes),
-            call_times=test._pipeline.statistics().call_times,
+            runners={"parse": RunnerStatistics(2, 5, 1, 3, 4, 6)}, failed_ticks={"parse": 7},
+            failures=dict(counters.failures) | {'odd "step"\n': 1},
+            dead_letters=dict(counters.dead_letters),
+            dead_letter_causes=dict(counters.dead_letter_causes),
+            call_times=pipeline.statistics().call_times,
             moves=Moves(taken=3, released=2, fenced=1),
             spark=SparkStatistics(is_running=True, restarts=5),
             traces=TraceStatistics(traced=6, skipped=7),
@@ -179,9 +172,8 @@ def test_a_histogram_s_buckets_are_cumulative_and_end_with_all(exposition):
         ("headrace_partition_processing_latency_seconds", TOPIC, 4, Latencies.bounds),
     ):
         assert len(bounds) + 1 == len([key for key in found if key[0] == f"{name}_bucket"])
-        rising = [
-            v for (n, labels), v in found.items() if n == f"{name}_bucket" and label in labels
-        ]
+        bucket = f"{name}_bucket"
+        rising = [v for (n, labels), v in found.items() if n == bucket and label in labels]
         assert rising == sorted(rising)
         assert rising[-1] == found[f"{name}_count", label] == count
         assert found[f"{name}_sum", label] > 0

@@ -44,9 +44,8 @@ def first_letter(value):
 
 
 def keyed(step, *, first=letters_of, by=first_letter, **options):
-    return drawn(
-        lambda s: s.keyed_by(by).then(step, **options).into(MemorySink("out")), first=first
-    )
+    sink = MemorySink("out")
+    return drawn(lambda s: s.keyed_by(by).then(step, **options).into(sink), first=first)
 
 
 def turn_until(kit, ask):

@@ -6,12 +6,13 @@ import threading
 import pyarrow as pa
 import pytest
 
-from headrace import Topology, bolt
+from headrace import bolt
 from headrace.payloads import json_columns
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits
 from service.pipeline.build import Sizes, sizes_of
+from tests.support.bolts import new_topology, same, wait
 from tests.support.pipeline import Works
 
 CHUNK = 600
@@ -94,30 +95,18 @@ def test_prefetch_stops_when_the_run_ends():
         assert sum(seen.calls) == rows
 
 
-def topology_of(*bolts, reliability="at-least-once"):
-    topology = Topology("sized", reliability=reliability)
-    topology.dead_letters.into(MemoryDeadLetters())
-    stream = topology.source("t")
+def sizes(*bolts, reliability="at-least-once", **options):
+    topology, stream = new_topology(reliability=reliability)
     for each in bolts:
         stream = stream.then(each)
     stream.into(MemorySink())
-    return topology
-
-
-@bolt
-def plain(record):
-    return record.value
-
-
-@bolt
-async def waits(record):
-    return record.value
+    return sizes_of(topology, **options)
 
 
 def test_chunk_size_suits_the_topology():
-    assert sizes_of(topology_of(plain)) == Sizes(4_000, 2_000)
-    assert sizes_of(topology_of(json_columns(NUMBER))) == Sizes(8_000, 8_000)
-    assert sizes_of(topology_of(plain, reliability="at-most-once")) == Sizes(10_000, 4_000)
-    assert sizes_of(topology_of(waits)) == Sizes(2_000, 1_000)
-    assert sizes_of(topology_of(plain), fetch_records=7) == Sizes(7, 2_000)
-    assert sizes_of(topology_of(plain), chunk_records=3) == Sizes(4_000, 3)
+    assert sizes(same) == Sizes(4_000, 2_000)
+    assert sizes(json_columns(NUMBER)) == Sizes(8_000, 8_000)
+    assert sizes(same, reliability="at-most-once") == Sizes(10_000, 4_000)
+    assert sizes(wait) == Sizes(2_000, 1_000)
+    assert sizes(same, fetch_records=7) == Sizes(7, 2_000)
+    assert sizes(same, chunk_records=3) == Sizes(4_000, 3)

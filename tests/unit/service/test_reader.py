@@ -14,11 +14,6 @@ from tests.support.consumer import ONE, RETRY_SECONDS, TWO, Bench
 OTHER = Partition("u", 0)
 
 
-@pytest.fixture
-def bench():
-    return Bench()
-
-
 def test_latest_reads_records_written_after_a_crash():
     """Promise 7; Storm 4: the position of the first start stands, though nothing was committed."""
     bench = Bench(start=StartPolicy("latest"))
@@ -30,8 +25,9 @@ def test_latest_reads_records_written_after_a_crash():
     assert len(bench.emit()) == 2
 
 
-def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
+def test_a_store_that_goes_away_during_the_start_is_waited_for():
     """Promises 8 and 15."""
+    bench = Bench()
     bench.fill(ONE, 1)
     bench.reader.open()
     bench.nodes.away = True
@@ -44,8 +40,9 @@ def test_a_store_that_goes_away_during_the_start_is_waited_for(bench):
     assert len(bench.emit()) == 1
 
 
-def test_what_a_user_may_see_of_a_partition(bench):
+def test_what_a_user_may_see_of_a_partition():
     """Storm 54: an offset of 0 is a figure like any other."""
+    bench = Bench()
     bench.fill(ONE, 5)
     bench.start()
     bench.ack(bench.emit(10.0)[:2])
@@ -59,8 +56,9 @@ def test_what_a_user_may_see_of_a_partition(bench):
     assert two.fetch_latency_seconds is None
 
 
-def test_possibly_ended_session_stops_emission(bench):
+def test_possibly_ended_session_stops_emission():
     """Promise 9: a process that stood still emits nothing in the turn in which it goes on."""
+    bench = Bench()
     bench.start()
     bench.fill(ONE, 3)
     assert bench.reader.fetch(0.0, 0.0)
@@ -138,22 +136,19 @@ def turn(bench, now=0.0):
     return [] if emission is None else emission[1].tolist()
 
 
-def ahead(window, **policy):
-    assignment = {"delivery": CommitBeforeEmit, "limits": InFlightLimits(max_pending=window)}
-    return Bench(assignment=assignment, **policy)
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_at_most_once_never_emits_twice(seed):
     """Each life ends with a crash, the last one with all resolved."""
     rng = random.Random(seed)
     window = rng.choice([3, 8, 40])
-    bench = ahead(window, fetch_records=rng.choice([2, 10]), chunk_records=rng.choice([1, 4, 50]))
+    bench = Bench(
+        assignment={"delivery": CommitBeforeEmit, "limits": InFlightLimits(max_pending=window)},
+        fetch_records=rng.choice([2, 10]), chunk_records=rng.choice([1, 4, 50]),
+    )  # fmt: skip
     seen: list[int] = []
     lost: set[int] = set()
     written = 0
-    lives = 6
-    for life in range(lives):
+    for life in range(6):
         if life:
             bench.reader = bench.another()
         bench.start(float(life))

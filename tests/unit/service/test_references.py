@@ -121,9 +121,8 @@ def test_failed_refresh_keeps_the_rows(loading, tables, clock, trouble):
         assert references.refresh(604.0) == 606.0 + 60.0
     references.poll()
     assert dict(fresh) == {"X": "Xenia"}
-    assert [(line["event"], line["log_level"]) for line in logs] == [
-        ("reference_refresh_failed", "warning")
-    ]
+    told = [(line["event"], line["log_level"]) for line in logs]
+    assert told == [("reference_refresh_failed", "warning")]
     assert (logs[0]["age_seconds"], logs[0]["retry_in_seconds"]) == (602.0, 60.0)
     assert references.statistics(606.0)[1] == ReferenceStatistics("fresh", 1, 604.0, 1, 1)
     tables.now["fresh"] = good

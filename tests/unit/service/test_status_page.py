@@ -61,9 +61,8 @@ def test_failures_are_told_with_their_reasons_the_newest_first(world):
     assert failure["error_class"] == "ValueError"
     assert "invalid literal for int()" in failure["error"]
     older = RecentFailure(1.0, "step_failing", "parse", "KeyError", "older", 3)
-    world.snapshot = replace(
-        world.snapshot, recent_failures=(older, *world.snapshot.recent_failures)
-    )
+    failures = (older, *world.snapshot.recent_failures)
+    world.snapshot = replace(world.snapshot, recent_failures=failures)
     assert [each["error_class"] for each in world.status()["failures"]][-1] == "KeyError"
 
 

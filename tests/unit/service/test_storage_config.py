@@ -27,11 +27,11 @@ def test_path_of_a_warehouse_is_made_absolute(place, tmp_path, monkeypatch):
 def test_variables_and_files_give_what_the_section_may_hold(tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     secret.write_text(f"{CANARY}\n")
-    monkeypatch.setenv("HEADRACE_STORAGE__WAREHOUSE", "s3://lake")
-    monkeypatch.setenv("HEADRACE_STORAGE__ENDPOINT", "http://store:9000/")
-    monkeypatch.setenv("HEADRACE_STORAGE__ACCESS_KEY_ID", "id-77")
-    monkeypatch.setenv("HEADRACE_STORAGE__SECRET_ACCESS_KEY__FILE", str(secret))
-    monkeypatch.setenv("HEADRACE_STORAGE__OPTIONS__DELTA__TIMEOUT", "9s")
+    for name, value in {
+        "WAREHOUSE": "s3://lake", "ENDPOINT": "http://store:9000/", "ACCESS_KEY_ID": "id-77",
+        "SECRET_ACCESS_KEY__FILE": str(secret), "OPTIONS__DELTA__TIMEOUT": "9s",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"HEADRACE_STORAGE__{name}", value)
     found = load(None, NEEDED).storage.storage()
     assert found == Storage(
         "s3://lake",

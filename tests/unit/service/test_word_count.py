@@ -1,7 +1,4 @@
-"""Counting words while bolts, commits and whole runs fail: the counts are those of a Counter.
-
-On both engines, in memory.
-"""
+"""Counting words on both engines while bolts, commits and whole runs fail: the counts are right."""
 
 import random
 import time
@@ -9,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -27,7 +23,7 @@ from tests.support.patience import Limit
 from tests.support.pipeline import Works, stored_in
 from tests.support.spark_engine import Driving, HereExecutors
 from topology.aggregates import count
-from topology.sink import Kind, Sink, SinkContext
+from topology.sink import SinkContext
 from topology.state import State
 from transactions import groups
 from transactions.groups import RangePolicy
@@ -35,10 +31,8 @@ from transactions.groups import RangePolicy
 CONTEXT = SinkContext("words", "words", {}, Storage(""), None, exactly_once=True)
 VOCABULARY = [f"word-{number}" for number in range(25)]
 PARTITIONS = 2
-LINES = 40  # published before each life
 LIVES = 3  # each but the last ends at any moment
 PATIENCE_SECONDS = 60.0
-_TURN_SECONDS = 0.001
 RETRIES = RetryPolicy(limit=1_000, initial_seconds=0.5, multiplier=1.0, jitter=0)
 
 
@@ -49,12 +43,9 @@ def split(record: Record) -> Iterator[dict[str, str]]:
 
 
 class Trouble:
-    """One topology's state, log and offsets, which outlive its runs, and what is published.
+    """One topology's state, log and offsets, which outlive its runs on the local engine."""
 
-    It runs on the local engine.
-    """
-
-    lines = LINES
+    lines = 40  # published before each life
 
     def __init__(self, seed, kind):
         self.rng = random.Random(seed)
@@ -69,10 +60,10 @@ class Trouble:
 
     def live(self, *, until_its_end):
         words = self._state()
-        sink = self._sink(words)
-        counts = spoil(
-            sink, seed=self.rng.randrange(10**6), busy=0.1, fail_before=0.15, fail_after=0.15
-        )
+        sink = words.sink({"n": count()})
+        sink.open(CONTEXT)
+        ills = {"busy": 0.1, "fail_before": 0.15, "fail_after": 0.15}
+        counts = spoil(sink, seed=self.rng.randrange(10**6), **ills)
         words.follow()
         words.use(words.read(words.fetch(CONTEXT)))
         splitting = chaotic(split, seed=self.rng.randrange(10**6), fail=0.1, retry=0.1)
@@ -86,7 +77,7 @@ class Trouble:
                 assert not ends.passed, "it never came to the end"
                 words.catch_up()
                 turn()
-                time.sleep(_TURN_SECONDS)
+                time.sleep(0.001)
         self.spoiled += counts["failed_before"] + counts["failed_after"] + splitting.chaos.spoiled
         sink.close()
         words.catch_up()
@@ -101,28 +92,16 @@ class Trouble:
     def _engine(self, splitting, sink):
         """An engine that runs inside the block; each call turns it."""
         with Works(
-            splitting,
-            sinks=[sink],
-            exactly_once=self.kind,
-            nodes=self.nodes,
-            log=self.log,
-            retries=RETRIES,
-            write_retries=WriteRetries(first_seconds=0, longest_seconds=0),
-            batch_rows=self.rng.choice([1, 20, 1_000]),
+            splitting, sinks=[sink], exactly_once=self.kind, nodes=self.nodes, log=self.log,
+            retries=RETRIES, write_retries=WriteRetries(first_seconds=0, longest_seconds=0),
+            batch_rows=self.rng.choice([1, 20, 1_000]), chunk_records=self.rng.choice([2, 7]),
             transaction_records=self.rng.choice([3, 10]),
-            chunk_records=self.rng.choice([2, 7]),
-        ) as works:
+        ) as works:  # fmt: skip
             yield lambda: works.advance(0.1, step=0.1)
 
     def _state(self):
-        layout: Kind = self.kind or "transactional"
         there = MemoryState(beside=self.memory)
-        return State("words", key={"word": str}, into=there, layout=layout)
-
-    def _sink(self, words):
-        sink: Sink[Any] = words.sink({"n": count()})
-        sink.open(CONTEXT)
-        return sink
+        return State("words", key={"word": str}, into=there, layout=self.kind)
 
     def _publish(self):
         for number in range(self.lines):
@@ -131,12 +110,10 @@ class Trouble:
             self.log.append(Partition("t", number % PARTITIONS), " ".join(words).encode())
 
     def _has_ended(self):
-        for number in range(PARTITIONS):
-            place = Partition("t", number)
-            stored = stored_in(self.nodes, place)
-            if stored is None or stored.offset < self.log.log_range(place)[1]:
-                return False
-        return True
+        places = [Partition("t", number) for number in range(PARTITIONS)]
+        stored = [stored_in(self.nodes, place) for place in places]
+        ends = [self.log.log_range(place)[1] for place in places]
+        return all(stored) and [each.offset for each in stored] == ends
 
 
 class LosingExecutors(HereExecutors):
@@ -167,16 +144,11 @@ class TroubleOnSpark(Trouble):
     @contextmanager
     def _engine(self, splitting, sink):
         rng = random.Random(self.rng.random())  # for the executors' threads
+        ranges = RangePolicy(rng.choice([6, 20]), 0.002, max_active=rng.choice([1, 2]))
         with Driving(
-            self._folder,
-            splitting,
-            sinks=[sink],
-            log=self.log,
-            nodes=self.nodes,
-            ranges=RangePolicy(rng.choice([6, 20]), 0.002, max_active=rng.choice([1, 2])),
-            opaque=self.kind == "opaque",
-            executors=lambda *args: LosingExecutors(rng, *args),
-        ) as drives:
+            self._folder, splitting, sinks=[sink], log=self.log, nodes=self.nodes, ranges=ranges,
+            opaque=self.kind == "opaque", executors=lambda *args: LosingExecutors(rng, *args),
+        ) as drives:  # fmt: skip
             yield drives.engine.step
 
 

@@ -81,9 +81,8 @@ def test_a_commit_that_is_not_answered_holds_no_record_up():
 @pytest.mark.parametrize("tries", [6, 60])
 def test_poison_record_is_fetched_once(tries, monkeypatch):
     """Storm 35 and 48: its payload stays here, what came after it does not come again, it ends."""
-    bench = Bench(
-        assignment={"retries": RetryPolicy(limit=tries, jitter=0), "limits": InFlightLimits(1000)}
-    )
+    retries = RetryPolicy(limit=tries, jitter=0)
+    bench = Bench(assignment={"retries": retries, "limits": InFlightLimits(1000)})
     bench.fill(ONE, 3000)
     bench.start()
     fetched = []
@@ -214,9 +213,7 @@ def test_fetch_never_delays_waiting_answers(monkeypatch):
 
     with Works(text) as works:
         take = works.fetcher.fetch
-        monkeypatch.setattr(
-            works.fetcher, "fetch", lambda records, seconds: fetch(records, seconds, take)
-        )
+        monkeypatch.setattr(works.fetcher, "fetch", lambda n, seconds: fetch(n, seconds, take))
         works.turn(5)
         assert 0 < max(waits) <= 0.05
         works.send(b"a")

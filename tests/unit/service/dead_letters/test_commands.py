@@ -92,16 +92,13 @@ def test_selection_counts_what_it_skips():
     assert skipped == Skipped(dealt_with=1, of_others=1, notices=1, unreadable=1)
 
 
-def test_record_returns_to_its_partition():
+def test_record_returns_to_its_partition_or_goes_to_that_of_its_key():
     topic = topic_of(stored(headers_error="no UTF-8"), stored(2, 43))
     first, second = replayed(topic)
     assert [first.outcome, second.outcome] == ["replayed", "replayed"]
     assert [first.to, second.to] == ["orders[3]@100", "orders[3]@101"]
     assert (first.note, first.letter.content) == ("without its headers: no UTF-8", None)
     assert topic.sent == [["orders:3", "orders:3"]]
-
-
-def test_other_topic_is_partitioned_by_key():
     topic = topic_of(stored())
     (result,) = replayed(topic, to="new")
     assert (result.to, topic.sent) == ("new[0]@100", [["new:None"]])
@@ -179,9 +176,8 @@ def test_rejected_batch_is_retried_one_by_one():
     topic.errors = [NotAccepted("too large"), None, NotAccepted("too large"), None]
     results = dropped(topic)
     assert [each.outcome for each in results] == ["dropped", "failed", "dropped"]
-    assert results[1].note == (
-        "Kafka rejects its mark in 'orders.dead', so it was not dropped: too large"
-    )
+    said = "Kafka rejects its mark in 'orders.dead', so it was not dropped: too large"
+    assert results[1].note == said
     assert topic.messages[-1].content == (
         b'{"letter":3,"kind":"dropped","at_ms":1700000000000,"by":"me@host","why":"rubbish"}'
     )

@@ -22,9 +22,8 @@ def sizes_in(tasks):
 def test_ranges_are_dealt_out_in_tasks_of_about_equal_size(sizes, slots):
     ranges = [ranged(0, size, number) for number, size in enumerate(sizes)]
     tasks = deal(ranges, slots)
-    assert sorted(each.partition.number for task in tasks for each in task) == list(
-        range(len(sizes))
-    )
+    dealt = sorted(each.partition.number for task in tasks for each in task)
+    assert dealt == list(range(len(sizes)))
     assert len(tasks) == max(1, min(slots, len(sizes)))
     if sizes:
         fair = sum(sizes) / len(tasks)

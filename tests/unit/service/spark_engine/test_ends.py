@@ -59,9 +59,7 @@ def ends(asked):
     return LogEndTracker(asked, 0.2)
 
 
-@pytest.mark.parametrize(
-    "first", [None, Topic("t", "id", (0, 1)), KafkaUnavailable("a topic", "away")]
-)
+@pytest.mark.parametrize("first", [None, Topic("t", "id", (0, 1)), KafkaUnavailable("t", "away")])
 def test_a_topic_that_is_gone_is_told_of_its_silent_partition(asked, ends, first):
     """Promise 12: nothing of it is run any more, so no task can tell.
 

@@ -44,9 +44,8 @@ def test_what_is_there_is_processed_and_committed_once_in_every_sink(tmp_path):
 @pytest.mark.parametrize("epoch", [1, None])
 def test_task_gets_the_leader_epoch_of_its_range(tmp_path, monkeypatch, epoch):
     with Driving(tmp_path, partitions=1) as drives:
-        monkeypatch.setattr(
-            drives.catalogue, "_ends", lambda those: {e: LogEnd(1, epoch) for e in those}
-        )
+        ends = LogEnd(1, epoch)
+        monkeypatch.setattr(drives.catalogue, "_ends", lambda those: dict.fromkeys(those, ends))
         drives.fill(1)
         drives.finish()
         (told,) = drives.executors.tasks[0].ranges
@@ -109,9 +108,8 @@ def test_a_record_that_two_sinks_refuse_has_one_letter(tmp_path):
         drives.fill(3)
         drives.finish()
         assert left.rows == right.rows == ["a0", "a2"]
-        letters = [letter.record.value for letter in drives.letters_sink.letters]
         # Each try sends what it knows of; a letter may come twice, as one may after a crash.
-        assert set(letters) == {b"a1"}
+        assert {letter.record.value for letter in drives.letters_sink.letters} == {b"a1"}
         assert (drives.engine.counters.written, drives.engine.counters.dead_lettered) == (2, 1)
 
 
@@ -136,8 +134,7 @@ def test_tasks_have_the_reference_tables_as_they_are_loaded_now(tmp_path):
 
     @bolt
     def named(record: Record) -> str:
-        found: str = names[(record.value or b"").decode()]
-        return found
+        return names[text(record)]
 
     with Driving(tmp_path, named, topology=topology) as drives:
 
@@ -242,10 +239,6 @@ class StepDriver(FrameDriver):
         return SparkPassage(self, step, sink, context)
 
 
-def placed(frame):
-    return Frame(frame.table.select(["partition", "offset"]))
-
-
 def test_spark_steps_alone_take_the_ordinary_path(tmp_path):
     """Promise 14: executors read the records, and the driver sends them through the step.
 
@@ -253,7 +246,8 @@ def test_spark_steps_alone_take_the_ordinary_path(tmp_path):
     """
     columns = pa.schema({"partition": pa.int32(), "offset": pa.int64()})
     table, kept = MemorySink[Any]("table", schema=columns), HereSink()
-    front = ThroughSpark(spark_step(placed, None, None), table)
+    placed = spark_step(lambda frame: Frame(frame.table.select(columns.names)), None, None)
+    front = ThroughSpark(placed, table)
     driver = StepDriver()
     front.open(SinkContext("p", "table", {}, Storage(str(tmp_path)), driver, exactly_once=True))
     with Driving(tmp_path / "spool", sinks=[front, kept], directly=True) as drives:

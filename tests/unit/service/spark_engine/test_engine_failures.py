@@ -179,9 +179,8 @@ class HeldExecutors(HereExecutors):
 
 def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path):
     """Promise 14. Simulated seed 102: else what was written behind the cut comes twice."""
-    with Driving(
-        tmp_path, partitions=1, ranges=PAIRS, start=SKIP, executors=HeldExecutors
-    ) as drives:
+    options = {"ranges": PAIRS, "start": SKIP, "executors": HeldExecutors}
+    with Driving(tmp_path, partitions=1, **options) as drives:
         holds = drives.executors.holds
         results = drives.engine._results._queue  # of both in the same turn, in this order
         drives.fill(5)

@@ -231,8 +231,8 @@ def refuses(value: str) -> str:
     raise Reject(value)
 
 
-def exactly_once(name="wired"):
-    topology = Topology(name, reliability="exactly-once")
+def exactly_once():
+    topology = Topology("wired", reliability="exactly-once")
     topology.source("t").then(text).then(refuses).into(MemorySink())
     topology.dead_letters.into(MemoryDeadLetters())
     return topology

@@ -193,9 +193,8 @@ def test_ranges_of_which_nothing_is_heard_are_given_up_together(world):
     world.begin(ranged(0, 10), of_b(0, 10))
     world.take(100)  # nothing was asked for before
     world.take(29)
-    with pytest.raises(
-        RangesUnreachable, match=r"offsets 0 to 10 of t\[0\], 0 to 10 of u\[0\]"
-    ) as raised:
+    said = r"offsets 0 to 10 of t\[0\], 0 to 10 of u\[0\]"
+    with pytest.raises(RangesUnreachable, match=said) as raised:
         world.take(1)
     assert raised.value.partitions == (A, B)
     world.reader.close()

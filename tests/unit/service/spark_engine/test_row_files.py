@@ -85,14 +85,13 @@ def test_changed_file_is_refused_unread(change, tmp_path):
     staged, other = (stager.stage(batch(("t[0]", [[n, n]]))) for n in (1, 2))
     path, proof = Path(staged.parts[0].path), tmp_path / "proof"
     written = path.read_bytes()
-    path.write_bytes(
-        {
-            "planted": pickle.dumps(([Planted(proof)], np.zeros(2, np.int64))),
-            "appended": written + b"\0",
-            "cut off": written[:-1],
-            "another group's": Path(other.parts[0].path).read_bytes(),
-        }[change]
-    )
+    changes = {
+        "planted": pickle.dumps(([Planted(proof)], np.zeros(2, np.int64))),
+        "appended": written + b"\0",
+        "cut off": written[:-1],
+        "another group's": Path(other.parts[0].path).read_bytes(),
+    }
+    path.write_bytes(changes[change])
     work = RangeWork("rows", stager, is_apart=False, made=(staged,))
     with pytest.raises(StagedLost, match="not as its task wrote it"):
         work.stage(MemorySink[Any]("rows"), Batch(1, [], staged.num_rows, staged.shares))
