@@ -59,8 +59,6 @@ class Tuples(RuleBasedStateMachine):
         self.tracker = TreeTracker(self.acker, dict, TIMEOUT, np.random.default_rng(seed))
         self.new_edges = self.tracker.new_edges
 
-    # The model
-
     def add(self, roots, tree, edge):
         self.count += 1
         self.tuples[self.count] = Tuple(frozenset(roots), tree, edge)
@@ -86,8 +84,6 @@ class Tuples(RuleBasedStateMachine):
                 self.records[root].has_failed = True
                 self.settle(root)
                 self.lost += root in self.loose
-
-    # What a pipeline does
 
     def record_id(self, tree):
         return int(self.acker.owners(array(tree))[0])
