@@ -50,6 +50,7 @@ def test_the_surface_is_what_is_written_down_and_has_docstrings(module):
     assert found.__doc__
     for name in found.__all__:
         thing = getattr(found, name)
+        assert thing is not None
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert thing.__doc__, name
 

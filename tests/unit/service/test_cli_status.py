@@ -231,6 +231,7 @@ def test_status_exits_with_1_without_kafka_after_all_else(world, status):
     code, out, err = status()
     assert code == 1
     assert "a (leader)" in out
+    assert "Kafka does not answer" in out
     assert err.splitlines()[-1].startswith("headrace: Kafka does not answer")
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace import Record, Reject, Retry, bolt
+from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink
-from partition.ledger import RetryPolicy
 from service.failpoints import PLACES
 from tests.support.consumer import ONE, TWO, Bench
 from tests.support.pipeline import Works
@@ -15,7 +14,6 @@ STORED = [("offset_before_store", 2, 0), ("offset_after_store", 2, 2), ("offset_
 WRITTEN = [("sink_before_stage", 0, 0), ("sink_before_commit", 0, 0), ("sink_after_commit", 2, 0)]
 PLANNED = [("plan_before_store", 0, 0), ("plan_after_store", 0, 0), ("plan_stored", 0, 0)]
 LETTERED = ["letter_sent", "letter_durable", *(place for place, _rows, _stored in STORED)]
-NO_RETRY = RetryPolicy(limit=0)
 GUARANTEES = pytest.mark.parametrize("exactly_once", [None, "transactional"])
 
 
@@ -24,8 +22,6 @@ def text(record: Record) -> str:
     value = (record.value or b"").decode()
     if value == "bad":
         raise Reject("it is bad")
-    if value == "again":
-        raise Retry("it always fails")
     return value
 
 
@@ -38,7 +34,7 @@ def journey(*payloads, exactly_once):
         assert place in PLACES
         passed.append((place, len(sink.rows), works.stored))
 
-    works = Works(text, sinks=[sink], at=at, exactly_once=exactly_once, retries=NO_RETRY)
+    works = Works(text, sinks=[sink], at=at, exactly_once=exactly_once)
     with works:
         works.turn(5)
         passed.clear()
@@ -56,10 +52,9 @@ def test_plans_rows_and_offsets_are_stored_in_order(exactly_once):
 
 
 @GUARANTEES
-@pytest.mark.parametrize("payload", [b"bad", b"again"])
-def test_dead_letter_is_durable_before_the_offset_is_stored(payload, exactly_once):
-    """Promise 3, Storm 16: at the end of its retries a record is in the dead letters, not gone."""
-    passed = [place for place, _rows, _stored in journey(payload, exactly_once=exactly_once)]
+def test_dead_letter_is_durable_before_the_offset_is_stored(exactly_once):
+    """Promise 3."""
+    passed = [place for place, _rows, _stored in journey(b"bad", exactly_once=exactly_once)]
     assert [each for each in passed if each.startswith(("letter_", "offset_"))] == LETTERED
 
 

@@ -22,6 +22,10 @@ def keys():
             yield from (f"{section}.{each}" for each in own)
 
 
+KEYS = [*keys()]
+assert len(KEYS) > 25
+
+
 def wrong(key):
     """Yield names and values that are wrong in TOML, and as a variable, if one can hold them."""
     section, _, name = key.partition(".")
@@ -42,7 +46,7 @@ POSITIVE = ("_seconds", "records")
 SAID = re.compile(r"found (?P<found>.+); allowed: (?P<allowed>.{4,})")
 
 
-@pytest.mark.parametrize("key", [*keys()])
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("where", ["file", "environment"])
 def test_each_wrong_key_is_one_line_with_its_place(key, where, tmp_path, monkeypatch):
     """O01: about 900 wrong inputs."""
