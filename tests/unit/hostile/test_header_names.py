@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,12 +155,8 @@ def test_a_trace_begins_with_a_record_whose_headers_cannot_be_read(broker):
     messages: list[Any] = broker.through([GOOD, BAD])
     spans: list[str] = []
 
-    class Tracer:
-        def start_span(self, name, *_more):
-            spans.append(name)
-            return INVALID_SPAN
-
-    traces = Traces(Tracer(), 1.0, np.random.default_rng(1))
+    tracer = SimpleNamespace(start_span=lambda name, *_more: spans.append(name) or INVALID_SPAN)
+    traces = Traces(tracer, 1.0, np.random.default_rng(1))
     traces.chunk_emitted(Chunk(Partition("t", 0), np.arange(2), messages), np.arange(2))
     assert len(spans) == 2
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from concurrent.futures import Future
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -259,14 +260,9 @@ def test_users_module_is_found_without_shadowing_packages(headrace, folder):
 
 
 def test_an_error_is_one_line_and_hides_secrets():
-    class KafkaError:
-        def str(self):
-            return "Broker transport failure"
-
-    class KafkaException(Exception):
-        pass
-
-    assert describe(KafkaException(KafkaError())) == "KafkaException: Broker transport failure"
+    KafkaException = type("KafkaException", (Exception,), {})  # noqa: N806 - its own name
+    failure = SimpleNamespace(str=lambda: "Broker transport failure")
+    assert describe(KafkaException(failure)) == "KafkaException: Broker transport failure"
     assert describe(KafkaUnavailable("for x", "why\nnot")).count("\n") == 0
     assert describe(KeyError("x")) == "KeyError: 'x'"
     assert describe(RuntimeError()) == "RuntimeError"

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,29 +18,15 @@ from tests.support.patience import Limit, seconds, slack
 _SECONDS = seconds(10)
 
 
-class Facts:
-    def exposition(self):
-        return b"headrace_x_total 1.0\n"
-
-    def live(self):
-        return Health(ok=True)
-
-    def ready(self):
-        return Health(ok=False, problems=("Kafka is away",))
-
-    def json(self):
-        return b"{}"
-
-    def html(self):
-        return b"<p>"
-
-    def history_json(self):
-        return b"[]"
+FACTS = SimpleNamespace(
+    exposition=lambda: b"headrace_x_total 1.0\n", live=lambda: Health(ok=True),
+    ready=lambda: Health(ok=False, problems=("Kafka is away",)), json=lambda: b"{}",
+    html=lambda: b"<p>", history_json=lambda: b"[]",
+)  # fmt: skip
 
 
 def server_on(host, port=0):
-    facts = Facts()
-    return HttpServer(host, port, facts, facts, facts)
+    return HttpServer(host, port, FACTS, FACTS, FACTS)
 
 
 @pytest.fixture

@@ -29,10 +29,7 @@ class Reader:
     def suspend(self):
         self.suspended += 1
 
-    def __setattr__(self, name, value):
-        if name == "is_paused":
-            self.paused.append(value)
-        super().__setattr__(name, value)
+    is_paused = property(None, lambda self, value: self.paused.append(value))
 
 
 class Register:

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from service.errors import TaskError
 from service.pipeline.loop import Pipeline
 from service.pipeline.trees import OutcomeCounters
 from service.spark_engine.attempts import partition_error
-from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions, TasksEnded
+from service.spark_engine.cluster import OnSpark, SharedFolder, Submissions
 from service.spark_engine.engine import SparkEngine
 from service.spark_engine.range_buffer import RangeBuffer
 from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
@@ -34,15 +35,6 @@ CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
 DONE = TaskDone((), {}, OutcomeCounters(), 0)
 
 
-class Driver:
-    def __init__(self):
-        self.parallelism = 4
-        self.cancelled: list[str] = []
-
-    def cancel(self, group):
-        self.cancelled.append(group)
-
-
 @pytest.fixture
 def on_spark(monkeypatch):
     """Executors whose jobs are `run`, a function of a job's name, tasks and deadline."""
@@ -52,20 +44,11 @@ def on_spark(monkeypatch):
             return run(how["group"], tasks, how["deadline_seconds"])
 
         monkeypatch.setattr("service.spark_engine.cluster.run_tasks", run_tasks)
-        driver = Driver()
+        cancelled = []
+        driver = SimpleNamespace(parallelism=4, cancelled=cancelled, cancel=cancelled.append)
         return OnSpark(driver, **options), driver
 
     return make
-
-
-class NoExecutors:
-    slots = 1
-
-    def open(self): ...
-
-    def run(self, name, tasks): ...
-
-    def cancel(self, name): ...
 
 
 def task(stagers=None):
@@ -120,12 +103,11 @@ def test_a_task_that_cannot_be_sent_ends_the_run(on_spark):
 
 
 def test_exit_in_a_run_is_reported():
-    class Exits(NoExecutors):
-        def run(self, name, tasks):
-            raise SystemExit(3)
+    def exits(_name, _tasks):
+        raise SystemExit(3)
 
-    heard: list[TasksEnded] = []
-    submissions = Submissions(Exits(), heard.append)
+    heard = []
+    submissions = Submissions(SimpleNamespace(run=exits, cancel=print), heard.append)
     submissions.submit(1, 1, [task()])
     until("the condition", lambda: bool(heard))
     assert submissions.stop(5.0)
@@ -137,18 +119,17 @@ def test_attempt_is_cancelled_until_its_job_is_known(how, monkeypatch):
     monkeypatch.setattr("service.spark_engine.cluster._AGAIN_SECONDS", 0.005)
     times, cancelled = Counter[str](), Event()
 
-    class KnowsLate(NoExecutors):
-        def run(self, name, tasks):
-            assert cancelled.wait(seconds(5.0)), "it goes on running"
-            raise OSError("cancelled")
+    def run(_name, _tasks):
+        assert cancelled.wait(seconds(5.0)), "it goes on running"
+        raise OSError("cancelled")
 
-        def cancel(self, name):
-            times[name] += 1
-            if times[name] == 4:
-                cancelled.set()
+    def cancel(name):
+        times[name] += 1
+        if times[name] == 4:
+            cancelled.set()
 
-    heard: list[TasksEnded] = []
-    submissions = Submissions(KnowsLate(), heard.append)
+    heard = []
+    submissions = Submissions(SimpleNamespace(run=run, cancel=cancel), heard.append)
     submissions.submit(1, 1, [task()])
     submissions.cancel(1, 1)  # in vain
     if how == "cancel":
