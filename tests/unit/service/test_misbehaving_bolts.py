@@ -16,7 +16,7 @@ from tests.support.pipeline import HeldSink, Works, as_bolt, drawn, parse, paylo
 
 MANY = 1_000_000
 ONCE_MORE = RetryPolicy(limit=1, initial_seconds=1, jitter=0)
-OFF_THE_OWNER = ["blocking", "async", "async keyed"]
+OFF_THE_OWNER = ["blocking", "async", "async keyed"]  # no Ctrl-C comes to their threads
 KINDS = [
     "function", "generator", "vectorised", "advanced", "function keyed", "function tasks",
     *OFF_THE_OWNER,
@@ -58,14 +58,16 @@ class Untold(Exception):
         raise RuntimeError
 
 
-INTERRUPT = KeyboardInterrupt()  # Ctrl-C comes to the owner alone: elsewhere it is the bolt's own
-NAMED = [SystemExit(0), SystemExit("enough"), Panic("no exception"), INTERRUPT]
+NAMED = [SystemExit(0), SystemExit("enough"), Panic("no exception")]
 TEXTS = {"MemoryError": "no more", "Untold": "Untold"}
-ERRORS = [*NAMED, MemoryError("no more"), Untold(), asyncio.CancelledError(), GeneratorExit()]
-ALONE = [(k, e) for k in KINDS for e in ERRORS if e is not INTERRUPT or k in OFF_THE_OWNER]
 
 
-@pytest.mark.parametrize(("kind", "error"), ALONE)
+@pytest.mark.parametrize(
+    "error",
+    [*NAMED, MemoryError("no more"), Untold(), asyncio.CancelledError(), GeneratorExit()],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_bolt_raises_fails_its_record_alone(kind, error):
     """It is tried again like any other and becomes a dead letter; the run goes on."""
     with capture_logs() as logs, topology_test(fails_one(kind, error), retries=ONCE_MORE) as kit:
@@ -77,6 +79,13 @@ def test_whatever_a_bolt_raises_fails_its_record_alone(kind, error):
         assert kit.metrics['headrace_topology_failed_tuples_total{step="fails"}'] == 2
     told = [line for line in logs if line["event"] == "step_failing"]
     assert {(line["step"], line["error"]) for line in told} == {("fails", letter.reason)}
+
+
+@pytest.mark.parametrize("kind", OFF_THE_OWNER)
+def test_keyboard_interrupt_off_the_owner_fails_its_record(kind):
+    """Python sends Ctrl-C to the main thread only, so on any other it is the bolt's own."""
+    with topology_test(fails_one(kind, KeyboardInterrupt()), retries=ONCE_MORE) as kit:
+        assert send_four(kit).reason == "bolt 'fails' raised KeyboardInterrupt()"
 
 
 def test_keyboard_interrupt_on_the_owner_thread_ends_the_run():
