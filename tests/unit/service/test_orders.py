@@ -21,6 +21,7 @@ from tests.support.pipeline import (
     drawn,
     parse,
     payload,
+    piped,
     text_of,
 )
 
@@ -58,11 +59,7 @@ def test_key_keeps_its_order_through_a_retry(kind):
     """Promise 13."""
     seen = Seen(failing=[(0, 1), (0, 1)])
     workers = {"workers": 4} if kind == "async" else {}
-    topology = drawn(
-        lambda s: (
-            s.keyed_by("user").then(partial(seen.make, kind), **workers).into(MemorySink("out"))
-        )
-    )
+    topology = keyed(partial(seen.make, kind), first=parse, by="user", **workers)
     with topology_test(topology) as kit:
         kit.send(*[payload(n=n, user=n % 2) for n in range(1, 9)])
         assert sorted(row["n"] for row in kit.rows) == [2, 4, 6, 8]
@@ -78,9 +75,7 @@ def test_key_keeps_its_order_through_a_retry(kind):
 @pytest.mark.parametrize("kind", ORDERED_KINDS)
 def test_key_has_one_task_and_keeps_its_order(kind):
     seen = Seen(failing=[(task, n) for task in range(3) for n in (0, 4)])
-    topology = drawn(
-        lambda s: s.keyed_by("user").then(partial(seen.make, kind), tasks=3).into(MemorySink("out"))
-    )
+    topology = keyed(partial(seen.make, kind), first=parse, by="user", tasks=3)
     with topology_test(topology) as kit:
         kit.send(*[payload(n=n, user=f"u{n % 4}") for n in range(24)])
         kit.advance(600)
@@ -151,16 +146,8 @@ class Refuses(Bolt[str, str]):
 @pytest.mark.parametrize("where", ["tasks", "lane"])
 def test_record_has_one_dead_letter_for_all_its_tuples(where):
     tasks = {"tasks": 3, "grouping": all_tasks()}
-
-    def draw(stream):
-        refused = (
-            stream.then(Refuses, **tasks)
-            if where == "tasks"
-            else stream.keyed_by(first_letter).then(Refuses)
-        )
-        refused.into(MemorySink("out"))
-
-    with topology_test(drawn(draw, first=letters_of)) as kit:
+    topology = piped(Refuses, first=letters_of, **tasks) if where == "tasks" else keyed(Refuses)
+    with topology_test(topology) as kit:
         kit.send(b"abc").send(b"d")
         assert [letter.reason for letter in kit.rejected] == ["no a", "no dd"]
         assert kit.unresolved == 0

@@ -5,19 +5,18 @@ import pytest
 from headrace import To, all_tasks, bolt, custom, direct, fields, global_, shuffle
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
-from tests.support.pipeline import KINDS, Seen, drawn, payload
+from tests.support.pipeline import KINDS, Seen, drawn, parse, payload, piped
+
+
+def grouped(grouping, make, tasks=3):
+    return piped(make, first=parse, name="t", tasks=tasks, grouping=grouping)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_record_waits_for_its_copies_in_all_tasks(kind):
     """Promise 4: one copy that fails brings all of them again."""
     seen = Seen(failing=[(1, 7)])
-    topology = drawn(
-        lambda s: s.then(
-            lambda: seen.make(kind), name="copies", tasks=3, grouping=all_tasks()
-        ).into(MemorySink("out"))
-    )
-    with topology_test(topology) as kit:
+    with topology_test(grouped(all_tasks(), lambda: seen.make(kind))) as kit:
         kit.send(payload(n=7), payload(n=8))
         assert [record.offset for record in kit.acked] == [1]
         assert kit.retrying == 1
@@ -41,12 +40,7 @@ def test_record_waits_for_its_copies_in_all_tasks(kind):
 )
 def test_grouping_selects_the_task(kind, grouping, tasks):
     seen = Seen()
-    topology = drawn(
-        lambda s: s.then(lambda: seen.make(kind), name="t", tasks=3, grouping=grouping).into(
-            MemorySink("out")
-        )
-    )
-    with topology_test(topology) as kit:
+    with topology_test(grouped(grouping, lambda: seen.make(kind))) as kit:
         for n in range(6):
             kit.send(payload(n=n, user=n % 2))
         assert len(kit.acked) == 6
@@ -86,12 +80,7 @@ def test_direct_stream_reaches_the_named_task(kind):
 def test_value_sent_to_no_task_is_rejected():
     """Promise 3: it is not filtered, as nobody said that it may be."""
     seen = Seen()
-    topology = drawn(
-        lambda s: s.then(
-            seen.make, name="t", tasks=2, grouping=custom(lambda value, count: ())
-        ).into(MemorySink("out"))
-    )
-    with topology_test(topology) as kit:
+    with topology_test(grouped(custom(lambda value, count: ()), seen.make, tasks=2)) as kit:
         kit.send(payload(n=1))
         (letter,) = kit.rejected
         assert letter.step == "t"
