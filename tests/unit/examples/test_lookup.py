@@ -11,10 +11,10 @@ from examples.lookup.bolts import AddPrice, parse, pause_in
 from examples.lookup.pipeline import priced
 from examples.lookup.prices import PriceService
 from examples.lookup.rows import Order
-from headrace import Record, Reject, Retry, Topology
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace import Record, Reject, Retry
 from headrace.testing import topology_test
 from tests.support.patience import seconds
+from tests.support.pipeline import piped
 
 NUT = {"name": "Nut M8", "price": 0.1}
 ORDER = Order(7, "nut", 3)
@@ -141,10 +141,7 @@ def test_a_service_that_does_not_answer_in_time_holds_no_order_up(monkeypatch):
 
 def test_the_client_is_closed_with_the_bolt():
     add_price = AddPrice("http://prices", transport=httpx2.MockTransport(priced_at))
-    topology = Topology("priced")
-    topology.source("orders").then(parse).then(add_price, workers=2).into(MemorySink("priced"))
-    topology.dead_letters.into(MemoryDeadLetters())
-    with topology_test(topology) as kit:
+    with topology_test(piped(add_price, first=parse, workers=2)) as kit:
         kit.send(order(1))
         assert not add_price._client.is_closed
     assert add_price._client.is_closed

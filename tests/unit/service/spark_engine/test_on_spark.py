@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace import InvalidTopology, Reject, SinkFailed, Topology, bolt, reference
-from headrace.sinks import MemoryDeadLetters, MemorySink
+from headrace import InvalidTopology, SinkFailed, reference
+from headrace.sinks import MemorySink
 from partition.errors import CorruptRecord, OffsetOutOfRange, TopicMissing
 from partition.records import Partition, Position
 from service.app import run_pipeline
@@ -25,6 +25,7 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, encode
 from service.wiring import wire
 from sinks.errors import SparkDied, TaskRaised
 from sinks.writer import SinkWriter
+from tests.support.bolts import new_topology
 from tests.support.patience import seconds, until
 from tests.support.spark_engine import text
 from tests.support.spark_tasks import SETTINGS, ranged
@@ -207,15 +208,9 @@ def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows():
     assert outlet.begin("/somewhere").is_apart is False
 
 
-@bolt
-def refuses(value: str) -> str:
-    raise Reject(value)
-
-
 def exactly_once():
-    topology = Topology("wired", reliability="exactly-once")
-    topology.source("t").then(text).then(refuses).into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
+    topology, stream = new_topology(reliability="exactly-once")
+    stream.then(text).into(MemorySink())
     return topology
 
 
@@ -229,9 +224,8 @@ def test_the_engine_is_chosen_by_the_configuration():
 
 
 def test_spark_step_gets_spark_on_the_local_engine():
-    topology = Topology("steps")
-    topology.source("t").spark(lambda frame: frame).into(MemorySink())
-    topology.dead_letters.into(MemoryDeadLetters())
+    topology, stream = new_topology()
+    stream.spark(lambda frame: frame).into(MemorySink())
     assert wire(topology, load(None, CONFIG)).spark is not None
 
 
