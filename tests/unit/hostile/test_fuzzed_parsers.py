@@ -59,8 +59,6 @@ NOTE = b'{"by":"me","why":"so","at_ms":5}'
 
 
 class Parser(NamedTuple):
-    """A parser, bytes that it takes, and the error that is its own."""
-
     read: Callable[[bytes], object]
     valid: bytes
     error: type[Exception]
@@ -109,7 +107,6 @@ def complaint(parser, data):
 
 @st.composite
 def damaged(draw, valid):
-    """A valid text with a value, or a part, made into something else."""
     data = valid
     for _ in range(draw(st.integers(1, 2))):
         values = list(VALUE.finditer(data[:5_000]))

@@ -40,8 +40,6 @@ with Broker() as broker:
 
 
 class Broker:
-    """A topic on a broker inside librdkafka, and a consumer of it."""
-
     def __init__(self):
         self._end = 0
         mock = {"bootstrap.servers": "none:1", "test.mock.num.brokers": 1}
@@ -79,7 +77,6 @@ def letter_of(record):
 
 
 def drawn(rng):
-    """A record with headers as nobody would write them."""
     names = [
         b"", b"a", "é".encode(), b"\xff", b"\xc3", b"a\x00\xff", b"\xed\xa0\x80", b"headrace.topic",
         b"headrace.mark", b"traceparent", rng.randbytes(rng.randrange(9)), b"n" * 5_000,

@@ -21,7 +21,6 @@ WALKS = [
 
 
 def logged(form):
-    """What a process logs of hostile texts, to a pipe."""
     code = f"""
         import structlog
         from service.observability import logs

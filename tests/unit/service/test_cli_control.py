@@ -26,7 +26,6 @@ def nodes():
 
 @pytest.fixture
 def control(operated, nodes):
-    """`control(name, *words)` runs a command over `nodes`."""
     given = operated(nodes, topology_of([FileSink("a")]))
     return lambda name, *words: given(name, TARGET, *words)
 

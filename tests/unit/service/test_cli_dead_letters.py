@@ -19,7 +19,6 @@ def topic():
 
 @pytest.fixture
 def letters(headrace, service_toml, monkeypatch, topic):
-    """`letters(*words)` runs `headrace dead-letters …` over `topic`."""
     made = topology_of([FileSink("a")])
     made.dead_letters.sink = KafkaDeadLetters("orders.dead")
     monkeypatch.setattr(commands, "topology", made)

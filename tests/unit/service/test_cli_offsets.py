@@ -29,7 +29,6 @@ exactly_once = pytest.mark.parametrize("world", ["exactly-once"], indirect=True)
 
 @pytest.fixture
 def offsets(operated, world):
-    """`offsets(name, *words)` runs `headrace offsets …` over `world`."""
     given = operated(world.nodes, world.topology, **world.parts)
 
     def offsets(name, *words):

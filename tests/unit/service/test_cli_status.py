@@ -368,8 +368,6 @@ def test_failing_sink_hides_neither_the_others_nor_the_store():
 
 
 class CommittedSink(MemorySink):
-    """A sink that has committed so much of the first line, or does not open."""
-
     def __init__(self, name, txid=None):
         super().__init__(name)
         self.txid = txid

@@ -22,8 +22,6 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def run_tables(headrace, service_toml, monkeypatch):
-    """`run_tables(sinks, *words)` runs `headrace tables …` on a topology of these sinks."""
-
     def run_tables(sinks, *words):
         monkeypatch.setattr(commands, "topology", topology_of(sinks))
         config = ["--config", str(service_toml)]

@@ -14,8 +14,6 @@ PLACE = Partition("t", 0)
 
 
 class Broker(MemoryDeadLetters):
-    """A dead-letter topic whose broker answers as the test says."""
-
     def __init__(self):
         super().__init__()
         self.sent, self.answers = [], []

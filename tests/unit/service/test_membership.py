@@ -33,8 +33,6 @@ class Reader:
 
 
 class Register:
-    """Heartbeats and the session that carries them; answers when it is told to."""
-
     def __init__(self):
         self.last_contact = 0.0
         self.asked = []

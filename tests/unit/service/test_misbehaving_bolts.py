@@ -24,8 +24,6 @@ KINDS = [
 
 
 def fails_one(kind, error):
-    """A topology of a bolt of a kind that raises for {"n": 1}, and gives any other value back."""
-
     def check(value):
         if value["n"] == 1:
             raise error() if callable(error) else error

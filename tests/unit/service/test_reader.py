@@ -189,7 +189,6 @@ def test_at_most_once_never_emits_twice(seed):
 
 
 def _answer(bench, rng):
-    """Carry a commit out some time after it was asked for."""
     store = bench.store
     if store.holding and store.open_commits and rng.random() < 0.5:
         future = store.open_commits.pop()

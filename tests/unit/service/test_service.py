@@ -34,8 +34,6 @@ def parse(record: Record) -> dict[str, Any]:
 
 
 class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
-    """Passes 0 and 1 on, and never answers what is more."""
-
     def process(self, tuple_, collector, /):
         if tuple_.value["n"] < 2:
             collector.emit(tuple_.value, anchors=tuple_)

@@ -19,8 +19,6 @@ TRIES = RetryPolicy(limit=1, initial_seconds=0.01, jitter=0)
 
 
 class Hangs:
-    """A bolt that does not return for `bad` before the gate is opened."""
-
     def __init__(self, kind):
         self.gate = threading.Event()
         self.bolt = bolt(self.later) if kind == "async" else bolt(blocking=True)(self.now)

@@ -287,7 +287,6 @@ def words_of(word):
 
 
 def counted(**options):
-    """A topology that counts words, and looks each up; and the state."""
     words = State("words", key={"word": str}, into=MemoryState(), **options)
     topology = Topology("t")
     split = topology.source("in").then(text()).flat_map(words_of)

@@ -198,8 +198,6 @@ def test_a_share_of_the_records_without_a_parent_is_sampled(spans):
 
 @pytest.fixture
 def begin(spans):
-    """`begin(count)` lets a chunk of records be emitted."""
-
     def begin(count):
         traces = spans.tracing.traces
         message = HeldMessage(b"x", None, "t", 0, 0, (0, 0), None)

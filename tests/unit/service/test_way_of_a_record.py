@@ -34,8 +34,6 @@ def doubled(value: int) -> Row:
 
 
 class Calls:
-    """Notes the files whose functions are called, and the longest chain of such calls."""
-
     def __init__(self):
         self.files: set[str] = set()
         self.chain: list[str] = []

@@ -133,8 +133,6 @@ class LosingExecutors(HereExecutors):
 
 
 class TroubleOnSpark(Trouble):
-    """The same on the spark engine: tasks split the lines, and the driver counts."""
-
     lines = 12
 
     def __init__(self, seed, kind, folder):

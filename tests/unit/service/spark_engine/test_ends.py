@@ -16,8 +16,6 @@ from tests.support.spark_engine import ONE, TWO, Driving
 
 
 class Asked:
-    """Keeps the questions; the test answers them."""
-
     def __init__(self):
         self.questions: list[tuple[set[Partition], Future[Mapping[Partition, LogEnd]]]] = []
         self.topics: list[str] = []

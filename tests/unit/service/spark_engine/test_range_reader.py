@@ -17,8 +17,6 @@ def of_b(first, end):
 
 
 class World:
-    """A log with two partitions, and a reader of ranges of it, whose records are staged at once."""
-
     def __init__(self, records=100):
         self.log = FaultyLog({"t": 1, "u": 1})
         for partition in (A, B):

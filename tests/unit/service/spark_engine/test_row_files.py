@@ -70,8 +70,6 @@ def test_file_is_private_and_without_the_parent_of_a_slice(tmp_path):
 
 
 class Planted:
-    """Writes a file when it is unpickled."""
-
     def __init__(self, proof):
         self.proof = proof
 
