@@ -1,5 +1,3 @@
-"""Every suite reports each variant against its peer and its goals, as one JSON object."""
-
 import json
 import sys
 from http.client import HTTPConnection

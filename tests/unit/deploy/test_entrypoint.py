@@ -1,5 +1,3 @@
-"""What the image starts: headrace, or an executor with what Spark puts into its environment."""
-
 import os
 import subprocess
 

@@ -1,5 +1,3 @@
-"""Threads share few heaps, and a folder named like one of our packages fails clearly."""
-
 import os
 import platform
 import re

@@ -1,5 +1,3 @@
-"""Messages, files and requests of any bytes: read, or refused by name, and nothing else happens."""
-
 import http.client
 import json
 import socket

@@ -1,5 +1,3 @@
-"""What stands in records, names and errors is data: no line of a log, no path, no statement."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Behind joins, with any chaos: every record resolves once, and no key stays held."""
-
 from collections.abc import Iterator
 from typing import Any
 

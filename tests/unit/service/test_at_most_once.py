@@ -1,5 +1,3 @@
-"""A pipeline at most once: what fails is not tried again, and only a crash loses records."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Backpressure: what is full, which sources it holds back, and for how long."""
-
 import re
 from collections import Counter
 from types import SimpleNamespace

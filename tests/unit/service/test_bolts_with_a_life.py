@@ -1,5 +1,3 @@
-"""Bolts with a life of their own in whole topologies: they open, tick, are cancelled, and close."""
-
 import asyncio
 import itertools
 import threading

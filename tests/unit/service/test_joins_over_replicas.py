@@ -1,5 +1,3 @@
-"""Replicas of one pipeline: one alone waits for nobody, and several keep joins together."""
-
 import json
 from contextlib import ExitStack
 from pathlib import Path

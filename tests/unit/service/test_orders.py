@@ -1,5 +1,3 @@
-"""Orders of a key and of a partition: through retries, lost partitions, and the end of the run."""
-
 import threading
 from collections.abc import Iterator
 from functools import partial

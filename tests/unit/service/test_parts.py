@@ -1,5 +1,3 @@
-"""What the wiring makes of the configuration."""
-
 from pathlib import Path
 
 import pyarrow as pa

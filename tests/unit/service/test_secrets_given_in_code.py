@@ -1,5 +1,3 @@
-"""Secrets that a topology's code gives to sinks, tables and decoders are hidden as others are."""
-
 from contextlib import suppress
 
 import pyarrow as pa

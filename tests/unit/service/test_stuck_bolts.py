@@ -1,5 +1,3 @@
-"""Calls that never return, and calls that are cancelled: the other records go on."""
-
 import asyncio
 import threading
 import time

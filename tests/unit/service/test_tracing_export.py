@@ -1,5 +1,3 @@
-"""What sends the spans: off it is not there, and without a collector it keeps quiet."""
-
 import logging
 import socket
 import threading

@@ -1,5 +1,3 @@
-"""The trees of records: compound trees are their children, and why one failed is told once."""
-
 import numpy as np
 import pytest
 import structlog

@@ -1,5 +1,3 @@
-"""Selection, replay and drop over a topic in memory; a real broker is used in integration/."""
-
 import hashlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""Ranges that are dealt to tasks, and records that a rate allows."""
-
 import re
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Where the logs end: asked in one question, and not believed at once when it moved back."""
-
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial

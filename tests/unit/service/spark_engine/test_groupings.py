@@ -1,5 +1,3 @@
-"""Groupings choose among a bolt's tasks within an executor's task, as on the local engine."""
-
 import pytest
 
 from headrace import Record, Topology, all_tasks, bolt, custom, fields, global_, shuffle

@@ -1,5 +1,3 @@
-"""Tasks on their way to Spark and back, the folder that is shared, and the wiring."""
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

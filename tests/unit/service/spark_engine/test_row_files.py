@@ -1,5 +1,3 @@
-"""Rows that come from a task to the driver by file, and rows of these that a sink refuses."""
-
 import decimal
 import pickle
 import stat

@@ -1,5 +1,3 @@
-"""A worker process: tasks come as bytes, clients and tables stay for the next one."""
-
 import sys
 import textwrap
 from dataclasses import replace

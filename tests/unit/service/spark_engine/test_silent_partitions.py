@@ -1,5 +1,3 @@
-"""A partition of which nothing can be read is left out of groups, and the others go on."""
-
 import time
 from collections.abc import Collection
 from typing import Any

@@ -1,5 +1,3 @@
-"""A task processes its ranges as the local engine does a topic, and stages rows batch by batch."""
-
 import asyncio
 from collections import Counter
 from typing import Any
