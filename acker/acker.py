@@ -209,7 +209,7 @@ class Acker:
     def mark(self, trees: Trees, flags: int) -> None:
         """Set flag bits (1 to 16) on trees; `drain` returns them. Raises ValueError."""
         if not 0 <= flags <= HIGHEST_FLAGS:
-            raise ValueError(f"flags {flags}; 0 to {HIGHEST_FLAGS} is allowed")
+            raise ValueError(f"flags {flags}, expected 0 to {HIGHEST_FLAGS}")
         slots, tags, _owners, _live = self._table.find(trees)
         self._ignored += len(trees) - len(slots)
         self._table.tags[slots] = tags | np.uint16(flags << FLAG_SHIFT)
@@ -355,7 +355,7 @@ class Wheel:
     def advances(self, seconds: float) -> int:
         """Return the number of advances after which `seconds` have passed for certain."""
         if seconds > self._longest:
-            raise ValueError(f"timeout of {seconds} s; at most {self._longest} s is allowed")
+            raise ValueError(f"timeout of {seconds} s, expected at most {self._longest} s")
         return min(max(math.ceil(seconds / self.tick_seconds - _ROUNDING), 0), _TICKS) + 1
 
     def advance(self, now: float) -> bool:

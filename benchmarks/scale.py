@@ -27,7 +27,7 @@ from partition.interfaces import Progress, Topic
 from partition.ledger import RetryPolicy
 from partition.manager import InFlightLimits, PartitionManager
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, MemoryStore
-from partition.offsets.ownership import NodeNames
+from partition.offsets.holdings import NodeNames
 from partition.records import Partition, Position
 from partition.recovery import Ways
 from partition.replicas.heartbeat import Heartbeats, Report

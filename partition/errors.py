@@ -71,7 +71,7 @@ class KafkaMisconfigured(_Facts, KafkaFailed):
     """A property of Kafka's client is unknown, of a wrong value, or not the user's to set."""
 
     reason: str
-    text = "kafka: {reason}; allowed: librdkafka's properties of a consumer"
+    text = "kafka: {reason}, expected librdkafka's properties of a consumer"
 
 
 class OffsetOutOfRange(_Facts, KafkaError):
@@ -177,7 +177,7 @@ class StoreUnavailable(_Facts, StoreError):
 class StoreHostsUnknown(StoreUnavailable):
     """No name among the store's hosts has an address; most likely they are wrong."""
 
-    text = "zookeeper.hosts: found {what}: {reason}; allowed: host:port,host:port"
+    text = "zookeeper.hosts: found {what}: {reason}, expected host:port,host:port"
 
 
 class StoreCorrupt(_Facts, StoreError):

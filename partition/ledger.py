@@ -302,7 +302,7 @@ def _require(name: str, given: object, *, whole: bool = False, most: float = mat
         return
     allowed = "whole number" if whole else "number"
     up_to = "on" if most == math.inf else f"to {most:g}"
-    raise ValueError(f"RetryPolicy has {name}={given!r}; a {allowed} from 0 {up_to} is allowed")
+    raise ValueError(f"RetryPolicy has {name}={given!r}, expected a {allowed} from 0 {up_to}")
 
 
 class RetryQueue:

@@ -219,7 +219,7 @@ class Transactions:
     def checked(self, offset: int) -> "Transactions":
         """Return self. Raises ValueError, with what is wrong, unless it goes on from `offset`."""
         if self.committed < 0:
-            raise ValueError(f"txid {self.committed}; 0 or more is allowed")
+            raise ValueError(f"txid {self.committed}, expected 0 or more")
         begin, txid = offset, self.committed
         for each in self.open:
             covers, txid = each.range, txid + 1
@@ -229,7 +229,7 @@ class Transactions:
                 found = f"txid {txid} covers {covers.first} to {covers.end}"
                 raise ValueError(f"{found}; it was to begin at {begin} and not be empty")
             if each.attempt < 1:
-                raise ValueError(f"txid {txid} has attempt {each.attempt}; 1 or more is allowed")
+                raise ValueError(f"txid {txid} has attempt {each.attempt}, expected 1 or more")
             _check_seal(txid, covers)
             begin = covers.end
         return self

@@ -11,8 +11,8 @@ import structlog
 
 from partition.consumer import CommitAges
 from service.config.settings import Config
+from service.observability.charts import History
 from service.observability.health import HealthCheck
-from service.observability.history import History
 from service.observability.http_server import HttpServer
 from service.observability.metrics import Metrics
 from service.observability.snapshot import (

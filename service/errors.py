@@ -18,7 +18,7 @@ class BadConfig(ServiceError):
 
     def __init__(self, place: str, key: str, found: str, allowed: str, line: int = 0) -> None:
         where = f"{place}:{line}" if line else place
-        super().__init__(f"{where}: {key}: found {found}; allowed: {allowed}")
+        super().__init__(f"{where}: {key}: found {found}, expected {allowed}")
         self.place = place
         self.key = key
         self.found = found

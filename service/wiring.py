@@ -22,8 +22,8 @@ from partition.consumer import Consumer, ConsumerPolicy
 from partition.interfaces import Catalogue, Fetcher
 from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.kafka.kafka_fetcher import KafkaFetcher
+from partition.offsets.holdings import NodeNames
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.ownership import NodeNames
 from partition.recovery import Loss, Ways
 from partition.replicas.heartbeat import Heartbeats
 from partition.replicas.plan import Copartitions, Member

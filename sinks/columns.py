@@ -129,8 +129,8 @@ def _refused_values(values: list[Any], field: "pa.Field[Any]") -> dict[int, str]
         converted(values[start:stop], field)
 
     return {
-        index: f"column '{field.name}': found {_shown(values[index])}; "
-        f"allowed is {_allowed(field)}{_cause(error)}"
+        index: f"column '{field.name}': found {_shown(values[index])}, "
+        f"expected {_allowed(field)}{_cause(error)}"
         for index, error in failing(convert, len(values), _is_of_values)
     }
 
@@ -183,8 +183,8 @@ def _refused_cells(column: "pa.Array[Any]", field: "pa.Field[Any]") -> dict[int,
         cast(column.slice(start, stop - start), field)
 
     return {
-        index: f"column '{field.name}': found {_shown_cell(column[index])} ({column.type}); "
-        f"allowed is {_allowed(field)}{_cause(error)}"
+        index: f"column '{field.name}': found {_shown_cell(column[index])} ({column.type}), "
+        f"expected {_allowed(field)}{_cause(error)}"
         for index, error in failing(convert, len(column), _is_of_values)
     }
 
@@ -193,8 +193,8 @@ def _unknown_columns(found: Any, schema: pa.Schema) -> str:
     names = set(schema.names)
     unknown = [name for name in found if name not in names] or list(found)
     return (
-        f"column {', '.join(_shown(name) for name in unknown[:5])} is not in the schema; "
-        f"allowed are {_clipped(', '.join(schema.names), 4 * _SHOWN)}"
+        f"column {', '.join(_shown(name) for name in unknown[:5])} is not in the schema, "
+        f"expected {_clipped(', '.join(schema.names), 4 * _SHOWN)}"
     )
 
 

@@ -48,7 +48,7 @@ class KeyedRows:
                 continue
             bad = pc.and_(stays, found.table[field.name].is_null())
             unless = "" if self.deleted is None else f", unless '{self.deleted}' is true"
-            reason = f"column '{field.name}': found None; allowed is {field.type}, not null{unless}"
+            reason = f"column '{field.name}': found None, expected {field.type}, not null{unless}"
             wrong = dict.fromkeys(pc.indices_nonzero(bad).to_pylist(), reason) | wrong
         return found.without(wrong)
 
@@ -78,14 +78,14 @@ class KeyedRows:
         is_missing = self.deleted is not None and not self.key
         if is_missing or len(set(self.key)) != len(self.key) or not set(self.key) <= set(names):
             allowed = ", ".join(names)
-            return f"key is {[*self.key]}; allowed are one or more of {allowed}, each once"
+            return f"key is {[*self.key]}, expected one or more of {allowed}, each once"
         if self.deleted is None:
             return None
         if self.deleted not in self.schema.names:
-            return f"deleted is '{self.deleted}'; allowed is a column of bool"
+            return f"deleted is '{self.deleted}', expected a column of bool"
         kind = self.schema.field(self.deleted).type
         if not pa.types.is_boolean(kind):
-            return f"deleted column '{self.deleted}': found {kind}; allowed is bool"
+            return f"deleted column '{self.deleted}': found {kind}, expected bool"
         return None
 
 

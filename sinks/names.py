@@ -19,7 +19,7 @@ _LOG = "_delta_log"  # what lies in it is a table's own
 _LONGEST_COLUMN = 255  # characters
 _SHOWN = 40
 _ALLOWED = (
-    "allowed are a path below the warehouse, whose parts are not empty, do not begin with '.' "
+    "expected a path below the warehouse, whose parts are not empty, do not begin with '.' "
     "and have none of : * ? [ ] { } \\, or an absolute path or URI without '..'; no part is "
     "_delta_log"
 )
@@ -58,7 +58,7 @@ def checked_columns(schema: pa.Schema, table: str) -> pa.Schema:
         reason = next(_column_reasons(field), None)
         if reason is not None:
             raise InvalidSchema(
-                f"table '{table}', column {_shown(field.name)}: {reason}; allowed are names of 1 "
+                f"table '{table}', column {_shown(field.name)}: {reason}, expected names of 1 "
                 f"to {_LONGEST_COLUMN} characters without control characters, and decimals with "
                 "no more digits behind the point than in all"
             )
@@ -73,7 +73,7 @@ def checked_new_columns(value: OnNewColumns, table: str) -> OnNewColumns:
     """Return `on_new_columns` as it was given. Raises InvalidSchema."""
     if value not in get_args(OnNewColumns):
         names = " and ".join(f"'{each}'" for each in get_args(OnNewColumns))
-        raise InvalidSchema(f"table '{table}': on_new_columns is {value!r}; allowed are {names}")
+        raise InvalidSchema(f"table '{table}': on_new_columns is {value!r}, expected {names}")
     return value
 
 
@@ -132,7 +132,7 @@ def check_below(place: Path, root: Path) -> None:
     found, top = os.path.realpath(place), os.path.realpath(root)
     if not found.startswith(os.path.join(top, "")):  # noqa: PTH118 - "/" stays "/"
         raise SinkFailed(
-            f"{place} leads to {found}, not below {root}; allowed are links that stay below it"
+            f"{place} leads to {found}, not below {root}, expected links that stay below it"
         )
 
 
@@ -211,7 +211,7 @@ def compared(wanted: pa.Schema, found: pa.Schema) -> "tuple[list[str], list[pa.F
         elif its is None:
             missing.append(field)
         elif not field.type.equals(its.type):
-            wrong.append(f"{name}: found {field.type}; allowed is {its.type}, as in the table")
+            wrong.append(f"{name}: found {field.type}, expected {its.type}, as in the table")
         elif field.nullable and not its.nullable:
             wrong.append(f"{name} is NOT NULL in the table only")
     only = [field.name for field in there.values() if not field.nullable]

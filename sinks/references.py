@@ -263,8 +263,8 @@ class Csv:
                 names = names or self._names(first)
                 if self.header and self._names(first) != names:
                     raise ValueError(
-                        f"{file.path} has the columns {', '.join(self._names(first))}; allowed "
-                        f"are those of other files of the table: {', '.join(names)}"
+                        f"{file.path} has the columns {', '.join(self._names(first))}, expected "
+                        f"those of other files of the table: {', '.join(names)}"
                     )
 
         def read(wanted: pa.Schema) -> Rows:
@@ -296,7 +296,7 @@ class Csv:
             match = self._field.match(line, place)
             if match is None:
                 raise ValueError(
-                    f"a value's quotes do not end with it, or not in this line; allowed are "
+                    f"a value's quotes do not end with it, or not in this line, expected "
                     f"{self.escape}{self.quote} for quotes in quotes, or what escape= says"
                 )
             quoted, plain, sep = match.groups()
@@ -519,9 +519,7 @@ def _values(texts: Sequence[str]) -> "pa.Array[Any]":
         read = int
     elif given and all(numbers):
         if any(number and number["exponent"] for number in numbers):
-            raise ValueError(
-                f"found a folder of '{given[0]}'; allowed are numbers without exponents"
-            )
+            raise ValueError(f"found a folder of '{given[0]}', expected numbers without exponents")
         kind, read = pa.float64(), lambda text: float(text.rstrip("fFdD"))
     elif given and all(map(_is_moment, given)):
         has_time = any(" " in text for text in given)

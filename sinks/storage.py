@@ -68,8 +68,8 @@ class Storage:
             return str(path)
         if escapes := _ESCAPES.search(found):
             raise SinkFailed(
-                f"'{found}': found '{escapes[0]}', which Arrow and delta-rs read differently; "
-                "allowed in an object store are names without '#', '?' and '%'"
+                f"'{found}': found '{escapes[0]}', which Arrow and delta-rs read differently, "
+                "expected, in an object store, a name without '#', '?' and '%'"
             )
         return found
 
@@ -226,7 +226,7 @@ def _kind(uri: str) -> Kind:
     if scheme not in _KINDS:
         known = ", ".join(f"{each}://" for each in _KINDS)
         raise SinkFailed(
-            f"'{uri}': found {scheme}://; allowed are a local path and {known}; for other file "
+            f"'{uri}': found {scheme}://, expected a local path and {known}; for other file "
             "systems take a sink that writes by Spark"
         )
     return _KINDS[scheme]
@@ -240,7 +240,7 @@ def _account(uri: str) -> str:
     """The account of `abfss://container@account.dfs.core.windows.net/…`."""
     parts = urlsplit(uri)
     if not parts.username or not parts.hostname:
-        raise SinkFailed(f"'{uri}': allowed is abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
+        raise SinkFailed(f"'{uri}': expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
     return parts.hostname.partition(".")[0]
 
 

@@ -410,5 +410,5 @@ def check_rejected(rejected: Iterable[int], num_rows: int, sink: str) -> None:
     if outside:
         raise SinkFailed(
             f"sink '{sink}' rejected row {outside[0]} of a batch of "
-            f"{num_rows}; allowed are rows 0 to {num_rows - 1}"
+            f"{num_rows}, expected rows 0 to {num_rows - 1}"
         )

@@ -270,7 +270,7 @@ def _check_names(found: Iterable[str], names: Sequence[str]) -> None:
     unknown = [name for name in found if name not in names]
     if unknown:
         shown = ", ".join(map(repr, unknown[:5]))
-        raise ValueError(f"unknown {shown}; allowed are {', '.join(names)}")
+        raise ValueError(f"unknown {shown}, expected {', '.join(names)}")
 
 
 def _check_lists(values: _Values, array: Any) -> None:
@@ -392,7 +392,7 @@ def _check_types(found: Any, wanted: Any) -> None:
         members = {field.name: field.type for field in wanted}
         for field in found:
             if field.name not in members:
-                raise ValueError(f"unknown '{field.name}'; allowed are {', '.join(members)}")
+                raise ValueError(f"unknown '{field.name}', expected {', '.join(members)}")
             _check_types(field.type, members[field.name])
     elif types.is_map(found) and types.is_map(wanted):
         _check_types(found.key_type, wanted.key_type)

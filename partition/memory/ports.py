@@ -24,8 +24,8 @@ from partition.errors import (
     TopicMissing,
 )
 from partition.interfaces import Fetched, Log, LogEnd, StoredOffset, Topic
+from partition.offsets.holdings import Holdings, NodeNames
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.ownership import Holdings, NodeNames
 from partition.offsets.requests import (
     ANY_VERSION,
     CreateNode,

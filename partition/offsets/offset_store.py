@@ -36,7 +36,7 @@ from partition.errors import (
     StoreMissing,
 )
 from partition.interfaces import Claimed, Progress, StoredOffset
-from partition.offsets.ownership import Holdings, KnownNode, NodeNames
+from partition.offsets.holdings import Holdings, KnownNode, NodeNames
 from partition.offsets.requests import (
     RETRY_SECONDS,
     CheckNode,

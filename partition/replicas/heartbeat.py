@@ -101,8 +101,8 @@ T = TypeVar("T", _Member, _Plan, Control)
 def check_name(name: str) -> str:
     if name in {".", ".."} or not _NAME.fullmatch(name):
         raise ValueError(
-            f'{name!r} is no name of a replica; 1 to {MAX_NAME} characters of A-Z a-z 0-9 "." "_" '
-            '"-" are allowed, but not "." or ".."'
+            f'{name!r} is no name of a replica, expected 1 to {MAX_NAME} of A-Z a-z 0-9 "." "_" '
+            '"-", but not "." or ".."'
         )
     return name
 

@@ -293,7 +293,7 @@ MAX_NUMBER = 2**31 - 1  # Kafka's own limit
 MAX_COUNT = 1_000_000  # of one topic: a corrupt text is refused before it fills the memory
 _RANGE = re.compile(r"(0|[1-9][0-9]{0,9})(?:-([1-9][0-9]{0,9}))?")
 _SHOWN = 60
-_ALLOWED = f'ascending ranges as in "0-3,7", up to {MAX_NUMBER}, of at most {MAX_COUNT} numbers'
+_EXPECTED = f'ascending ranges as in "0-3,7", up to {MAX_NUMBER}, of at most {MAX_COUNT} numbers'
 
 
 def encode_numbers(numbers: Iterable[int]) -> str:
@@ -313,13 +313,13 @@ def decode_numbers(text: str) -> list[int]:
     for part in text.split(",") if text else ():
         found = _RANGE.fullmatch(part)
         if found is None:
-            raise ValueError(f"{_shown(part)} is no range; {_ALLOWED} are allowed")
+            raise ValueError(f"{_shown(part)} is no range, expected {_EXPECTED}")
         first, last = int(found[1]), int(found[2] or found[1])
         goes_on = not numbers or first > numbers[-1]
         if not goes_on or (found[2] is not None and last <= first) or last > MAX_NUMBER:
-            raise ValueError(f"{_shown(part)} is out of place; {_ALLOWED} are allowed")
+            raise ValueError(f"{_shown(part)} is out of place, expected {_EXPECTED}")
         if len(numbers) + last - first >= MAX_COUNT:
-            raise ValueError(f"{_shown(part)} makes too many numbers; {_ALLOWED} are allowed")
+            raise ValueError(f"{_shown(part)} makes too many numbers, expected {_EXPECTED}")
         numbers.extend(range(first, last + 1))
     return numbers
 

@@ -16,8 +16,8 @@ import structlog
 
 from partition.errors import StoreUnavailable
 from partition.interfaces import StoredOffset
+from partition.offsets.holdings import Holdings, NodeNames
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.ownership import Holdings, NodeNames
 from partition.offsets.requests import (
     NEVER,
     RETRY_SECONDS,

@@ -21,7 +21,7 @@ from partition.replicas.plan import Control, Member, Note, Plan
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.cli import common as cli
 from service.config.settings import Config
-from service.dead_letters.format import utc_text
+from service.dead_letters.printable import utc_text
 
 app = typer.Typer()
 

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from service.cli import common as cli
 from service.dead_letters import commands
-from service.dead_letters.format import cut, header_text, utc_text, value_lines
+from service.dead_letters.printable import cut, header_text, utc_text, value_lines
 from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
 from service.dead_letters.topic import DeadLetterTopic
 from service.errors import ServiceError

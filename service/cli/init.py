@@ -43,7 +43,7 @@ def init(
     """
     folder = Path(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise typer.BadParameter(f"{folder.absolute()} exists; expected none, or an empty folder")
+        raise typer.BadParameter(f"{folder.absolute()} exists, expected none, or an empty folder")
     folder.mkdir(exist_ok=True)
     words = {"topic": name, "table": name.replace("-", "_"), "version": version("headrace")}
     written = []

@@ -343,7 +343,7 @@ def parse_to(text: str) -> StartFrom:
         return "latest"
     if re.fullmatch(r"\d{1,18}", text):
         return AtTimestamp(int(text))
-    message = f"'{text}': allowed: earliest, latest, or milliseconds since 1970 (UTC)"
+    message = f"'{text}': expected earliest, latest, or milliseconds since 1970 (UTC)"
     raise typer.BadParameter(message, param_hint="--to")
 
 

@@ -27,8 +27,8 @@ from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks
 from service.config.settings import HttpConfig
-from service.dead_letters.format import utc_text
-from service.observability.history import duration_text
+from service.dead_letters.printable import utc_text
+from service.observability.charts import duration_text
 from service.wiring import Parts
 from topology.sink import Committed
 

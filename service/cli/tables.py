@@ -193,7 +193,7 @@ def chosen(topology: Topology, names: Sequence[str]) -> list[SinkStep]:
             found = f"topology '{topology.name}' has no sink '{name}'"
             if name in kinds:
                 found = f"sink '{name}' ({kinds[name]}) has no log of its files"
-            message = f"{found}; allowed: {', '.join(able)}"
+            message = f"{found}, expected {', '.join(able)}"
             raise typer.BadParameter(message, param_hint="SINK")
     return [step for step in steps if not names or step.name in names]
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from service.dead_letters.format import utc_text
+from service.dead_letters.printable import utc_text
 from sinks.kafka import dead_letter_sink as sink
 from topology.record import HeadersUnreadable, Message, headers_of
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from partition.manager import PartitionStatistics
+from service.observability.charts import EVERY_SECONDS, History, charts_html
 from service.observability.health import HealthCheck
-from service.observability.history import EVERY_SECONDS, History, charts_html
 from service.observability.snapshot import TOTALS, Snapshot
 from topology.masking import mask
 from topology.record import DEFAULT_STREAM

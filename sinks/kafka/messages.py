@@ -162,5 +162,5 @@ def _length(what: str, content: object) -> int:
         return len(content)
     if isinstance(content, str):
         return len(content.encode())
-    message = f"the {what} is a {type(content).__name__}; bytes, str or None is allowed"
+    message = f"the {what} is a {type(content).__name__}, expected bytes, str or None"
     raise TypeError(message)

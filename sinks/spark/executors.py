@@ -108,7 +108,7 @@ def called(step: SparkStep, frame: Any) -> Any:
     made = step.function(frame)
     if not hasattr(made, "mapInArrow"):
         raise SinkFailed(
-            f"Spark step '{step.name}' returned {type(made).__name__}; a DataFrame is allowed"
+            f"Spark step '{step.name}' returned {type(made).__name__}, expected a DataFrame"
         )
     return made
 
@@ -119,7 +119,7 @@ def _differences(found: Sequence[str], wanted: pa.Schema) -> str | None:
         return f"column '{twice[0]}' is there twice"
     unknown = [name for name in found if name not in wanted.names]
     if unknown:
-        return f"column '{unknown[0]}' is not in the sink; allowed are {', '.join(wanted.names)}"
+        return f"column '{unknown[0]}' is not in the sink, expected {', '.join(wanted.names)}"
     missing = [field.name for field in wanted if not field.nullable and field.name not in found]
     if missing:
         return f"column '{missing[0]}' is missing, and must not be null"

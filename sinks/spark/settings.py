@@ -113,7 +113,7 @@ def refusals_of(conf: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def check(conf: Mapping[str, str]) -> None:
     for name, found, allowed in refusals_of(conf):
-        raise SparkStartFailed(f"[spark.conf] {name}: found {found}; allowed is {allowed}")
+        raise SparkStartFailed(f"[spark.conf] {name}: found {found}, expected {allowed}")
 
 
 def settings(

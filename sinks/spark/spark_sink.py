@@ -127,11 +127,11 @@ class SparkSink(Sink[Row]):
         own = _OWN_OPTIONS if self.format in _FILES else ()
         wrong = [name for name in self.options if name.lower() in own]
         if (self.format is None) == (self._write is None):
-            what = "allowed is either format= or write="
+            what = "expected either format= or write="
         elif self._write is not None and (self.options or self.partition_by):
             what = "options and partition_by belong to a format; write= has the DataFrame's writer"
         elif self.format == "table" and not _TABLE.fullmatch(self.name):
-            what = "allowed is a table's name: table, database.table or catalogue.database.table"
+            what = "expected a table's name: table, database.table or catalogue.database.table"
         elif self.format == "table" and (self.options or self.partition_by):
             what = "a catalogue table has its own options and partitions; leave them out"
         elif wrong:

@@ -55,7 +55,7 @@ class DeltaSink(TableSink[Row]):
             kind = self.schema.field(name).type
             if key_type(kind) is None:
                 raise InvalidSchema(
-                    f"table '{table}': key column '{name}': found {kind}; allowed are {_KEYS}"
+                    f"table '{table}': key column '{name}': found {kind}, expected {_KEYS}"
                 )
         self.stored, self.row_schema = rows.stored, rows.loose
         check_partitions(table, self.stored, self.partition_by, can_partition, leaves_some=True)

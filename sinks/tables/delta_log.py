@@ -20,7 +20,7 @@ from pyarrow import fs
 from sinks.names import backticked, names_in
 from sinks.probe import plain_message
 from sinks.storage import Storage
-from sinks.tables.delta_entries import OURS, LogEntries
+from sinks.tables.delta_log_files import OURS, LogEntries
 from sinks.tables.files import DataFile, FileStager
 from sinks.tables.log import Conflict, StoredFile, TableLog, TableState, plain_field
 from sinks.tables.partitioning import Layout
@@ -124,7 +124,7 @@ class DeltaLog(TableLog):
             if found := _ESCAPED.search(self._uri):
                 raise SinkFailed(
                     f"table '{self.name}' at {self._uri}: delta-rs takes '{found[0]}' for a "
-                    "character that is escaped; a path without it is allowed, or use SparkSink"
+                    "character that is escaped, expected a path without it, or use SparkSink"
                 )
             self._entries.repair()
         self.forget()

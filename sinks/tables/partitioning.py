@@ -124,7 +124,7 @@ def check_partitions(
     `leaves_some`: files lack the columns of their partition, so there has to be another one.
     """
     if not set(names) <= set(schema.names) or len(set(names)) != len(names):
-        what = f"allowed are some of the columns {', '.join(schema.names)}, each once"
+        what = f"expected some of the columns {', '.join(schema.names)}, each once"
     elif leaves_some and len(names) == len(schema.names):
         what = "a column that is no partition is needed"
     else:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from partition.errors import OwnershipLost, StoreError, StoreHostsUnknown, StoreUnavailable
 from partition.interfaces import Claimed, Progress, StoredOffset
-from partition.offsets.ownership import NodeNames
+from partition.offsets.holdings import NodeNames
 from partition.records import Position
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper

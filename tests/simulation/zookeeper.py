@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from partition.errors import PartitionError, StoreUnavailable
 from partition.memory.ports import MemoryNodes
+from partition.offsets.holdings import NodeNames
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (
     CheckNode,
     NodeChanged,

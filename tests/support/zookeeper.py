@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 
 from partition.errors import StoreError
 from partition.interfaces import Claimed, Progress
+from partition.offsets.holdings import NodeNames
 from partition.offsets.offset_store import OffsetStore
-from partition.offsets.ownership import NodeNames
 from partition.records import (
     OpenTransaction,
     Partition,

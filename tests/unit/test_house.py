@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 196,
-    "lines": 46_083,
+    "lines": 46_081,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 51,
     "methods of one statement": 399,
     "import cycles": 0,
-    "lines of tests": 69_849,
+    "lines of tests": 69_609,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -69,7 +69,7 @@ class Limits:
         """Return why a payload of any format is refused, or None."""
         if len(value) <= self.max_bytes:
             return None
-        return f"{len(value)} bytes; at most {self.max_bytes} are allowed"
+        return f"{len(value)} bytes, expected at most {self.max_bytes}"
 
     def json_screen(self) -> Refused:
         """Return a function that returns why a JSON text is refused, or None; fast for most."""
@@ -113,12 +113,12 @@ class Limits:
         steps = _STEP[np.frombuffer(bare, np.uint8)]
         depth = int(np.cumsum(steps, dtype=np.int64).max(initial=0))
         if depth > self.max_depth:
-            return f"nested {depth} deep; at most {self.max_depth} is allowed"
+            return f"nested {depth} deep, expected at most {self.max_depth}"
         longest = re.search(rb"(?<![0-9])[0-9]{%d,}+" % (self.max_number_digits + 1), bare)
         if longest is None:
             return None
         digits = len(longest.group())
-        return f"a number of {digits} digits; at most {self.max_number_digits} are allowed"
+        return f"a number of {digits} digits, expected at most {self.max_number_digits}"
 
     def too_great(self, value: bytes) -> str | None:
         """Return why a JSON text's exponents are refused, or None. Exact."""
@@ -126,7 +126,7 @@ class Limits:
             digits = found.group(1)
             if len(digits) > len(str(self.max_exponent)) or int(digits) > self.max_exponent:
                 shown = digits[:20].decode()
-                return f"an exponent of {shown}; at most {self.max_exponent} is allowed"
+                return f"an exponent of {shown}, expected at most {self.max_exponent}"
         return None
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.faults
 
 TRANSACTIONS = 3
 CUTS = 6
-AFTER_THE_COMMIT = ("sinks.tables.delta_entries.sync", "sinks.tables.iceberg_log.sync")
+AFTER_THE_COMMIT = ("sinks.tables.delta_log_files.sync", "sinks.tables.iceberg_log.sync")
 
 
 @pytest.fixture

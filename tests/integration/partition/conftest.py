@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partition.offsets.ownership import NodeNames
+from partition.offsets.holdings import NodeNames
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config.connections import ZooKeeperConfig
 from tests.support.patience import seconds

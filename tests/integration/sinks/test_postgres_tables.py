@@ -134,7 +134,7 @@ def test_rows_by_key_replace_and_delete(table):
     table.sql("DELETE FROM %T", "ALTER TABLE %T ALTER COLUMN name SET NOT NULL")
     sink = table.sink(KEYED, key="id", deleted="gone")
     assert put((1, "a", None), (2, None, None), (1, None, True)) == {
-        1: "column 'name': found None; allowed is string, not null, unless 'gone' is true"
+        1: "column 'name': found None, expected string, not null, unless 'gone' is true"
     }
     assert table.rows() == []
 

@@ -97,7 +97,7 @@ def test_rows_go_into_a_catalogue_table_by_name(place):
             ("x", None, 2),
         ]
         other = SparkSink[Any](table, format="table", schema=pa.schema([("number", pa.string())]))
-        with pytest.raises(SinkFailed, match="'number': found string; allowed is int64"):
+        with pytest.raises(SinkFailed, match="'number': found string, expected int64"):
             other.open(place.context())
     finally:
         place.sql(f"DROP TABLE {table}")

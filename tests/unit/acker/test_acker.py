@@ -251,7 +251,7 @@ def test_timeout_above_the_longest_is_an_error():
     trees = Acker(timeout_seconds=7, longest_seconds=20)
     tree = trees.begin(array(1))
     trees.reset_timeout(tree, 20)
-    with pytest.raises(ValueError, match=r"20\.5 s; at most 20"):
+    with pytest.raises(ValueError, match=r"20\.5 s, expected at most 20"):
         trees.reset_timeout(tree, 20.5)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.cli.common import describe
 from service.config.settings import Config, load
-from service.dead_letters.format import header_text, value_lines
+from service.dead_letters.printable import header_text, value_lines
 from service.dead_letters.stored import (
     MARK,
     ForeignMessage,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from partition.errors import Fenced, OwnershipLost, StoreError, StoreUnavailable
 from partition.interfaces import Progress
+from partition.offsets.holdings import NodeNames
 from partition.offsets.offset_store import MAX_REQUEST_BYTES, OffsetStore
-from partition.offsets.ownership import NodeNames
 from partition.offsets.requests import (
     NodeChanged,
     NodeExists,

@@ -6,7 +6,7 @@ from partition.errors import StoreCorrupt
 from partition.replicas.plan import Control
 from service.cli.common import signed
 from service.cli.control import MAX_CHANGES, OffsetChange
-from service.dead_letters.format import utc_text
+from service.dead_letters.printable import utc_text
 from tests.support.commands import NOTE as EARLIER
 from tests.support.commands import TARGET, FileSink, NodesInMemory, topology_of
 from tests.unit.service.conftest import NOTE, facts_of, words_of

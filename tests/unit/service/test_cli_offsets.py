@@ -260,7 +260,7 @@ FORM = "TOPIC:PARTITION=OFFSET is needed"
             "orders", "orders:0", "orders=3", ":0=3", "orders:x=3", "orders:0=-3", "orders:0=3.5",
             "orders:0=9999999999999999999", "orders:0= 3",
         )),
-        *((["reset", f"--to={to}", "--why", "x"], 2, "allowed: earliest, latest, or") for to in (
+        *((["reset", f"--to={to}", "--why", "x"], 2, "expected earliest, latest, or") for to in (
             "now", "-1", "1.5", "", "9" * 19,
         )),
         (["reset", "--why", "x"], 2, "--to"),

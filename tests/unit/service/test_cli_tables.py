@@ -107,9 +107,9 @@ def test_a_table_that_fails_keeps_no_other_from_its_turn(run_tables, error):
 @pytest.mark.parametrize(
     ("sinks", "words", "said"),
     [
-        (["orders", "rest"], ["compact", "order"], "no sink 'order'; allowed: orders"),
+        (["orders", "rest"], ["compact", "order"], "no sink 'order', expected orders"),
         (["orders", "rest"], ["compact", "rest"], "sink 'rest' (DiscardSink) has no log of"),
-        (["orders", "rest"], ["files", "rest"], "allowed: orders"),
+        (["orders", "rest"], ["files", "rest"], "expected orders"),
         (["orders", "rest"], ["files", "order"], "no sink 'order'"),
         (["rest"], ["compact"], "no sink of topology 'tables' has a log of its files: 'rest' is"),
         (["orders"], ["files"], "Missing argument"),

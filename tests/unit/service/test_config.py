@@ -151,7 +151,7 @@ def test_a_fault_names_the_key_what_was_found_and_what_is_allowed(text, key, fou
     assert found in error.found
     assert allowed in error.allowed
     where = f"{path}:{error.line}" if error.line else f"{path}"
-    assert str(error) == f"{where}: {key}: found {error.found}; allowed: {error.allowed}"
+    assert str(error) == f"{where}: {key}: found {error.found}, expected {error.allowed}"
 
 
 def test_a_missing_file_and_one_that_is_no_text_are_told(tmp_path):

@@ -43,7 +43,7 @@ def wrong(key):
 
 
 POSITIVE = ("_seconds", "records")
-SAID = re.compile(r"found (?P<found>.+); allowed: (?P<allowed>.{4,})")
+SAID = re.compile(r"found (?P<found>.+), expected (?P<allowed>.{4,})")
 
 
 @pytest.mark.parametrize("key", KEYS)

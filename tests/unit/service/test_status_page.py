@@ -5,8 +5,8 @@ import pytest
 
 from headrace.testing import topology_test
 from partition.records import Partition
+from service.observability.charts import History
 from service.observability.health import HealthCheck
-from service.observability.history import History
 from service.observability.status_page import MOST_PARTITIONS, StatusPage, graph_of
 from tests.support.charts import drawn
 from tests.support.service import snapshot, topology

@@ -290,7 +290,7 @@ def test_a_null_that_may_not_be_rejects_its_row_alone():
     assert fitted.table["id"].to_pylist() == [1, 4, 6]
     assert set(fitted.rejected) == {1, 2, 4, 6}
     assert "column 'id': found None" in fitted.rejected[1]
-    assert "column 'name': found None; allowed is string, not null" in fitted.rejected[2]
+    assert "column 'name': found None, expected string, not null" in fitted.rejected[2]
     assert "column 'id': found 'five'" in fitted.rejected[4]
 
 
@@ -331,12 +331,12 @@ def test_keys_of_this_type_are_told_apart(kind, values):
 @pytest.mark.parametrize(
     ("key", "deleted", "reason"),
     [
-        ([], "gone", r"key is \[\]; allowed are one or more of id, x"),
+        ([], "gone", r"key is \[\], expected one or more of id, x"),
         (["id", "id"], None, "each once"),
-        (["ID"], None, r"key is \['ID'\]; allowed are"),
-        (["id", "gone"], "gone", "allowed are one or more of id, x"),
-        (["id"], "deleted", "deleted is 'deleted'; allowed is a column of bool"),
-        (["id"], "x", "deleted column 'x': found double; allowed is bool"),
+        (["ID"], None, r"key is \['ID'\], expected"),
+        (["id", "gone"], "gone", "expected one or more of id, x"),
+        (["id"], "deleted", "deleted is 'deleted', expected a column of bool"),
+        (["id"], "x", "deleted column 'x': found double, expected bool"),
     ],
 )
 def test_a_key_that_cannot_be_is_refused(key, deleted, reason):
@@ -360,5 +360,5 @@ def test_null_of_a_column_that_the_table_has_not_null_is_refused(deleted, expect
     keyed = KeyedRows("orders", schema, "number", deleted)
     found = keyed.fit([rows], ["value"])
     assert set(found.rejected) == expected
-    assert "column 'value': found None; allowed is int64, not null" in found.rejected[0]
+    assert "column 'value': found None, expected int64, not null" in found.rejected[0]
     assert not keyed.fit([rows]).rejected

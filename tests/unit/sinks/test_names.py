@@ -95,7 +95,7 @@ def test_a_name_that_is_refused_says_why_and_what_is_allowed(name, found):
     with pytest.raises(InvalidSchema) as caught:
         checked_table(name)
     assert found in str(caught.value)
-    assert "allowed are a path below the warehouse" in str(caught.value)
+    assert "expected a path below the warehouse" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_name_that_is_refused_says_why_and_what_is_allowed(name, found):
 def test_column_that_no_file_can_have_is_refused_when_it_is_named(column, found):
     schema = pa.schema([pa.field("n", pa.int64()), column])
     for kind in (DeltaSink, IcebergSink, partial(SparkSink, format="parquet")):
-        with pytest.raises(InvalidSchema, match=f"table 'orders'.*{re.escape(found)}.*allowed are"):
+        with pytest.raises(InvalidSchema, match=f"table 'orders'.*{re.escape(found)}.*expected"):
             kind("orders", schema=schema)
 
 

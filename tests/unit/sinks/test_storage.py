@@ -64,7 +64,7 @@ def test_a_local_store_needs_no_options():
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
 def test_a_name_that_libraries_read_differently_is_refused_in_a_store(name):
     assert Storage("/data").uri(name) == f"/data/{name}"
-    with pytest.raises(SinkFailed, match=r"names without '#', '[?]' and '%'"):
+    with pytest.raises(SinkFailed, match=r"a name without '#', '[?]' and '%'"):
         S3.uri(name)
 
 
@@ -135,7 +135,7 @@ def test_azure_and_google_have_options_of_their_own():
 
 @pytest.mark.parametrize("uri", ["hdfs://name/orders", "wasbs://c@a.blob/orders"])
 def test_another_file_system_is_refused_with_those_that_are_allowed(uri):
-    with pytest.raises(SinkFailed, match=r"allowed are a local path and s3://.* by Spark"):
+    with pytest.raises(SinkFailed, match=r"expected a local path and s3://.* by Spark"):
         Storage("/data").filesystem(uri)
 
 

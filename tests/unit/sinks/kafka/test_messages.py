@@ -60,8 +60,8 @@ def test_invalid_content_is_rejected():
     found = encoded([[1, b"1", 1.5]], lambda row: row)
     assert values(found) == [b"1"]
     assert found.rejected == {
-        0: "TypeError: the value is a int; bytes, str or None is allowed",
-        2: "TypeError: the value is a float; bytes, str or None is allowed",
+        0: "TypeError: the value is a int, expected bytes, str or None",
+        2: "TypeError: the value is a float, expected bytes, str or None",
     }
 
 

@@ -163,9 +163,13 @@ def test_the_spool_is_empty_after_an_error_too(driver, tmp_path):
 @pytest.mark.parametrize(
     ("function", "schema", "said"),
     [
-        (lambda frame: frame.table, NUMBERS, "returned Table; a DataFrame is allowed"),
+        (lambda frame: frame.table, NUMBERS, "returned Table, expected a DataFrame"),
         (raises, NUMBERS, "Spark step 'raises': 'name'"),
-        (even, pa.schema({"size": pa.int64()}), "column 'number' is not in the sink; .* size"),
+        (
+            even,
+            pa.schema({"size": pa.int64()}),
+            "column 'number' is not in the sink, expected .*size",
+        ),
         (
             even,
             pa.schema([NUMBERS.field(0), pa.field("key", pa.string(), nullable=False)]),

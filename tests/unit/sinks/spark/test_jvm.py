@@ -92,13 +92,13 @@ def test_python_workers_import_as_this_process_does():
         (
             "driver.memory",
             "2g",
-            r"driver.memory: found .* Spark ignores; .* spark\.driver\.memory, or",
+            r"driver.memory: found .* Spark ignores, .* spark\.driver\.memory, or",
         ),
         ("spark.remote", "sc://localhost", "driver has to run beside this process"),
         ("spark.api.mode", "Connect", "driver has to run beside this process"),
         ("spark.submit.deployMode", "cluster", "driver has to run beside this process"),
-        ("sparkk.master", "yarn", r"sparkk\.master: found a name .*; allowed is spark\.master, or"),
-        ("spark.master", "local[2", r"spark\.master: found 'local\[2'; allowed is local, "),
+        ("sparkk.master", "yarn", r"sparkk\.master: found a name .*, expected spark\.master, or"),
+        ("spark.master", "local[2", r"spark\.master: found 'local\[2', expected local, "),
     ],
 )
 def test_unusable_properties_are_refused(name, value, message):

@@ -30,14 +30,14 @@ def wrote(_frame, _batch): ...
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({}, "allowed is either format= or write="),
-        ({"format": "parquet", "write": wrote}, "allowed is either format= or write="),
+        ({}, "expected either format= or write="),
+        ({"format": "parquet", "write": wrote}, "expected either format= or write="),
         ({"write": wrote, "partition_by": "n"}, "belong to a format"),
         ({"format": "table", "options": {"a": "b"}}, "leave them out"),
         ({"format": "delta", "options": {"txnAppId": "b"}}, "'txnAppId' is set by SparkSink"),
         (
             {"format": "csv", "partition_by": ["x"]},
-            r"is \['x'\]; allowed are some of the columns n, place",
+            r"is \['x'\]; expected some of the columns n, place",
         ),
         (
             {"format": "csv", "partition_by": ["n", "place"]},
@@ -52,7 +52,7 @@ def test_arguments_that_contradict_each_other_are_refused(given, what):
 
 @pytest.mark.parametrize("name", ["a b", "a; DROP TABLE b", "a.b.c.d", "../a"])
 def test_the_name_of_a_catalogue_table_is_one(name):
-    with pytest.raises(InvalidSchema, match="allowed is a table's name"):
+    with pytest.raises(InvalidSchema, match="expected a table's name"):
         SparkSink(name, format="table", schema=SCHEMA)
 
 

@@ -55,7 +55,7 @@ def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_
 @pytest.mark.parametrize(
     ("changed", "partition_by", "reason"),
     [
-        (pa.table({"number": ["a"], "place": ["b"]}), [], "'number': found int64; allowed is str"),
+        (pa.table({"number": ["a"], "place": ["b"]}), [], "'number': found int64, expected str"),
         (pa.table({"number": [1]}), [], "column 'place' is not in the table"),
         (pa.table({"number": [1], "place": ["b"]}), ["place"], "was changed while rows were writ"),
     ],
@@ -243,7 +243,7 @@ def test_last_entry_of_ours_without_its_file_is_moved_away(table, operation):
 def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(table, monkeypatch):
     """Promise 3: the one who committed may have been killed before its sync."""
     synced = []
-    monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
+    monkeypatch.setattr("sinks.tables.delta_log_files.sync", synced.append)
     sink = table.fenced()
     put(sink, 1, 1)
     mine = table.entries()[-1]
@@ -260,7 +260,7 @@ def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(table, monkeypa
 
 def test_a_frozen_writer_holds_the_others_up_for_a_moment_only(table, monkeypatch):
     """Promise 10: whose turn it is only spares them tries."""
-    monkeypatch.setattr("sinks.tables.delta_entries._TURN_SECONDS", 0.1)
+    monkeypatch.setattr("sinks.tables.delta_log_files._TURN_SECONDS", 0.1)
     sink = table.fenced()
     frozen = os.open(table.log, os.O_RDONLY)
     fcntl.flock(frozen, fcntl.LOCK_EX)
@@ -279,7 +279,7 @@ def test_a_table_made_anew_is_synced_from_its_beginning(table, monkeypatch):
         write(sink, rows(number))
     shutil.rmtree(table.path)
     synced = []
-    monkeypatch.setattr("sinks.tables.delta_entries.sync", synced.append)
+    monkeypatch.setattr("sinks.tables.delta_log_files.sync", synced.append)
     write(sink, rows(9))
     assert {str(entry) for entry in table.entries()} <= set(synced)
 
@@ -406,8 +406,8 @@ def test_small_files_are_joined_beside_a_running_writer(table):
 def test_a_sink_that_cannot_be_is_refused_when_it_is_made():
     for kind in (pa.float64(), pa.list_(pa.string())):
         schema = pa.schema([("x", kind), ("y", pa.int64())])
-        with pytest.raises(InvalidSchema, match=r"key column 'x': found .*; allowed are whole"):
+        with pytest.raises(InvalidSchema, match=r"key column 'x': found .*, expected whole"):
             DeltaSink("t", schema=schema, key="x")
     options = {"on_new_columns": "drop"}
-    with pytest.raises(InvalidSchema, match="on_new_columns is 'drop'; allowed are 'reject' and"):
+    with pytest.raises(InvalidSchema, match="on_new_columns is 'drop', expected 'reject' and"):
         DeltaSink("orders", schema=SCHEMA, **options)

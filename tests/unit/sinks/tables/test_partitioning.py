@@ -123,9 +123,9 @@ SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
     [
         (
             ["x"],
-            r"'orders': partition_by is \['x'\]; allowed are some of the columns n, place, raw",
+            r"'orders': partition_by is \['x'\]; expected some of the columns n, place, raw",
         ),
-        (["n", "n"], "allowed are some of the columns n, place, raw, each once"),
+        (["n", "n"], "expected some of the columns n, place, raw, each once"),
         (["n", "place", "raw"], "a column that is no partition is needed"),
         (["raw"], "column 'raw' is binary, whose values are no partitions"),
     ],

@@ -120,7 +120,7 @@ def test_columns_that_the_table_lacks_are_refused_or_added(table):
     assert [*found[0]] == ["number", "place", "value", "tags"]
     assert found[1:] == [{"number": 2, "place": "x", "value": None, "tags": None}, new]
     for wrong, reason in (
-        ({"value": pa.string()}, "column 'value': found string; allowed is double, as in the tabl"),
+        ({"value": pa.string()}, "column 'value': found string, expected double, as in the tabl"),
         ({"VALUE": pa.int64()}, "column 'VALUE': found 'value' in the table, spelled differently"),
     ):
         with pytest.raises(SinkFailed, match=reason):

@@ -123,12 +123,12 @@ SMALL = Limits(max_bytes=20, max_depth=2)
         (text(), None, "the record has no value"),
         (text(), b"a\xff", "not utf-8 text: invalid start byte at byte 1"),
         *(
-            (bolt, b" " * 21, "21 bytes; at most 20 are allowed")
+            (bolt, b" " * 21, "21 bytes, expected at most 20")
             for bolt in (raw(limits=SMALL), text(limits=SMALL), json(Order, limits=SMALL))
         ),
-        (json(limits=SMALL), b'{"a":[[1]]}', "nested 3 deep; at most 2 is allowed"),
+        (json(limits=SMALL), b'{"a":[[1]]}', "nested 3 deep, expected at most 2"),
         (json(Parcel), None, "the record has no value"),
-        (json(Parcel, limits=SMALL), b'{"a":[[1]]}', "nested 3 deep; at most 2 is allowed"),
+        (json(Parcel, limits=SMALL), b'{"a":[[1]]}', "nested 3 deep, expected at most 2"),
         (json(Parcel), b"{}", "wrong value at `$.id`: field required"),
         (json(Parcel), b'{"id":1', "invalid JSON at byte 7: expecting ',' delimiter"),
         (json(Parcel), b'{"id":NaN}', "invalid JSON at byte 6: found NaN"),
@@ -141,7 +141,7 @@ SMALL = Limits(max_bytes=20, max_depth=2)
             (
                 json(kind),
                 b'[{"price":1e999999999}]',
-                "an exponent of 999999999; at most 1000 is allowed",
+                "an exponent of 999999999, expected at most 1000",
             )
             for kind in (Line, Tree, list[Decimal], dict[str, Decimal | None], Parcel)
         ),
@@ -174,20 +174,20 @@ LIMITS = Limits(max_bytes=400, max_depth=3, max_number_digits=12, max_exponent=3
     ("text", "reason"),
     [
         (b"[[[1]]]", None),
-        (b"[[[[1]]]]", "nested 4 deep; at most 3 is allowed"),
-        (b'{"a":{"b":{"c":{}}}}', "nested 4 deep; at most 3 is allowed"),
+        (b"[[[[1]]]]", "nested 4 deep, expected at most 3"),
+        (b'{"a":{"b":{"c":{}}}}', "nested 4 deep, expected at most 3"),
         (b"[[],[],[],[],[],[]]", None),  # many brackets, and flat
         (b'{"a":"\\"[[[[[["}', None),  # in a string they are letters
         (b"1" * 12, None),
-        (b"[" + b"1" * 13 + b"]", "a number of 13 digits; at most 12 are allowed"),
-        (b"0." + b"1" * 40, "a number of 40 digits; at most 12 are allowed"),
+        (b"[" + b"1" * 13 + b"]", "a number of 13 digits, expected at most 12"),
+        (b"0." + b"1" * 40, "a number of 40 digits, expected at most 12"),
         (b'{"a":"' + b"1" * 40 + b'"}', None),
-        (b" " * 401, "401 bytes; at most 400 are allowed"),
+        (b" " * 401, "401 bytes, expected at most 400"),
         (b"", None),
         (b"1e30", None),
         (b"1E+0030", None),
-        (b"1e31", "an exponent of 31; at most 30 is allowed"),
-        (b"[1,-2.5e-99]", "an exponent of 99; at most 30 is allowed"),
+        (b"1e31", "an exponent of 31, expected at most 30"),
+        (b"[1,-2.5e-99]", "an exponent of 99, expected at most 30"),
         (b'{"a":"1e99"}', None),
     ],
 )

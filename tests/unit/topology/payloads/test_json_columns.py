@@ -155,12 +155,12 @@ def test_chunks_of_nested_and_of_numeric_documents_are_not_read_again(monkeypatc
     ("value", "reason"),
     [
         (b'{"id":1,"name":"' + b"a" * 22 + b'"}', None),
-        (b'{"id":1,"name":"' + b"a" * 23 + b'"}', "41 bytes; at most 40 are allowed"),
+        (b'{"id":1,"name":"' + b"a" * 23 + b'"}', "41 bytes, expected at most 40"),
         (b'{"id":1,"x":[[1,2]]}', None),
-        (b'{"id":1,"x":[[[1]]]}', "nested 4 deep; at most 3 is allowed"),
-        (b'{"id":1,"x":{"y":{"z":{}}}}', "nested 4 deep; at most 3 is allowed"),
+        (b'{"id":1,"x":[[[1]]]}', "nested 4 deep, expected at most 3"),
+        (b'{"id":1,"x":{"y":{"z":{}}}}', "nested 4 deep, expected at most 3"),
         (b'{"id":123456789012}', None),
-        (b'{"id":1234567890123}', "a number of 13 digits; at most 12 are allowed"),
+        (b'{"id":1234567890123}', "a number of 13 digits, expected at most 12"),
         ('{"id":1,"name":"é"}'.encode(), None),
         (b'{"id":1,"name":"\xed\xa0\x80"}', "invalid UTF-8 at byte 16"),  # half a surrogate pair
         (b'{"id":1,"name":"\xc0\xaf"}', "invalid UTF-8 at byte 16"),  # longer than it must be

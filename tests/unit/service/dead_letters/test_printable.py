@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dead_letters.format import cut, header_text, value_lines
+from service.dead_letters.printable import cut, header_text, value_lines
 from topology.masking import escaped
 
 

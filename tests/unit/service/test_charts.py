@@ -5,7 +5,7 @@ import pytest
 
 from headrace.testing import topology_test
 from partition.latency import CommitLatency, UncommittedChunk
-from service.observability.history import (
+from service.observability.charts import (
     CHARTS,
     MOST_SAMPLES,
     WINDOW_SECONDS,
