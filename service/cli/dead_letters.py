@@ -24,7 +24,7 @@ from service.cli import common as cli
 from service.dead_letters import commands
 from service.dead_letters.printable import cut, header_text, utc_text, value_lines
 from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
-from service.dead_letters.topic import DeadLetterTopic
+from service.dead_letters.topic_reader import DeadLetterTopic
 from service.errors import ServiceError
 from sinks.kafka.dead_letter_sink import KafkaDeadLetters
 from topology.masking import escaped

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from partition.flow_control import Throttle
 from partition.replicas.plan import Note
 from service.dead_letters import stored
-from service.dead_letters.topic import DeadLetterTopic
+from service.dead_letters.topic_reader import DeadLetterTopic
 from service.errors import ServiceError
 from sinks.kafka.client import (
     CommitUnknown,

@@ -11,7 +11,7 @@ from service.dead_letters.stored import (
     collect_marks,
     read_message,
 )
-from service.dead_letters.topic import DeadLetterTopic
+from service.dead_letters.topic_reader import DeadLetterTopic
 from sinks.kafka.client import NotAccepted, RecordMetadata
 from sinks.kafka.dead_letter_sink import Header
 

@@ -185,7 +185,7 @@ def test_value_left_out_of_a_letter_is_read_from_its_topic(place, kafka):
 
 
 def test_letters_behind_one_that_lacks_its_value_are_all_found(place, kafka, monkeypatch):
-    monkeypatch.setattr("service.dead_letters.topic._FETCH_MESSAGES", 10)
+    monkeypatch.setattr("service.dead_letters.topic_reader._FETCH_MESSAGES", 10)
     kafka.create_topic(f"{place.name}.dead", 1, config={"max.message.bytes": "2000"})
     place.fail(b"x" * 10_000)
     place.fail(*(b"%d" % number for number in range(99)))

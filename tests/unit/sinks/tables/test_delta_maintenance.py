@@ -6,7 +6,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from sinks.tables import delta_entries
+from sinks.tables import delta_log_files
 from tests.support.batches import LINE, STRANGE, group, put, write
 from tests.support.delta_table import Table, age
 from topology.errors import SinkFailed
@@ -149,14 +149,14 @@ def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(table, mo
     for path in table.entries():
         age(path, 31)
     synced = []
-    original = delta_entries.sync
+    original = delta_log_files.sync
 
     def sync(path):
         assert len(table.entries()) == 3, "none has gone before this"
         synced.append(Path(path).name)
         original(path)
 
-    monkeypatch.setattr(delta_entries, "sync", sync)
+    monkeypatch.setattr(delta_log_files, "sync", sync)
     assert table.sink().expire().versions_removed == 2
     assert {"_last_checkpoint", f"{2:020d}.checkpoint.parquet", "_delta_log"} <= {*synced}
     monkeypatch.undo()
