@@ -117,9 +117,9 @@ def test_what_spark_refuses_ends_the_sink_with_its_reason(place):
 
 
 @contextmanager
-def before(sink: Any, method: str, happens: Any) -> Iterator[None]:
-    """Have something happen once, before a method of a sink is called the next time."""
-    original, is_due = getattr(sink, method), [True]
+def before(owner: Any, method: str, happens: Any) -> Iterator[None]:
+    """Have something happen once, before a function is called the next time."""
+    original, is_due = getattr(owner, method), [True]
 
     def called(*given: Any) -> Any:
         if is_due:
@@ -127,11 +127,11 @@ def before(sink: Any, method: str, happens: Any) -> Iterator[None]:
             happens()
         return original(*given)
 
-    setattr(sink, method, called)
+    setattr(owner, method, called)
     try:
         yield
     finally:
-        delattr(sink, method)
+        setattr(owner, method, original)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def test_fence_between_read_and_commit_is_a_conflict(place):
     staged = zombie.stage(group(1, 1, 2))
     with (
         without_lock(zombie, successor),
-        before(zombie, "_numbers", lambda: successor.fence([Fence(LINE, 2)])),
+        before(spark_sink, "versions_of", lambda: successor.fence([Fence(LINE, 2)])),
         pytest.raises(SinkFenced) as caught,
     ):
         zombie.commit(staged)
@@ -169,7 +169,7 @@ def test_commit_that_lands_during_a_fence_is_counted(place):
     staged = zombie.stage(group(1, 1, 2))
     with (
         without_lock(zombie, successor),
-        before(successor, "_numbers", lambda: zombie.commit(staged)),
+        before(spark_sink, "versions_of", lambda: zombie.commit(staged)),
     ):
         assert successor.fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 1)]
     assert place.numbers() == [1, 2]
