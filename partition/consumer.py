@@ -258,7 +258,6 @@ class PartitionOwner(ABC):
         self._ways.store.close()
 
     def commit(self, now: float, *, force: bool = False) -> None:
-        """See `OffsetCommitter.commit`."""
         self.offsets.commit(now, force=force)
 
     def health(self, now: float) -> SourceHealth:

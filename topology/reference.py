@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from datetime import date, datetime
 from numbers import Number
 from pathlib import PurePosixPath
@@ -322,17 +322,22 @@ class Reference(Mapping[K, Any], Generic[K]):
         return found
 
     def __contains__(self, key: object) -> bool:
-        if key in self._rows:
-            return True
-        if type(key) not in self._fitting:
+        is_there = key in self._rows
+        if not is_there and type(key) not in self._fitting:
             self._check_type(key)
-        return False
+        return is_there
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._rows)
 
     def __len__(self) -> int:
         return self._current().num_rows
+
+    def values(self) -> ValuesView[Any]:
+        return self._rows.values()
+
+    def items(self) -> ItemsView[K, Any]:  # of one load, whatever is loaded meanwhile
+        return self._rows.items()
 
     def __eq__(self, other: object) -> bool:
         return self is other

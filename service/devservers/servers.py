@@ -145,10 +145,7 @@ class EmbeddedKafka(EmbeddedServer):
             self._format(settings["node.id"])
 
     def _format(self, node: str) -> None:
-        """Format the storage, by a JVM only the first time that this release of Kafka is used.
-
-        What that writes, but for the ids, is kept beside the broker's jar: the cluster's features.
-        """
+        """Format the storage, by a JVM once a release: its features are kept beside its jar."""
         data, config = self._data_dir, self._file("properties")
         broker = next(jar for jar in self._jars if jar.name.startswith("kafka_"))
         kept, features = broker.with_suffix(".checkpoint"), data / "bootstrap.checkpoint"

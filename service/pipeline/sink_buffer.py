@@ -197,10 +197,7 @@ class BatchBuffer(SinkBuffer):
 
     @property
     def is_full(self) -> bool:
-        """Whether a whole batch waits for the writer: backpressure.
-
-        One that is only due grows on, as a slow sink takes many rows as fast as few.
-        """
+        """Whether a whole batch waits for the writer; one that is only due grows on."""
         return self._is_busy and self.is_filled
 
     def ended(self, done: Done) -> tuple[PendingBatch, Mapping[int, str]]:

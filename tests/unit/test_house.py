@@ -33,10 +33,10 @@ LIMITS = {
     "module names twice": 4,
     "docstrings that ask": 0,
     "constructors over 8 parameters": 1,
-    "pass-through methods": 51,
-    "methods of one statement": 399,
+    "pass-through methods": 53,
+    "methods of one statement": 401,
     "import cycles": 0,
-    "lines of tests": 69_609,
+    "lines of tests": 69_616,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

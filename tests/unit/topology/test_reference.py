@@ -202,6 +202,13 @@ def test_the_dictionary_is_made_when_first_needed_and_then_with_each_load(airpor
     assert airports.read(table).has_rows
 
 
+def test_a_walk_over_the_rows_sees_one_load(airports):
+    items, values = iter(airports.items()), iter(airports.values())
+    airports.load([{"faa": "JFK", "name": "Kennedy"}])
+    assert dict(items).keys() == {row["faa"] for row in AIRPORTS}
+    assert [row["name"] for row in values] == [row["name"] for row in AIRPORTS]
+
+
 def test_many_threads_may_be_the_first_to_look_up(airports):
     together = Barrier(8)
 
