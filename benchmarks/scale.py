@@ -30,8 +30,8 @@ from partition.memory.ports import MemoryCatalogue, MemoryFetcher, MemoryLog, Me
 from partition.offsets.holdings import NodeNames
 from partition.records import Partition, Position
 from partition.recovery import Ways
+from partition.replicas.balance import Member
 from partition.replicas.heartbeat import Heartbeats, Report
-from partition.replicas.plan import Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.devservers.servers import EmbeddedZooKeeper
 

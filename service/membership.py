@@ -9,8 +9,8 @@ import structlog
 
 from partition.assignment import Assignment
 from partition.errors import PartitionError, ReplicaReplaced, StoreUnavailable
+from partition.replicas.balance import SINGLY, Control, Copartitions
 from partition.replicas.heartbeat import GroupView, Heartbeats, Report
-from partition.replicas.plan import SINGLY, Control, Copartitions
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.errors import OneReplicaOnly
 from topology.topology import Topology

@@ -25,8 +25,8 @@ from partition.kafka.kafka_fetcher import KafkaFetcher
 from partition.offsets.holdings import NodeNames
 from partition.offsets.offset_store import OffsetStore
 from partition.recovery import Loss, Ways
+from partition.replicas.balance import Copartitions, Member
 from partition.replicas.heartbeat import Heartbeats
-from partition.replicas.plan import Copartitions, Member
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config.settings import Config
 from service.errors import BadConfig

@@ -48,7 +48,7 @@ from partition.offsets.requests import (
 )
 from partition.offsets.znode import MAX_BYTES, parse, shown
 from partition.records import Partition
-from partition.replicas.plan import (
+from partition.replicas.balance import (
     SINGLY,
     Control,
     Copartitions,

@@ -32,7 +32,7 @@ from partition.errors import (
 from partition.interfaces import Catalogue, Claimed, StoredOffset, Topic
 from partition.offsets.offset_store import OffsetStore
 from partition.records import Partition
-from partition.replicas.plan import Note
+from partition.replicas.balance import Note
 from service.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, ServiceError
 from topology.errors import InvalidTopology
 from topology.masking import escaped

@@ -17,7 +17,7 @@ import typer
 from partition.errors import StoreCorrupt
 from partition.offsets.znode import said, shown
 from partition.replicas import heartbeat
-from partition.replicas.plan import Control, Member, Note, Plan
+from partition.replicas.balance import Control, Member, Note, Plan
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.cli import common as cli
 from service.config.settings import Config

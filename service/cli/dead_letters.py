@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from service.cli import common as cli
-from service.dead_letters import commands
+from service.dead_letters import replay
 from service.dead_letters.printable import cut, header_text, utc_text, value_lines
 from service.dead_letters.stored import DeadLetterId, Mark, RecordContent, StoredDeadLetter
 from service.dead_letters.topic_reader import DeadLetterTopic
@@ -74,13 +74,13 @@ FILTERS = {
 
 def filters_of(
     offsets: str | None, since: str | None, until: str | None, **given: Any
-) -> commands.Filters:
+) -> replay.Filters:
     """Read the filters. Raises typer.BadParameter."""
     now = int(time.time() * 1000)
-    return commands.Filters(
-        offsets=None if offsets is None else _read("--offsets", commands.parse_offsets, offsets),
-        since_ms=None if since is None else _read("--since", commands.parse_time, since, now),
-        until_ms=None if until is None else _read("--until", commands.parse_time, until, now),
+    return replay.Filters(
+        offsets=None if offsets is None else _read("--offsets", replay.parse_offsets, offsets),
+        since_ms=None if since is None else _read("--since", replay.parse_time, since, now),
+        until_ms=None if until is None else _read("--until", replay.parse_time, until, now),
         **given,
     )
 
@@ -110,7 +110,7 @@ def dead_letters_list(
     target: cli.Target,
     config: cli.ConfigPath = None,
     *,
-    filters: commands.Filters,
+    filters: replay.Filters,
     every: Annotated[
         bool, typer.Option("--all", help="Also letters that were replayed or dropped.")
     ] = False,
@@ -122,7 +122,7 @@ def dead_letters_list(
     """List the open letters, the newest first, and count all of them by step and error."""
     with _opened(target, config) as topic:
         topic.refresh()
-        listed = _listed(topic, commands.Selection(filters, all=every), limit)
+        listed = _listed(topic, replay.Selection(filters, all=every), limit)
     if as_json:
         cli.print_json({"topic": topic.name, "pipeline": topic.pipeline, **listed.as_json()})
     else:
@@ -149,7 +149,7 @@ def dead_letters_show(
 
     What would steer a terminal is escaped.
     """
-    id_ = _read(_LETTER, commands.parse_id, letter)
+    id_ = _read(_LETTER, replay.parse_id, letter)
     if value_only and sys.stdout.isatty():
         message = "it writes bytes as they are, which a terminal may obey: > FILE or | COMMAND"
         raise typer.BadParameter(message, param_hint="--value-only")
@@ -179,7 +179,7 @@ def dead_letters_replay(
     places: Places = None,
     config: cli.ConfigPath = None,
     *,
-    filters: commands.Filters,
+    filters: replay.Filters,
     every: Every = False,
     to: Annotated[
         str | None,
@@ -204,10 +204,10 @@ def dead_letters_replay(
     Both happen in one transaction, so a crash leaves no letter sent and unmarked. A record's
     headers say where it came from first and how often it was sent again.
     """
-    options = commands.ReplayRequest(max_replays, again, to, per_second)
+    options = replay.ReplayRequest(max_replays, again, to, per_second)
     selection = _selection(places, filters, every=every, again=again)
     request = Request("replay", "replayed", why, dry_run, yes, as_json)
-    request.carry_out(target, config, selection, partial(commands.replay, options))
+    request.carry_out(target, config, selection, partial(replay.replay, options))
 
 
 @app.command("drop")
@@ -218,7 +218,7 @@ def dead_letters_drop(
     places: Places = None,
     config: cli.ConfigPath = None,
     *,
-    filters: commands.Filters,
+    filters: replay.Filters,
     every: Every = False,
     dry_run: cli.DryRun = False,
     yes: Yes = False,
@@ -227,7 +227,7 @@ def dead_letters_drop(
     """Mark letters as dropped: they are not listed any more, and stay in their topic."""
     selection = _selection(places, filters, every=every)
     request = Request("drop", "dropped", why, dry_run, yes, as_json)
-    request.carry_out(target, config, selection, commands.drop)
+    request.carry_out(target, config, selection, replay.drop)
 
 
 class Request(NamedTuple):
@@ -242,8 +242,8 @@ class Request(NamedTuple):
         self,
         target: str,
         config: Path | None,
-        selection: commands.Selection,
-        change: Callable[..., list[commands.DeadLetterResult]],
+        selection: replay.Selection,
+        change: Callable[..., list[replay.DeadLetterResult]],
     ) -> None:
         """Change the letters, and print what became of each. Raises ServiceError if one is not."""
         with _opened(target, config) as topic:
@@ -264,7 +264,7 @@ class Request(NamedTuple):
                 f"were: {not_done[0].note}"
             )
 
-    def confirm(self, results: Sequence[commands.DeadLetterResult]) -> bool:
+    def confirm(self, results: Sequence[replay.DeadLetterResult]) -> bool:
         if self.dry_run:
             return False
         if self.yes:
@@ -278,11 +278,11 @@ class Request(NamedTuple):
 
 
 def _selection(
-    texts: Sequence[str] | None, filters: commands.Filters, *, every: bool, again: bool = False
-) -> commands.Selection:
+    texts: Sequence[str] | None, filters: replay.Filters, *, every: bool, again: bool = False
+) -> replay.Selection:
     """Select letters by name, by filters, or `every` one. Raises typer.BadParameter."""
-    is_filtered = filters != commands.Filters()
-    ids = tuple(_read(_LETTER, commands.parse_id, each) for each in texts or ())
+    is_filtered = filters != replay.Filters()
+    ids = tuple(_read(_LETTER, replay.parse_id, each) for each in texts or ())
     if ids and (is_filtered or every):
         message = "either letters or filters are needed, not both"
         raise typer.BadParameter(message, param_hint=_LETTER)
@@ -291,7 +291,7 @@ def _selection(
     if not (ids or is_filtered or every):
         message = "which letters? PARTITION:OFFSET of some, a filter, or --every is needed"
         raise typer.BadParameter(message, param_hint=_LETTER)
-    return commands.Selection(filters, ids, all=again)
+    return replay.Selection(filters, ids, all=again)
 
 
 @contextmanager
@@ -326,7 +326,7 @@ class Listed:
     letters: Sequence[tuple[StoredDeadLetter, Sequence[Mark]]]
     by_error: Counter[tuple[str, str]]  # step and error class
     reasons: Mapping[tuple[str, str], str]  # one of each
-    skipped: commands.Skipped
+    skipped: replay.Skipped
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -340,13 +340,13 @@ class Listed:
         }
 
 
-def _listed(topic: DeadLetterTopic, selection: commands.Selection, limit: int) -> Listed:
+def _listed(topic: DeadLetterTopic, selection: replay.Selection, limit: int) -> Listed:
     """Collect the newest letters, in memory up to `limit`; the others are counted."""
-    skipped, by_error = commands.Skipped(), Counter[tuple[str, str]]()
+    skipped, by_error = replay.Skipped(), Counter[tuple[str, str]]()
     reasons: dict[tuple[str, str], str] = {}
 
     def counted() -> Iterator[tuple[int, DeadLetterId, StoredDeadLetter]]:
-        for letter in commands.select(topic, selection, skipped):
+        for letter in replay.select(topic, selection, skipped):
             by_error[kind := (letter.step, letter.error_class)] += 1
             reasons[kind] = cut(letter.reason, _REASON)
             yield letter.failed_at_ms, letter.id, letter.bare()
@@ -428,7 +428,7 @@ def show_one(
         cli.print_lines([f"{title}:", *(f"  {line}" for line in lines)], console)
 
 
-def show_results(console: Console, results: Sequence[commands.DeadLetterResult]) -> None:
+def show_results(console: Console, results: Sequence[replay.DeadLetterResult]) -> None:
     cells = []
     for each in results:
         is_sent = each.outcome in ("to_replay", "replayed")

@@ -18,7 +18,7 @@ import typer
 from partition.errors import PartitionError, StoreCorrupt, StoreError, StoreMissing, TopicMissing
 from partition.interfaces import AtOffset, AtTimestamp, Log, StartFrom, StoredOffset, Topic
 from partition.records import Partition, Position
-from partition.replicas.plan import Note, by_topic
+from partition.replicas.balance import Note, by_topic
 from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, replica_nodes
 from service.errors import ServiceError

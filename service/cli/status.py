@@ -22,7 +22,7 @@ from rich.text import Text
 from partition.errors import KafkaError, PartitionError, StoreError
 from partition.interfaces import Log, StoredOffset
 from partition.records import OpenTransaction, Partition
-from partition.replicas.plan import Control, Member, Plan, leader_of
+from partition.replicas.balance import Control, Member, Plan, leader_of
 from service.cli import common as cli
 from service.cli.control import OffsetChange, ReplicaNodes, control_lines, replica_nodes
 from service.cli.transactions import OpenSinks, Restart, committed_txid, compare, opened_sinks

@@ -12,6 +12,7 @@ import pytest
 from partition.errors import ReplicaReplaced, StoreCorrupt
 from partition.offsets.requests import CreateNode, SetNode, Steps, Write
 from partition.records import Partition
+from partition.replicas.balance import Control, Member, Note, Plan
 from partition.replicas.heartbeat import (
     GroupView,
     Heartbeats,
@@ -22,7 +23,6 @@ from partition.replicas.heartbeat import (
     plan_path,
     replica_path,
 )
-from partition.replicas.plan import Control, Member, Note, Plan
 from tests.acceptance import processes
 from tests.support.patience import until
 from tests.support.zookeeper import (

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from partition.records import Partition
-from partition.replicas import plan as plans
-from partition.replicas.plan import SINGLY, Control, Copartitions, Member, Note, leader_of
+from partition.replicas import balance as plans
+from partition.replicas.balance import SINGLY, Control, Copartitions, Member, Note, leader_of
 
 NAMES = "abcd"
 STEPS = 1000

@@ -1,7 +1,7 @@
 """Faults in how replicas share what goes together, found where members hand over (9)."""
 
-from partition.replicas import plan as plans
-from partition.replicas.plan import SINGLY
+from partition.replicas import balance as plans
+from partition.replicas.balance import SINGLY
 from tests.simulation.mutants import around, mutant, wraps
 
 

@@ -11,6 +11,7 @@ from partition.errors import StoreUnavailable
 from partition.memory.ports import MemoryCatalogue
 from partition.offsets.requests import ZNode
 from partition.records import Partition, Position
+from partition.replicas.balance import Control, Leaving, Member, Note, Plan
 from partition.replicas.heartbeat import (
     control_path,
     encode_control,
@@ -20,7 +21,6 @@ from partition.replicas.heartbeat import (
     replica_path,
     replicas_path,
 )
-from partition.replicas.plan import Control, Leaving, Member, Note, Plan
 from service.cli.control import ReplicaNodes
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore

@@ -13,8 +13,8 @@ from partition.assignment import AssignmentPolicy
 from partition.consumer import Consumer, ConsumerPolicy, Time
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.recovery import Ways
+from partition.replicas.balance import Member
 from partition.replicas.heartbeat import Heartbeats
-from partition.replicas.plan import Member
 from service.membership import GroupMembership, MembershipPolicy, copartitions_of
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline
 from tests.support.faulty_kafka import FaultyLog

@@ -13,8 +13,8 @@ from partition.interfaces import Fetcher, StoredOffset
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import StartPolicy, Ways
+from partition.replicas.balance import Member
 from partition.replicas.heartbeat import Heartbeats
-from partition.replicas.plan import Member
 from service.config.settings import load
 from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.dead_letters.commands import ConcurrentOperator
+from service.dead_letters.replay import ConcurrentOperator
 from service.errors import ServiceError
 from sinks.kafka.client import (
     Cluster,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from partition.records import Partition
+from partition.replicas.balance import Member
 from partition.replicas.heartbeat import encode_member, replica_path
-from partition.replicas.plan import Member
 from tests.support.patience import Limit
 from tests.support.places import Folder, ended, nodes_of, publish
 

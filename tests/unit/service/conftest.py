@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from partition.replicas.plan import Note
+from partition.replicas.balance import Note
 from service.cli import main as main_module
 from tests.support import commands
 

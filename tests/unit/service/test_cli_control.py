@@ -3,7 +3,7 @@ import json
 import pytest
 
 from partition.errors import StoreCorrupt
-from partition.replicas.plan import Control
+from partition.replicas.balance import Control
 from service.cli.common import signed
 from service.cli.control import MAX_CHANGES, OffsetChange
 from service.dead_letters.printable import utc_text

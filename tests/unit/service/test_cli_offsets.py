@@ -7,7 +7,7 @@ from headrace.sinks import MemorySink
 from partition.errors import Fenced, StoreCorrupt, StoreError
 from partition.interfaces import AtOffset, Log, Progress, StoredOffset, Topic
 from partition.records import Partition, Position, Transactions
-from partition.replicas.plan import Control
+from partition.replicas.balance import Control
 from service.cli.control import OffsetChange
 from service.cli.offsets import chosen, judge_move, parse_places
 from tests.support.commands import NOTE as EARLIER

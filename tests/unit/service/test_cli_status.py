@@ -14,7 +14,7 @@ from partition.errors import KafkaUnavailable, StoreCorrupt, StoreUnavailable
 from partition.interfaces import StoredOffset
 from partition.memory.ports import MemoryCatalogue
 from partition.records import OpenTransaction, Position, Range, Transactions
-from partition.replicas.plan import Control, Leaving, Plan
+from partition.replicas.balance import Control, Leaving, Plan
 from service.cli.control import OffsetChange
 from service.cli.status import (
     ServiceAnswer,

@@ -5,8 +5,8 @@ import pytest
 
 from partition.errors import CountsDiffer, ReplicaReplaced, StoreCorrupt
 from partition.records import Partition
+from partition.replicas.balance import SINGLY, Control, Copartitions, Member, Note, Plan
 from partition.replicas.heartbeat import GroupView
-from partition.replicas.plan import SINGLY, Control, Copartitions, Member, Note, Plan
 from service.errors import OneReplicaOnly
 from service.membership import GroupMembership, MembershipPolicy
 

@@ -9,8 +9,7 @@ from partition.errors import StoreCorrupt, StoreError
 from partition.offsets.requests import Children, Read, ReplyLost, SessionEnded
 from partition.records import Partition
 from partition.replicas import heartbeat as nodes
-from partition.replicas.heartbeat import Heartbeats, Report, decode_member
-from partition.replicas.plan import (
+from partition.replicas.balance import (
     MAX_COUNT,
     MAX_NUMBER,
     Control,
@@ -23,6 +22,7 @@ from partition.replicas.plan import (
     encode_numbers,
     from_topics,
 )
+from partition.replicas.heartbeat import Heartbeats, Report, decode_member
 from tests.support.faulty_store import FaultyNodes, carry_out
 
 MEMBER = Member(

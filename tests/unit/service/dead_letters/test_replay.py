@@ -2,8 +2,8 @@ import hashlib
 
 import pytest
 
-from partition.replicas.plan import Note
-from service.dead_letters.commands import (
+from partition.replicas.balance import Note
+from service.dead_letters.replay import (
     ConcurrentOperator,
     Filters,
     ReplayRequest,

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from partition.flow_control import Throttle
-from partition.replicas.plan import Note
+from partition.replicas.balance import Note
 from service.dead_letters import stored
 from service.dead_letters.topic_reader import DeadLetterTopic
 from service.errors import ServiceError

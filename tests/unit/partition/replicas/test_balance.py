@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from partition.errors import CountsDiffer
 from partition.records import Partition
-from partition.replicas.plan import (
+from partition.replicas.balance import (
     Control,
     Copartitions,
     Leaving,
