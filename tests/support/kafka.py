@@ -123,6 +123,19 @@ class MemoryLogWorld(LogWorld):
             self.memory.truncate(partition, end)
 
 
+class TellingFetcher(KafkaFetcher):
+    """Keeps its client's last statistics, for whoever looks for the reason of a failure."""
+
+    told = ""
+
+    def _on_statistics(self, statistics: str) -> None:
+        self.told = statistics
+        super()._on_statistics(statistics)
+
+    def __str__(self) -> str:
+        return f"unchecked {self._unchecked}, paused {self._paused}, statistics {self.told}"
+
+
 class KafkaWorld(LogWorld):
     def __init__(self, kafka: EmbeddedKafka) -> None:
         super().__init__()
@@ -135,7 +148,7 @@ class KafkaWorld(LogWorld):
         return name
 
     def fetcher(self, **properties: Any) -> KafkaFetcher:
-        return self.keep(KafkaFetcher({**self.properties, **BRISK, **properties}))
+        return self.keep(TellingFetcher({**self.properties, **BRISK, **properties}))
 
     def catalogue(self, **options: Any) -> KafkaCatalogue:
         return self.keep(KafkaCatalogue(self.properties, **options))
@@ -313,7 +326,10 @@ class Reading:
     def until(self, done: Callable[[], bool], max_records: int = 1000) -> None:
         until(
             "the condition", done, SECONDS,
-            lambda: f"only {self.messages.keys()}, ends {self.ends}, failures {self.failures}",
+            lambda: (
+                f"only {self.messages.keys()}, ends {self.ends}, failures {self.failures}, "
+                f"{self.fetcher}"
+            ),
             lambda: self.take(self.fetcher.fetch(max_records, 0.1)),
         )  # fmt: skip
 
