@@ -30,7 +30,6 @@ from partition.replicas.heartbeat import Heartbeats
 from partition.zookeeper.zookeeper_store import ZooKeeperStore
 from service.config.settings import Config
 from service.errors import BadConfig
-from service.failpoints import consumer_with_places, failpoints, with_places
 from service.jars.resolver import resolve
 from service.membership import GroupMembership, copartitions_of
 from service.pipeline import build
@@ -177,7 +176,6 @@ def wire(
     if on_spark:
         check_runs_on_spark(topology)
     name = config.pipeline.name or topology.name
-    at = failpoints(os.environ)
     kafka = dict(config.kafka)
     if config.pipeline.mirror_to_group:
         kafka.setdefault("group.id", f"headrace-{name}")
@@ -188,7 +186,6 @@ def wire(
         NodeNames(config.zookeeper.root, name, name, topology.name),
         session_timeout_seconds=config.zookeeper.session_timeout_seconds,
         kazoo_options=config.zookeeper.security().kazoo_options(),
-        at=at,
     )
     sizes = build.sizes_of(topology, config.pipeline.fetch_records, config.pipeline.chunk_records)
     cut = config.transaction_policy(topology.transactions)
@@ -207,11 +204,8 @@ def wire(
     def make_consumer(
         notify: Callable[[Loss], Future[None]], fences: EpochFencer | None
     ) -> Consumer:
-        def make(store: OffsetStore) -> Consumer:
-            ways = Ways(store, catalogue, notify, fences)
-            return Consumer(fetcher, ways, topics, policy, random.SystemRandom())
-
-        return consumer_with_places(make, store, at)
+        ways = Ways(store, catalogue, notify, fences)
+        return Consumer(fetcher, ways, topics, policy, random.SystemRandom())
 
     spark = given_spark or spark_of(topology, config)
     tracing = _tracing(config, name)
@@ -226,14 +220,12 @@ def wire(
             catalogue=catalogue,
             store=store,
             policy=policy,
-            at=at,
         )
     else:
         ports = build.Ports(
             make_consumer,
-            with_places(_dead_letter_sink(topology), at),
+            _dead_letter_sink(topology),
             np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(16)))),
-            sinks={step.name: with_places(step.sink, at) for step in topology.sink_steps()},
         )
         tracked = build.PipelinePolicy(config.pipeline.message_timeout_seconds, config.screen())
         observers = [] if tracing is None else [tracing.traces]

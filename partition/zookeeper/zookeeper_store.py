@@ -26,9 +26,7 @@ from partition.offsets.requests import (
     NodeExists,
     Pause,
     Read,
-    Reply,
     ReplyLost,
-    Request,
     Run,
     SessionEnded,
     SetNode,
@@ -56,8 +54,7 @@ class ZooKeeperStore(OffsetStore):
     """Offsets in ZooKeeper, by `names`. `hosts` is "host:port,host:port", perhaps with "/chroot".
 
     One thread makes every request; what returns no future waits at most `timeout_seconds`.
-    `kazoo_options` (see `ZooKeeperSecurity`) go to KazooClient. `at` is called on that thread with
-    "zk_before_write" and "zk_after_write", for tests that end the process there.
+    `kazoo_options` (see `ZooKeeperSecurity`) go to KazooClient.
     """
 
     def __init__(
@@ -68,7 +65,6 @@ class ZooKeeperStore(OffsetStore):
         session_timeout_seconds: float = 10.0,
         timeout_seconds: float = 15.0,
         kazoo_options: Mapping[str, Any] | None = None,
-        at: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(names)
         self._hosts = hosts
@@ -80,7 +76,6 @@ class ZooKeeperStore(OffsetStore):
             session_timeout_seconds=session_timeout_seconds,
             timeout_seconds=timeout_seconds,
         )
-        self._at = at
         self._worker: _Worker | None = None
 
     @property
@@ -102,7 +97,7 @@ class ZooKeeperStore(OffsetStore):
             connection = self._connection()
             connection.open()
             self._held = Holdings()
-            self._worker = _Worker(connection, self.session_ended, self._at)
+            self._worker = _Worker(connection, self.session_ended)
 
     def load(self, partition: Partition) -> StoredOffset | None:
         return self._result(self._names.path(partition), self._load(partition))
@@ -165,15 +160,9 @@ class ZooKeeperStore(OffsetStore):
 class _Worker:
     """The thread that makes the requests of an open store. Any thread submits."""
 
-    def __init__(
-        self,
-        connection: ZooKeeperConnection,
-        drop_ownership: Callable[[], None],
-        at: Callable[[str], object] | None,
-    ) -> None:
+    def __init__(self, connection: ZooKeeperConnection, drop_ownership: Callable[[], None]) -> None:
         self.connection = connection
         self._drop_ownership = drop_ownership
-        self._at = at
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper")
         # Only the thread takes from these.
         self._urgent: deque[Run[Any]] = deque()
@@ -210,18 +199,7 @@ class _Worker:
                     break
                 claimed.add(self._runs[0].claims)
                 runs.append(self._runs.popleft())
-            run_all(runs, partial(self._send, end=runs[0].end), self._session_ended)
-
-    def _send(self, request: Request, end: float) -> Callable[[], Reply]:
-        if self._at is None or not isinstance(request, Write):
-            return self.connection.begin(request, end)
-        self._at("zk_before_write")
-        return partial(self._written, self.connection.begin(request, end), self._at)
-
-    def _written(self, reply: Callable[[], Reply], at: Callable[[str], object]) -> Reply:
-        versions = reply()
-        at("zk_after_write")
-        return versions
+            run_all(runs, partial(self.connection.begin, end=runs[0].end), self._session_ended)
 
     def _session_ended(self) -> bool:
         ended = self.connection.acknowledge()

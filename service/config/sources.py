@@ -25,7 +25,6 @@ PREFIX = "HEADRACE_"
 OTHER_VARIABLES = frozenset(
     {
         "HEADRACE_DEBUG",
-        "HEADRACE_FAILPOINT",
         "HEADRACE_IVY_SETTINGS",
         "HEADRACE_JAR_CACHE",
         "HEADRACE_TOOLS",

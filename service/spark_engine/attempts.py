@@ -1,7 +1,7 @@
 """Attempts to run groups of ranges, from the tasks to the commit in every sink."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,9 +66,7 @@ class Attempts:
         submissions: Submissions,
         owner: RangeOwner,
         cluster: TaskCluster,
-        at: Callable[[str], object],
     ) -> None:
-        """`at` is called at the points where a test may end the process."""
         self.groups = groups
         self.apart = ExecutorCounters()
         self.counters = OutcomeCounters()
@@ -84,7 +82,6 @@ class Attempts:
         self._executors = cluster.executors
         self._folder = cluster.folder
         self._settings = cluster.settings
-        self._at = at
         self._leaderless: frozenset[Partition] = frozenset()
         self._leaving: dict[int, bool] = {}  # by index; True: attempts that are sealed end, too
 
@@ -162,7 +159,6 @@ class Attempts:
             except (OSError, SinkError) as error:  # the table, or the folder, may be away
                 self._fail(group.number, group.attempt, error, now)
                 continue
-            self._at("range_after_plan")
             self.running[begun.number, begun.attempt] = begun
             self._submissions.submit(begun.number, begun.attempt, begun.tasks)
             log.debug("range_group_runs", **begun.log_fields(), tasks=len(begun.tasks))
@@ -251,7 +247,6 @@ class Attempts:
 
         A log that did not give the records of a sealed range again, or was cut off, shows here.
         """
-        self._at("range_before_seal")
         reads = [each for done in attempt.results for each in done.ranges]
         self.groups.ran(attempt.number, attempt.attempt, reads)
         for member in attempt.members:
@@ -355,7 +350,6 @@ class Attempts:
             return False
         if self.groups.next_commit() is None:
             return False
-        self._at("range_after_seal")
         for name, work in ready.works.items():
             if not work.is_done:
                 ready.commits_under_way += 1

@@ -25,7 +25,6 @@ from partition.kafka.kafka_catalogue import KafkaCatalogue
 from partition.offsets.offset_store import OffsetStore
 from partition.recovery import Ways
 from service.config.settings import Config
-from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.snapshot import EngineStatistics
 from service.pipeline.build import PipelinePolicy
 from service.pipeline.committers import EpochFencer
@@ -53,7 +52,6 @@ _SPOOL = ".headrace-spool"
 class EngineRuntime(NamedTuple):
     clock: Callable[[], float] = time.monotonic
     rng: random.Random | None = None
-    at: Callable[[str], object] = nowhere  # called at the points where a test may end the process
 
 
 class SparkEngine:
@@ -83,7 +81,7 @@ class SparkEngine:
         self._submissions = Submissions(cluster.executors, results.put)
         groups = TransactionGroups(ranges.max_active, runtime.rng)
         by_name = {buffer.name: buffer for buffer in buffers}
-        self._attempts = Attempts(groups, by_name, self._submissions, owner, cluster, runtime.at)
+        self._attempts = Attempts(groups, by_name, self._submissions, owner, cluster)
         self.counters = self._attempts.counters
         self._plans = RangePlans(groups, owner, ranges, topology.source_of)
         self._life = Lifecycle((), topology.listeners, EventLoop())  # bolts live on executors
@@ -207,29 +205,22 @@ def spark_engine(
     catalogue: Catalogue,
     store: OffsetStore,
     policy: ConsumerPolicy,
-    at: Callable[[str], object],
 ) -> SparkEngine:
     """Make the engine; `target` is where executors find the topology, "module:topology"."""
     results = ResultQueue()
-    steps = topology.sink_steps()
-    sinks = [with_places(step.sink, at) for step in steps]
     buffers = [
-        RangeBuffer(step, SinkWriter(sink, results.put, step=step.name), sink)
-        for step, sink in zip(steps, sinks, strict=True)
+        RangeBuffer(step, SinkWriter(step.sink, results.put, step=step.name))
+        for step in topology.sink_steps()
     ]
     fencer = EpochFencer(topology.transactions, {each.name: each.writer for each in buffers})
     sink = topology.dead_letters.sink
     if sink is None:  # Topology.validate has seen to that
         raise AssertionError
-    letters = DeadLetterSender(with_places(sink, at))
+    letters = DeadLetterSender(sink)
     spare = dict(config.kafka)
     ends = LogEndTracker(catalogue, config.spark.poll_seconds, lambda: KafkaCatalogue(spare))
     topics = [source.topic for source in topology.sources]
-
-    def make_owner(store: OffsetStore) -> RangeOwner:
-        ways = Ways(store, catalogue, letters.send_notice, fencer)
-        return RangeOwner(client, ways, ends, topics, policy, random.SystemRandom())
-
+    ways = Ways(store, catalogue, letters.send_notice, fencer)
     storage = config.storage.storage()
     settings = TaskSettings(
         pipeline=name,
@@ -247,7 +238,7 @@ def spark_engine(
     folder = local_path(f"{storage.warehouse}/{_SPOOL}/{name.replace('/', '_')}")
     return SparkEngine(
         topology,
-        consumer_with_places(make_owner, store, at),
+        RangeOwner(client, ways, ends, topics, policy, random.SystemRandom()),
         letters,
         buffers,
         results,
@@ -257,5 +248,5 @@ def spark_engine(
             settings,
         ),
         config.range_policy(),
-        EngineRuntime(at=at),
+        EngineRuntime(),
     )

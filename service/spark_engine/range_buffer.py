@@ -86,9 +86,8 @@ class RangeWork(GroupWork):
 
 
 class RangeBuffer(GroupBuffer[RangeWork]):
-    def __init__(self, step: SinkStep, writer: SinkWriter, sink: Sink[Any]) -> None:
+    def __init__(self, step: SinkStep, writer: SinkWriter) -> None:
         super().__init__(step, writer)
-        self._sink = sink
         self._bytes_written = None
 
     @property
@@ -100,7 +99,7 @@ class RangeBuffer(GroupBuffer[RangeWork]):
 
         Raises SinkFailed if rows have to come by files and there is none, and as the sink does.
         """
-        stager = self._sink.stager()
+        stager = self.step.sink.stager()
         if stager is not None:
             return RangeWork(self.name, stager, is_apart=True)
         if folder is None:
@@ -118,7 +117,7 @@ class RangeBuffer(GroupBuffer[RangeWork]):
             return
         num_rows = sum(each.num_rows for each in work.made)
         batch = Batch(self._asked(work), [], num_rows, shares)
-        self.writer.stage(batch, partial(work.stage, self._sink))
+        self.writer.stage(batch, partial(work.stage, self.step.sink))
 
     def staged(self, done: BatchStaged) -> RangeWork | None:
         """Handle the end of a staging; None: nobody wants it any more.

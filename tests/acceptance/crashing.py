@@ -16,12 +16,14 @@ from headrace.sinks import Batch, KafkaDeadLetters, Sink, SinkContext
 from tests.acceptance.stores import STORES, Site
 from tests.acceptance.traces import FOLDER, TOPIC, check, text
 from tests.acceptance.wanted import COPIES, OTHERS, ROWS, fails_once, is_rejected, is_unfit
+from tests.support.failpoints import install
 from topology.sink import Committed, Fence, Kind, Staged
 
 BATCH_ROWS = 600
 BATCH_SECONDS = 0.2
 NO_INT64 = 2**70
 
+install(os.environ)
 _site = Site.here()
 _rows, _others = (
     STORES[store](_site, table)

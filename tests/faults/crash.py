@@ -1,8 +1,8 @@
 """The crash matrix: a replica is hit at each of eighteen points, and what is there is judged.
 
-A point is a named failpoint (`service/failpoints.py`), so that a replica is hit there and nowhere
-else. Two replicas are "a", which is hit, and "b"; one is "a" alone, which is started again when it
-has ended. The feed publishes all the while.
+A point is a named failpoint (tests/support/failpoints.py), so that a replica is hit there and
+nowhere else. Two replicas are "a", which is hit, and "b"; one is "a" alone, which is started again
+when it has ended. The feed publishes all the while.
 """
 
 import signal
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
 
-from service.failpoints import VARIABLE
 from tests.acceptance import processes
 from tests.acceptance.harness import Run
 from tests.acceptance.replicas import SESSION_SECONDS, TOPOLOGIES, Output, Replicas
 from tests.acceptance.trial import Trial
 from tests.faults.judge import Guarantee, Outcome
 from tests.faults.servers import Servers
+from tests.support.failpoints import VARIABLE
 from tests.support.patience import until
 
 Action: TypeAlias = Literal["kill", "stop", "term"]

@@ -19,7 +19,6 @@ import pytest
 
 from examples.support.postgres_server import EmbeddedPostgres
 from service.config.settings import EngineName
-from service.failpoints import PLACES, VARIABLE
 from tests.acceptance import evidence, processes, wanted
 from tests.acceptance.evidence import Place
 from tests.acceptance.harness import Run
@@ -30,6 +29,7 @@ from tests.acceptance.wanted import OTHERS, ROWS
 from tests.faults.catalogue import Play
 from tests.faults.judge import GOOD, Outcome
 from tests.faults.servers import Lake, Servers
+from tests.support.failpoints import PLACES, VARIABLE
 from tests.support.patience import Limit, until
 from topology.sink import Kind
 
@@ -169,8 +169,6 @@ class CrashPipeline:
             "TMPDIR": str(self._trial.folder / "tmp"),
             "JDK_JAVA_OPTIONS": _JAVA_OPTIONS,
         }
-        if failpoint is not None:
-            environment[VARIABLE] = failpoint
         ranges = _RANGES if self._engine == "spark" else {}
         config: dict[str, Mapping[str, object]] = {
             **CONFIG,
@@ -189,6 +187,8 @@ class CrashPipeline:
             told = {**self._trial.environment, **environment}
             of_executors = {f"spark.executorEnv.{name}": value for name, value in told.items()}
             config["spark.conf"] = {**of_executors, **self._conf}
+        if failpoint is not None:
+            environment[VARIABLE] = failpoint
         options = ("--until-caught-up", "--engine", self._engine)
         return self._trial.start(topology, *options, config=config, environment=environment)
 

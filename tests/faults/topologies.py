@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace import Bolt, Record, Reject, Topology, bolt
 from headrace.sinks import DeltaSink, KafkaDeadLetters, KafkaTopicSink
-from service.failpoints import failpoints
 from tests.acceptance.feed import is_refused, payload
 from tests.acceptance.traces import FOLDER, TOPIC, Lines, note, text
+from tests.support.failpoints import install
 from topology.sink import Sink, Staged
 from topology.stream import Stream
 
@@ -29,7 +29,7 @@ WORKERS = 500
 BATCH_SECONDS = 0.1
 TABLE = "rows"
 
-_at = failpoints(os.environ)
+_at = install(os.environ)
 _name = os.environ.get("HEADRACE_REPLICAS__NAME", "")
 _stuck, _hungry = FOLDER / f"stuck-{_name}", FOLDER / f"hungry-{_name}"
 _HUNGRY_FOR = os.environ.get("HUNGRY_FOR", "memory")

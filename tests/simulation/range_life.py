@@ -163,7 +163,7 @@ class SimRanges:
         for table, sink in zip(world.tables, self._sinks, strict=True):
             writer = _Writer(table, sink, life, self._hear)
             step = SinkStep(table.name, sink, BatchPolicy())
-            self._buffers.append(RangeBuffer(step, writer, sink))
+            self._buffers.append(RangeBuffer(step, writer))
         self.fences = SimFencing(world, self._buffers)
 
     def bind(self, owner):

@@ -29,7 +29,7 @@ from partition.records import (
     partition_index_of,
 )
 from partition.recovery import Chain, Loss, StartPolicy, Ways
-from service.failpoints import consumer_with_places, nowhere
+from tests.support.failpoints import At, nowhere, owner_with_places
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 
@@ -95,7 +95,7 @@ class Bench:
         start: StartPolicy | None = None,
         assignment: Mapping[str, Any] | None = None,
         fencing: Any = None,
-        at: Callable[[str], object] = nowhere,
+        at: At = nowhere,
         **policy: Any,
     ) -> None:
         self.events: list[str] = []
@@ -125,17 +125,13 @@ class Bench:
     def another(self) -> Consumer:
         self.store = Journal(self.nodes, self.events, **self.names)
         self.fetcher = WatchedFetcher(self.log, self.events)
-        reader = consumer_with_places(
-            lambda store: Consumer(
-                self.fetcher,
-                Ways(store, MemoryCatalogue(self.log), self._notify, self.fencing),
-                self.sources,
-                self.policy,
-                random.Random(1),
-                Time(wall_clock=lambda: 100.0, sleep=self.slept.append),
-            ),
-            self.store,
-            self.at,
+        reader: Consumer = owner_with_places(Consumer, self.at)(
+            self.fetcher,
+            Ways(self.store, MemoryCatalogue(self.log), self._notify, self.fencing),
+            self.sources,
+            self.policy,
+            random.Random(1),
+            Time(wall_clock=lambda: 100.0, sleep=self.slept.append),
         )
         poll, release = reader.poll, reader.release
 

@@ -36,7 +36,6 @@ from partition.manager import InFlightLimits
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
 from partition.recovery import Ways
-from service.failpoints import consumer_with_places, nowhere, with_places
 from service.observability.health import HealthCheck
 from service.observability.snapshot import snapshot_of
 from service.pipeline.build import PipelinePolicy, Ports, build_pipeline, delivery_of
@@ -46,6 +45,7 @@ from sinks.spark.driver import SparkDriver
 from sinks.storage import Storage
 from sinks.writer import WriteRetries
 from tests.acceptance import evidence, table_files
+from tests.support.failpoints import At, nowhere, owner_with_places, port_with_places
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
@@ -118,27 +118,25 @@ def memory_pipeline(
     seed: Any = 1,
     times: Time | None = None,
     tracked: PipelinePolicy | None = None,
-    at: Callable[[str], object] = nowhere,
+    at: At = nowhere,
     observers: Sequence[Observer] = (),
 ) -> Pipeline:
     """A pipeline that reads a log in memory; failpoints call `at`."""
     letters: Any = topology.dead_letters.sink
 
     def make_reader(notify: Any, fences: Any) -> Consumer:
-        def make(store: Any) -> Consumer:
-            ways = Ways(store, MemoryCatalogue(log), notify, fences)
-            topics = [source.topic for source in topology.sources]
-            rng = random.Random(seed)
-            return Consumer(MemoryFetcher(log), ways, topics, policy, rng, times or Time())
-
-        return consumer_with_places(make, store, at)
+        ways = Ways(store, MemoryCatalogue(log), notify, fences)
+        topics = [source.topic for source in topology.sources]
+        rng = random.Random(seed)
+        make = owner_with_places(Consumer, at)
+        return make(MemoryFetcher(log), ways, topics, policy, rng, times or Time())
 
     ports = Ports(
         make_reader,
-        with_places(letters, at),
+        port_with_places(letters, at),
         np.random.default_rng(1),
         clock,
-        {step.name: with_places(step.sink, at) for step in topology.sink_steps()},
+        {step.name: port_with_places(step.sink, at) for step in topology.sink_steps()},
     )
     return build_pipeline(topology, ports, tracked or PipelinePolicy(), observers)
 
@@ -176,7 +174,7 @@ class Works:
         records_per_second: float | None = None,
         chunk_records: int = 4_000,
         write_retries: WriteRetries | None = None,
-        at: Callable[[str], object] = nowhere,
+        at: At = nowhere,
         traces: Any = None,
         shared: bool = False,
         commit_interval_seconds: float = 0.0,

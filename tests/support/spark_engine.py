@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
@@ -16,7 +17,6 @@ from partition.recovery import StartPolicy, Ways
 from partition.replicas.balance import Member
 from partition.replicas.heartbeat import Heartbeats
 from service.config.settings import load
-from service.failpoints import with_places
 from service.membership import GroupMembership, MembershipPolicy
 from service.observability.snapshot import ExecutorCounters
 from service.pipeline.build import delivery_of
@@ -33,12 +33,13 @@ from service.spark_engine.task import Task, TaskDone, TaskFailed, decode, encode
 from service.spark_engine.task_runner import process
 from service.wiring import Parts
 from sinks.writer import SinkWriter, WriteRetries
+from tests.support.failpoints import At, groups_with_places, nowhere, port_with_places
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import seconds, until
 from tests.support.spark_tasks import SETTINGS, staged, text
 from topology.sink import Batch, Share, Sink, Staged
-from transactions.groups import RangePolicy
+from transactions.groups import RangePolicy, TransactionGroups
 from transactions.transaction import TransactionPolicy
 
 
@@ -172,7 +173,7 @@ class Driving:
         directly: bool = False,
         mirror: bool = False,
         executors: "Callable[..., HereExecutors] | None" = None,
-        at: Callable[[str], object] = lambda _place: None,
+        at: At = nowhere,
     ) -> None:
         self.log = log or FaultyLog({"t": partitions})
         self.nodes = nodes or FaultyNodes()
@@ -193,11 +194,10 @@ class Driving:
         by_executors = TransactionPolicy(kind, max_active=policy.max_active, by_executors=True)
         retries = WriteRetries(first_seconds=0, longest_seconds=0)
         results = ResultQueue()
-        steps = topology.sink_steps()
+        steps = [port_with_places(step, at) for step in topology.sink_steps()]
         buffers = [
-            RangeBuffer(step, SinkWriter(sink, results.put, step=step.name, retries=retries), sink)
+            RangeBuffer(step, SinkWriter(step.sink, results.put, step=step.name, retries=retries))
             for step in steps
-            for sink in [with_places(step.sink, at)]
         ]
         fencer = EpochFencer(kind, {each.name: each.writer for each in buffers})
         self.catalogue = MemoryCatalogue(self.log)
@@ -221,16 +221,18 @@ class Driving:
         )
         make = executors or HereExecutors
         self.executors = make(topology, self.log, self.letters_sink)
-        self.engine = SparkEngine(
-            topology,
-            self.reader,
-            self.letters_out,
-            buffers,
-            results,
-            TaskCluster(self.executors, SharedFolder(folder, topology.references), SETTINGS),
-            policy,
-            EngineRuntime(rng=random.Random(1), at=at),
-        )
+        groups = groups_with_places(TransactionGroups, at)
+        with patch("service.spark_engine.engine.TransactionGroups", groups):
+            self.engine = SparkEngine(
+                topology,
+                self.reader,
+                self.letters_out,
+                buffers,
+                results,
+                TaskCluster(self.executors, SharedFolder(folder, topology.references), SETTINGS),
+                policy,
+                EngineRuntime(rng=random.Random(1)),
+            )
 
     def __enter__(self) -> Self:
         self.reader.open()

@@ -23,12 +23,12 @@ SHORT, LONG = 60, 600  # lines of a file
 PARAMETERS = 8  # of a constructor
 
 LIMITS = {
-    "files": 196,
-    "lines": 46_081,
+    "files": 195,
+    "lines": 45_702,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
-    "entries of service": 17,
+    "entries of service": 16,
     "class names twice": 0,
     "module names twice": 4,
     "docstrings that ask": 0,

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from service.failpoints import VARIABLE
+from tests.support.failpoints import VARIABLE
 from tests.support.places import Folder, publish
 
 pytestmark = pytest.mark.integration
@@ -20,6 +20,9 @@ FLOW = """
     from typing import TypedDict
     from headrace import Record, Topology, bolt
     from headrace.sinks import DeltaSink, MemoryDeadLetters
+    from tests.support.failpoints import install
+
+    install(os.environ)
 
     class Number(TypedDict):
         number: int

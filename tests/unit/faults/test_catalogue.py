@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
-from service.failpoints import OWN, PLACES, VARIABLE, failpoints
 from tests.faults import rows
 from tests.faults.__main__ import Results
 from tests.faults.catalogue import Play, catalogue, chosen
@@ -16,6 +15,7 @@ from tests.faults.crash import ACTIONS, IN_DELTA, POINTS, crash_cases
 from tests.faults.judge import Outcome
 from tests.faults.rows import Row
 from tests.faults.servers import Servers
+from tests.support.failpoints import failpoint
 from tests.support.marks import marks_of
 
 EVERY = list(crash_cases())
@@ -37,8 +37,7 @@ def test_crash_points_are_hit_in_each_way_under_each_guarantee():
 def test_every_place_is_one_that_a_failpoint_understands():
     for point in POINTS.values():
         for place in filter(None, point.places.values()):
-            assert place in PLACES or place.startswith(OWN)
-            failpoints({VARIABLE: f"{place}:{point.most}:term"})
+            failpoint(f"{place}:{point.most}:term")
 
 
 @pytest.mark.parametrize(

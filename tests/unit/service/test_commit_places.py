@@ -6,8 +6,8 @@ import pytest
 
 from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink
-from service.failpoints import PLACES
 from tests.support.consumer import ONE, TWO, Bench
+from tests.support.failpoints import PLACES
 from tests.support.pipeline import Works
 
 STORED = [("offset_before_store", 2, 0), ("offset_after_store", 2, 2), ("offset_stored", 2, 2)]
@@ -56,6 +56,18 @@ def test_dead_letter_is_durable_before_the_offset_is_stored(exactly_once):
     """Promise 3."""
     passed = [place for place, _rows, _stored in journey(b"bad", exactly_once=exactly_once)]
     assert [each for each in passed if each.startswith(("letter_", "offset_"))] == LETTERED
+
+
+def test_sinks_are_fenced_when_the_claim_is_stored():
+    passed: list[str] = []
+    with Works(text, at=passed.append, exactly_once="transactional"):
+        opened = [
+            "claim_before_write",
+            "claim_after_write",
+            "sink_before_fence",
+            "sink_after_fence",
+        ]
+        assert passed[:4] == opened
 
 
 @pytest.mark.parametrize(("told", "count"), [(frozenset({ONE, TWO}), 0), (frozenset({TWO}), 1)])

@@ -200,7 +200,7 @@ def test_a_warehouse_that_is_no_folder_cannot_share_tables():
 def test_a_sink_of_the_drivers_needs_a_folder_for_its_rows():
     topology = exactly_once()
     step = next(each for each in topology.steps() if isinstance(each, SinkStep))
-    outlet = RangeBuffer(step, SinkWriter(step.sink, print), step.sink)
+    outlet = RangeBuffer(step, SinkWriter(step.sink, print))
     with pytest.raises(SinkFailed, match="must be a folder, not a URI"):
         outlet.begin(None)
     assert outlet.begin("/somewhere").is_apart is False

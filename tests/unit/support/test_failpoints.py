@@ -2,29 +2,28 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
-from headrace.sinks import MemorySink
-from service.errors import BadConfig
-from service.failpoints import ACTIONS, PLACES, VARIABLE, FailpointReached, failpoints, with_places
+from tests.acceptance import processes
+from tests.support.failpoints import ACTIONS, MAKERS, PLACES, VARIABLE, failpoint, install
 from tests.support.patience import until
 from tests.support.python import run_python
-from topology.sink import Batch, Fence, Share
 
 ROOT = Path(__file__).parents[3]
 PASSES = """
-import os, sys
-from service.failpoints import failpoints
-at = failpoints(os.environ)
+import sys
+from tests.support.failpoints import failpoint
+at = failpoint(sys.argv.pop(1))
 for place in sys.argv[1:]:
     at(place)
     print(place, flush=True)
 """
 STARTS_A_CHILD = """
 import os, subprocess, sys
-from service.failpoints import failpoints
-at = failpoints(os.environ)
+from tests.support.failpoints import failpoint
+at = failpoint(sys.argv.pop(1))
 no = subprocess.DEVNULL
 child = subprocess.Popen([sys.argv[1], "60"], stdout=no, stderr=no)
 while not os.path.realpath(f"/proc/{child.pid}/exe").endswith("/" + os.path.basename(sys.argv[1])):
@@ -34,12 +33,10 @@ at("sink_before_commit")
 child.wait()
 print("goes on", flush=True)
 """
-needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 
 
 def run(script, wanted, *words):
-    environment = {**os.environ, VARIABLE: wanted}
-    ended = run_python(script, *words, check=False, cwd=ROOT, env=environment)
+    ended = run_python(script, wanted, *words, check=False, cwd=ROOT)
     return ended.returncode, ended.stdout.split("\n")[:-1], ended.stderr
 
 
@@ -59,9 +56,9 @@ def test_failpoint_inside_a_commit_kills_during_it():
 
 
 def test_failpoint_raises_once():
-    at = failpoints({VARIABLE: "sink_before_commit:2:raise"})
+    at = failpoint("sink_before_commit:2:raise")
     at("sink_before_commit")
-    with pytest.raises(FailpointReached, match="sink_before_commit"):
+    with pytest.raises(RuntimeError, match="sink_before_commit"):
         at("sink_before_commit")
     at("sink_before_commit")
 
@@ -74,7 +71,7 @@ def test_failpoint_sends_sigterm_and_goes_on():
     assert printed == ["told", "offset_stored", "offset_stored"]
 
 
-@needs_proc
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
 @pytest.mark.parametrize("action", ["kill", "kill-jvm", "kill-python"])
 def test_failpoint_kills_java_as_its_action_says(action, tmp_path):
     java = tmp_path / "java"  # by its executable's name
@@ -85,11 +82,11 @@ def test_failpoint_kills_java_as_its_action_says(action, tmp_path):
         assert (code == 0) is (action == "kill-jvm")
         assert printed[1:] == (["goes on"] if action == "kill-jvm" else [])
         if action == "kill-python":
-            assert _runs(child)
+            assert processes.lives(child)
         else:
-            _wait_for_its_end(child)
+            until("it has ended", lambda: not processes.lives(child), 10)
     finally:
-        if _runs(child):
+        if processes.lives(child):
             os.kill(child, signal.SIGKILL)
 
 
@@ -100,36 +97,16 @@ def test_failpoint_kills_java_as_its_action_says(action, tmp_path):
      "offset_after_store:1:raise"],
 )  # fmt: skip
 def test_invalid_failpoint_is_an_error(wanted):
-    with pytest.raises(BadConfig, match=VARIABLE) as raised:
-        failpoints({VARIABLE: wanted})
-    assert all(each in raised.value.allowed for each in (*PLACES, *ACTIONS))
+    with pytest.raises(ValueError, match=VARIABLE) as raised:
+        failpoint(wanted)
+    assert all(each in str(raised.value) for each in (*PLACES, *ACTIONS))
 
 
-def _wait_for_its_end(pid):
-    until("it has ended", lambda: not _runs(pid), 10)
-
-
-def _runs(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def staged_and_committed(sink):
-    sink.fence([Fence("orders[0]", 1)])
-    share = Share("orders[0]", 1, 1, 1, 1, 2, "0" * 32, 1)
-    sink.commit(sink.stage(Batch(1, [["row"]], 1, (share,))))
-
-
-def test_sink_passes_its_failpoints_in_order():
-    passed, sink = [], MemorySink("rows")
-    staged_and_committed(with_places(sink, passed.append))
-    assert passed == [
-        "sink_before_fence", "sink_after_fence", "sink_before_stage", "sink_before_commit",
-        "sink_after_commit",
-    ]  # fmt: skip
-    assert sink.rows == ["row"]
-    assert with_places(sink, passed.append).name == "rows"
-    assert with_places(sink, failpoints({})) is sink
+def test_what_is_made_after_the_installation_passes_places(monkeypatch):
+    makers = {path: resolve_name(path) for path in MAKERS}
+    for path, maker in makers.items():
+        monkeypatch.setattr(path, maker)  # so that it comes back
+    environment = {VARIABLE: "own_place:1:kill"}
+    install(environment)
+    assert not any(resolve_name(path) is maker for path, maker in makers.items())
+    assert environment == {}, "a process that this one starts would be hit"
