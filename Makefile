@@ -12,6 +12,9 @@ STEPS  ?= 1000000000
 # For two processors: tests wait a third of their time, those on servers half of it.
 JOBS   ?= 3
 SERVER_JOBS ?= 4
+# Tests start hundreds of interpreters; none shall compile again what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
 .PHONY: help env run test check format lint types imports unit classes integration simulate soak \
