@@ -94,8 +94,8 @@ class TasksEnded:
 @dataclass(slots=True, eq=False)
 class _Job:
     thread: threading.Thread
+    pause: float
     cancel_at: float = 0.0  # not to be cancelled again before
-    pause: float = _AGAIN_SECONDS
 
 
 class Submissions:
@@ -112,9 +112,9 @@ class Submissions:
     def submit(self, number: int, attempt: int, tasks: Sequence[Task]) -> None:
         name = _name(number, attempt)
         given = name, number, attempt, tuple(tasks)
-        job = _Job(threading.Thread(target=self._run, args=given, name=name, daemon=True))
-        self._jobs[name] = job
-        job.thread.start()
+        thread = threading.Thread(target=self._run, args=given, name=name, daemon=True)
+        self._jobs[name] = _Job(thread, _AGAIN_SECONDS)
+        thread.start()
 
     def cancel(self, number: int, attempt: int) -> None:
         """Stop an attempt whose result is of no use; TasksEnded follows all the same.
@@ -122,8 +122,7 @@ class Submissions:
         Call it until it does: executors know of no job that has not begun.
         """
         name, now = _name(number, attempt), time.monotonic()
-        job = self._jobs.get(name)
-        if job is not None and now >= job.cancel_at:
+        if (job := self._jobs.get(name)) and now >= job.cancel_at:
             job.cancel_at = now + job.pause
             job.pause = min(2 * job.pause, _LONGEST_PAUSE_SECONDS)
             self._executors.cancel(name)
