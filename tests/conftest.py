@@ -58,6 +58,17 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
     return pytest_timeout.pytest_timeout_set_timer(item, scaled)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is loaded stays: the collector of garbage looks at it neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 # PySpark leaves the sockets by which it fetched rows to the garbage collector.
 AFTER_SPARK = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

@@ -266,13 +266,6 @@ def spark():
     return Driver(SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize)))
 
 
-@pytest.fixture(autouse=True)
-def thawed():
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
-
-
 def test_each_task_is_a_partition_and_results_keep_order(spark):
     assert run_tasks(spark, [b"a", b"b"], doubled, group="g", deadline_seconds=5) == [b"aa", b"bb"]
     assert run_tasks(spark, [b"c"], doubled, group="h") == [b"cc"]
@@ -305,6 +298,7 @@ def test_worker_forgets_archives_and_still_imports(tmp_path, monkeypatch):
         return [each for each in finders if isinstance(each, zipimport.zipimporter)]
 
     assert archives()
+    gc.unfreeze()
     lighten()
     assert not archives()
     assert gc.get_freeze_count() > 1000
@@ -316,6 +310,7 @@ def test_worker_forgets_archives_and_still_imports(tmp_path, monkeypatch):
 
 
 def test_objects_are_frozen_once():
+    gc.unfreeze()
     lighten()
     count = gc.get_freeze_count()
     garbage = [[] for _ in range(1000)]
