@@ -18,7 +18,6 @@ from confluent_kafka.schema_registry import (
     header_schema_id_serializer,
 )
 from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -171,6 +170,9 @@ def test_a_schema_that_refers_to_another_is_fetched_with_it(world):
 
 
 def test_json_is_read_and_validated(world):
+    # Its import builds parsers for two seconds: not in every worker.
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: PLC0415
+
     write = JSONSerializer(DOCUMENT, world.client, conf=TOPIC_SUBJECTS)
     value = write({"id": 7}, context())
     with opened(json_schema(registry=world.registry())) as decode:

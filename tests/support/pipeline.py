@@ -428,7 +428,7 @@ class Keep(AdvancedBolt):
 class Pairs(AdvancedBolt):
     """Joins each two texts, in the order of their arrival; one alone leaves with a tick."""
 
-    tick_seconds = 100.0
+    tick_seconds = 10.0
 
     def open(self):
         self.kept = []

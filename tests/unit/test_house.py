@@ -48,6 +48,7 @@ class Module(NamedTuple):
     path: str
     text: str
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]  # of the whole tree
 
     @property
     def size(self) -> int:
@@ -62,12 +63,13 @@ class Module(NamedTuple):
 def modules() -> tuple[Module, ...]:
     paths = sorted(chain.from_iterable((ROOT / each).rglob("*.py") for each in PACKAGES))
     texts = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
-    return tuple(Module(path, text, ast.parse(text)) for path, text in texts)
+    trees = [(path, text, ast.parse(text)) for path, text in texts]
+    return tuple(Module(path, text, tree, tuple(ast.walk(tree))) for path, text, tree in trees)
 
 
 def nodes_of(kind: type | tuple[type, ...]) -> Iterator[tuple[Module, ast.AST]]:
     for module in modules():
-        yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, kind))
+        yield from ((module, node) for node in module.nodes if isinstance(node, kind))
 
 
 def methods() -> Iterator[tuple[str, ast.ClassDef, Function]]:

@@ -252,4 +252,7 @@ def test_any_calls_in_any_order_end_as_a_dictionary_would():
     Storm 3, 31 and 46: no sibling's ack revives a tree, late messages are counted, and whatever
     is missing, an entry is gone after its time.
     """
-    run_state_machine_as_test(Calls, settings=settings(max_examples=100, stateful_step_count=60))
+    examples = 2 * settings.default.max_examples
+    run_state_machine_as_test(
+        Calls, settings=settings(max_examples=examples, stateful_step_count=60)
+    )

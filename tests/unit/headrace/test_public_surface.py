@@ -69,7 +69,7 @@ HELP = "sys.argv[1:] = ['--help']; from headrace.__main__ import main; main()"
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        *((f"import {module}", CLIENTS) for module in SURFACE),
+        (f"import {', '.join(SURFACE)}", CLIENTS),
         ("import headrace", CLIENTS | LARGE),
         ("import service.app, sinks.kafka.sink, headrace.testing", {"opentelemetry"}),
         (

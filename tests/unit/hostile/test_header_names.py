@@ -43,7 +43,7 @@ class Broker:
     def __init__(self):
         self._end = 0
         mock = {"bootstrap.servers": "none:1", "test.mock.num.brokers": 1}
-        self._consumer = Consumer({**mock, "group.id": "g"})
+        self._consumer = Consumer({**mock, "group.id": "g", "fetch.wait.max.ms": 10})
         (broker,) = self._consumer.list_topics(timeout=SECONDS).brokers.values()
         self._address = f"{broker.host}:{broker.port}"
 

@@ -14,8 +14,10 @@ NOTE = Note("op@shell", "replay a day", 1_800_000_000_000)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Let no loop wait for records that nobody sends: most tests have a clock of their own."""
+    """Let nothing wait for what nobody sends, nor long before it tries again."""
     monkeypatch.setattr("service.pipeline.loop._IDLE_SECONDS", 0.001)
+    monkeypatch.setattr("service.observability.http_server._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("transactions.groups._FIRST_PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture

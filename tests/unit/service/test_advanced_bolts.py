@@ -239,7 +239,7 @@ def test_retried_record_in_a_pair_does_not_wait_for_itself():
         paired.then(once, workers=4).into(MemorySink("out"))
 
     with topology_test(drawn(draw, first=text_of), message_timeout_seconds=600) as kit:
-        kit.send(b"1").advance(100)
+        kit.send(b"1").advance(10)
         assert kit.retrying == 1
         kit.advance(1).send(b"2")
         assert kit.rows == ["1+2"]

@@ -334,6 +334,7 @@ class GroupsAndModel(RuleBasedStateMachine):
 
 def test_every_record_is_committed_once_in_order_whatever_happens():
     """Promise 14: txids are contiguous and committed in order, and no attempt is used twice."""
+    examples = 2 * settings.default.max_examples
     run_state_machine_as_test(
-        GroupsAndModel, settings=settings(max_examples=150, stateful_step_count=50)
+        GroupsAndModel, settings=settings(max_examples=examples, stateful_step_count=50)
     )

@@ -368,6 +368,7 @@ def test_every_record_is_committed_once_in_order_whatever_happens():
 
     A record is emitted only inside a range that stands in the node.
     """
+    examples = 2 * settings.default.max_examples
     run_state_machine_as_test(
-        LineAndModel, settings=settings(max_examples=150, stateful_step_count=50)
+        LineAndModel, settings=settings(max_examples=examples, stateful_step_count=50)
     )

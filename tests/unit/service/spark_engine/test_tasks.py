@@ -57,7 +57,7 @@ def test_whatever_bolts_do_each_record_is_staged_filtered_or_buried_once(seed):
     async def looks_up(record: Record) -> Any:
         value = text(record)
         tries[value] += 1
-        await asyncio.sleep(float(rng.random()) / 500)
+        await asyncio.sleep(float(rng.random()) / 5_000)
         if fate[value] == "moody" and tries[value] < 3:
             raise OSError("not now")
         if fate[value] == "bad":
