@@ -40,14 +40,14 @@ run: $(RUNS)  ## The main job: real flights through bolts into a Delta table by 
 # What uses one processor each comes side by side.
 BESIDE := $(MAKE) --no-print-directory --jobs=2
 
-test: $(READY)  ## Every test: the fast tier, then those on real servers.
+test: $(READY)  ## Every test: those without a server, then those on real ones.
 	@$(BESIDE) lint types imports classes
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory integration
 
-check: $(READY)  ## The fast tier: no server is started.
+check: $(READY)  ## The fast tier: no server is started, no test marked slow is run.
 	@$(BESIDE) lint types imports
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory unit UNIT="$(UNIT) and not slow"
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff format .
@@ -63,8 +63,10 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports --no-logo --no-cache
 
+UNIT := not integration and not acceptance and not nightly and not faults and not deep
+
 unit: $(READY)
-	$(BIN)/pytest -m "not integration and not acceptance and not nightly and not faults and not deep" \
+	$(BIN)/pytest -m "$(UNIT)" \
 	  --ignore=tests/acceptance --ignore=tests/integration --ignore=tests/deep -n $(JOBS) --dist worksteal
 
 classes: $(CLASSES)

@@ -274,6 +274,7 @@ def test_a_wrong_property_is_named():
         KafkaCatalogue({"bootstrap.servers": "127.0.0.1:1", "no.such.property": 1}).open()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_log_is_known_while_its_partition_is_stuck(world):
     """A paused partition learns nothing by fetching, and its lag matters most."""
     topic = world.topic(1)

@@ -54,6 +54,7 @@ def schemas():
     return importlib.import_module("kubernetes_validate")
 
 
+@pytest.mark.slow
 @each_case
 @pytest.mark.parametrize("kubernetes", [OLDEST, None], ids=["oldest", "latest"])
 def test_every_manifest_fits_its_kind_without_an_unknown_field(case, kubernetes, schemas):

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 # What a browser fetches by itself, as `<a>` it does not.
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}

@@ -79,7 +79,7 @@ def test_a_fault_in_the_spark_engines_transactions_is_found(name):
 @pytest.mark.parametrize(
     ("name", "promises"),
     [
-        ("lost_spool_is_empty", {3}),
+        pytest.param("lost_spool_is_empty", {3}, marks=pytest.mark.slow),
         ("refusal_of_another_record", {13, 15}),  # 15: no letter fits, so its partition stands
         ("refused_row_without_a_letter", {13}),
         ("spool_of_another_sink", {14}),

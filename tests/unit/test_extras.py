@@ -9,6 +9,7 @@ import pytest
 from tests.support.patience import seconds
 from tests.support.without import EXTRAS, without
 
+pytestmark = pytest.mark.slow
 FLOWS = """
 from typing import TypedDict
 

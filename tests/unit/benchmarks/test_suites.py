@@ -179,6 +179,7 @@ def test_fanout_divides_by_the_tuples():
         fanout.run(FakeBench(dict.fromkeys(fanout.NAMES, 1.0)))
 
 
+@pytest.mark.slow
 def test_collector_counts_spans():
     asked = trace_service_pb2.ExportTraceServiceRequest()
     spans = asked.resource_spans.add().scope_spans.add().spans

@@ -194,6 +194,7 @@ SAID = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_the_example_runs_by_itself(name):
     """Each order is stored once, and the service asked once per item."""

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def spreads(value: Any) -> Iterator[Any]:
         yield {**value, "n": value["n"] + more}
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     steps=st.lists(

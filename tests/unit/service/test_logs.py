@@ -117,6 +117,7 @@ def process():
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(WRITER)], **pipes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [True, False])
 def test_standard_error_without_a_reader_does_not_stop_the_process(closed):
     with process() as writer:

@@ -91,6 +91,7 @@ def test_finite_run_reconciles():
     assert world.committed() == 14
 
 
+@pytest.mark.slow
 def test_resolved_offsets_are_stored_after_an_unfinished_drain():
     """Promise 16: the deadline has a part for storing the offsets."""
 

@@ -41,6 +41,7 @@ def health_of(works, after_seconds):
     return HealthCheck(lambda: taken, lambda: taken.taken_at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocking", "async"])
 def test_calls_that_never_return_use_up_the_workers(kind):
     """The record is a dead letter meanwhile; what comes next waits, and goes on if they return."""

@@ -16,6 +16,7 @@ from tests.support.patience import seconds, slack, until
 from topology.record import HeldMessage
 
 
+@pytest.mark.slow
 def test_silent_collector_delays_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes a connection, and that is all
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"

@@ -160,7 +160,9 @@ def impatient(monkeypatch):
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 @pytest.mark.parametrize("engine", ["local", "spark"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 def test_each_word_is_counted_once_whatever_fails_in_between(seed, engine, kind, tmp_path):
     """Promises 3 and 14: on Spark also when tries of a range, or what came of them, are lost."""
     trouble = TroubleOnSpark(seed, kind, tmp_path) if engine == "spark" else Trouble(seed, kind)

@@ -149,7 +149,7 @@ class Attempts(RuleBasedStateMachine):
             assert read(self.shape, stored) == plain(self.committed)
 
 
-TestAttempts = Attempts.TestCase
+TestAttempts = pytest.mark.slow(Attempts.TestCase)
 TestAttempts.settings = settings(max_examples=40, stateful_step_count=30)
 
 

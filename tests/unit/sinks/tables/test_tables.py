@@ -23,6 +23,7 @@ def table(request, tmp_path):
     made.close()
 
 
+@pytest.mark.slow
 def test_processes_that_race_lose_nothing_and_write_nothing_twice(table):
     """Promises 9 and 14: nobody's lock holds them apart."""
     lines = [f"orders[{number}]" for number in range(3)]
@@ -137,6 +138,7 @@ def test_dry_run_of_a_compaction_counts_the_files_to_join(table):
     assert sink.compact(1024 * 1024, dry_run=True) == Compaction(6, 2, size)
 
 
+@pytest.mark.slow
 def test_a_writer_loses_nothing_while_its_table_is_maintained(table):
     """Promise 3: 0 lost, 0 twice."""
     put(table.fenced(), 1, 1)
