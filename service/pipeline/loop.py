@@ -239,11 +239,13 @@ def rare_collections() -> Iterator[None]:
     Without cycles all of them are freed when their batch is written, and the default would walk
     every record in flight over and over: measured, 0.7 of 2.3 µs CPU per record.
     """
-    before = gc.get_threshold()
-    if not gc.get_freeze_count():
+    before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    if not is_frozen:
         gc.freeze()  # modules, classes and look-up tables need no second look
     gc.set_threshold(_NET_CONTAINERS, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
+        if not is_frozen:
+            gc.unfreeze()
