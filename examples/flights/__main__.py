@@ -3,6 +3,7 @@
 python -m examples.flights [--state-dir DIR] [--limit N] [--sink spark|delta]
 """
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +27,9 @@ TOPIC = "flights"
 # Java's second compiler and its default collector take a third of the processor's time, which a
 # run of half a minute never gets back, nor does one query the statistics and check sums of a table.
 # Without that compiler Java keeps little memory for code.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xlog:cds=off"
+)
 SHORT_RUN = {
     "spark.databricks.delta.stats.collect": "false",
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
@@ -44,11 +47,14 @@ def main() -> int:
     parser.add_argument("--sink", choices=TOPOLOGIES, default="spark", help="who writes the table")
     options = parser.parse_args()
     # Whoever writes the table, Spark is asked about it.
-    draft = None if CLASSES.exists() or options.limit else CLASSES.with_suffix(".draft")
-    archive = f"ArchiveClassesAtExit={draft}" if draft else f"SharedArchiveFile={CLASSES}"
-    java = {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:{archive} -Xlog:cds=off"}
-    conf = {"spark": {"conf": SHORT_RUN | java}}
-    spark = spark_driver("flights", load(CONFIG, conf), ["delta"])
+    java, draft = JAVA_OPTIONS, None
+    if CLASSES.exists():
+        java += f" -XX:SharedArchiveFile={CLASSES}"
+    elif not options.limit:
+        draft = CLASSES.with_suffix(f".{os.getpid()}")
+        java += f" -XX:ArchiveClassesAtExit={draft}"
+    conf = {**SHORT_RUN, "spark.driver.extraJavaOptions": java}
+    spark = spark_driver("flights", load(CONFIG, {"spark": {"conf": conf}}), ["delta"])
     run = partial(_run, limit=options.limit, sink=options.sink, spark=spark, draft=draft)
     return run_example("flights", options.state_dir, run, spark=spark)
 
