@@ -208,6 +208,16 @@ class World:
     def parts(self) -> dict[str, Any]:
         return {"catalogue": self.catalogue, "store": self.store}
 
+    def before_claim(self, does: Callable[[Partition], object]) -> None:
+        """Call something whenever a command is about to claim a partition."""
+        claim = self.store.claim
+
+        def late(partition: Partition) -> Any:
+            does(partition)
+            return claim(partition)
+
+        self.store.claim = late
+
     def offsets(self) -> list[int | None]:
         found = [self.store.load(partition) for partition in P]
         return [None if each is None else each.offset for each in found]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 
-from headrace import AdvancedBolt, Bolt, Record, Topology, bolt
+from headrace import AdvancedBolt, Bolt, Record, Reject, Topology, bolt
 from headrace.sinks import (
     DeltaSink,
     IcebergSink,
@@ -379,6 +379,13 @@ def parse(record):
 
 @bolt
 def text_of(record: Record) -> str:
+    return (record.value or b"").decode()
+
+
+@bolt
+def text_unless_bad(record: Record) -> str:
+    if record.value == b"bad":
+        raise Reject("it is bad")
     return (record.value or b"").decode()
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from headrace import Topology
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.assignment import AssignmentPolicy
-from partition.consumer import Consumer, ConsumerPolicy
+from partition.consumer import ConsumerPolicy
 from partition.interfaces import Fetcher, StoredOffset
 from partition.memory.ports import MemoryCatalogue, MemoryFetcher
 from partition.records import Partition
@@ -42,10 +42,22 @@ from topology.sink import Batch, Share, Sink, Staged
 from transactions.groups import RangePolicy, TransactionGroups
 from transactions.transaction import TransactionPolicy
 
+ME = Member("one", "process")
 
-def alone(store: FaultyStore, reader: Consumer) -> GroupMembership:
-    heartbeats = Heartbeats("/headrace", "memory", Member("one", "process"))
-    return GroupMembership(store, heartbeats, reader.assignment, MembershipPolicy("one"))
+
+def parts_of(driven: Any, pipeline: Any) -> Parts:
+    """What a service runs, of `Works` or of `Driving`."""
+    heartbeats, policy = Heartbeats("/headrace", "memory", ME), MembershipPolicy(ME.name)
+    return Parts(
+        topology=driven.topology,
+        config=load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}),
+        references=References([], lambda reference: reference.unload()),
+        fetcher=driven.fetcher,
+        store=driven.store,
+        catalogue=MemoryCatalogue(driven.log),
+        membership=GroupMembership(driven.store, heartbeats, driven.reader.assignment, policy),
+        pipeline=pipeline,
+    )
 
 
 PATIENCE_SECONDS = seconds(20.0)
@@ -251,18 +263,6 @@ class Driving:
         self.executors.gate.set()
         self.engine.close(5.0)
         self.reader.close()
-
-    def parts(self) -> Parts:
-        return Parts(
-            topology=self.topology,
-            config=load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}),
-            references=References([], lambda reference: reference.unload()),
-            fetcher=self.fetcher,
-            store=self.store,
-            catalogue=self.catalogue,
-            membership=alone(self.store, self.reader),
-            pipeline=self.engine,
-        )
 
     def another(self, **changes: Any) -> "Driving":
         """The next life of the process: the same servers and sinks."""

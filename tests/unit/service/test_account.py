@@ -10,8 +10,6 @@ from service.cli.run import Servers
 from service.observability.snapshot import DeadLetterCause, PartitionSummary, RunSummary, Snapshot
 from topology.monitoring import RecentFailure
 
-WRITTEN, DEAD_LETTERED = 1, 2
-
 CLOSED = RunSummary(
     read=10, written=6, rows=12, filtered=3, retried=2, dead_lettered=1, unresolved=0, given_up=0,
     lost=0,

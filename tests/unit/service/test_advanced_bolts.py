@@ -1,18 +1,17 @@
-import math
 import threading
 from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import AdvancedBolt, Reject, bolt
+from headrace import AdvancedBolt, Reject
 from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.records import Partition
-from tests.support.pipeline import Keep, Pairs, Works, drawn, piped, text_of
+from tests.support.pipeline import Keep, Pairs, Works, as_bolt, drawn, piped, text_of
 from topology.errors import BoltError
 
-HERE, THERE = Partition("t", 0), Partition("t", 1)
+THERE = Partition("t", 1)
 
 
 class Each(AdvancedBolt):
@@ -35,10 +34,7 @@ def failing_once(error, kind="function"):
             raise left.pop()
         return value
 
-    async def wait(value):
-        return check(value)
-
-    return bolt(check if kind == "function" else wait)
+    return as_bolt(kind, check)
 
 
 @pytest.mark.parametrize("kind", ["function", "async"])
@@ -246,24 +242,15 @@ def test_retried_record_in_a_pair_does_not_wait_for_itself():
         assert (len(kit.acked), kit.unresolved) == (2, 0)
 
 
-def want(works, *partitions):
-    works.reader.assignment.want(partitions, planned_at=0.0, leave_by=math.inf)
-
-
-def sharing(*bolts):
-    works = Works(text_of, *bolts, partitions=2, shared=True)
-    want(works, HERE, THERE)
-    return works
-
-
 @pytest.mark.parametrize("bolts", [(Keep,), (Pairs, Keep)], ids=["tuples", "joint tuples"])
 def test_tuples_of_a_leaving_partition_are_drained(bolts):
-    with sharing(*bolts) as works:
+    with Works(text_of, *bolts, partitions=2, shared=True) as works:
+        works.want(0, 1)
         works.send(b"a", b"b")
         works.until(lambda: works.ledger.pending == 2)
         works.turn(5)
         assert works.sink.rows == []
-        want(works, THERE)
+        works.want(1)
         works.until(lambda: works.reader.assignment.holds == {THERE})
         assert works.sink.rows == (["a", "b"] if len(bolts) == 1 else ["a+b"])
         assert works.stored == 2
@@ -272,10 +259,11 @@ def test_tuples_of_a_leaving_partition_are_drained(bolts):
 
 def test_tuples_of_partitions_that_stay_are_not_drained():
     keep = Keep()
-    with sharing(keep) as works:
+    with Works(text_of, keep, partitions=2, shared=True) as works:
+        works.want(0, 1)
         works.send(b"a", partition=1)
         works.until(lambda: works.pipeline.acker.in_flight == 1)
-        want(works, THERE)
+        works.want(1)
         works.until(lambda: works.reader.assignment.holds == {THERE})
         works.turn(5)
         assert (keep.drained, works.sink.rows) == (0, [])

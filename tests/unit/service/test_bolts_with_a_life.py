@@ -8,10 +8,15 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import SKIP, Bolt, Record, Reject, To, bolt
+from headrace import SKIP, Bolt, Reject, To, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import NotSettled, topology_test
+from tests.support.bolts import made
 from tests.support.pipeline import Works, as_bolt, drawn, piped, text_of
+
+
+def ticking(tick, kind="function", seconds=5.0, does=lambda value: value):
+    return made(type(as_bolt(kind, does)), tick_seconds=seconds, tick=tick)
 
 
 def test_patience_of_the_kit_starts_anew_while_bolts_run(monkeypatch):
@@ -53,17 +58,9 @@ def test_running_calls_are_cancelled_before_close(monkeypatch):
 
 
 def test_missed_ticks_are_not_made_up_for():
-    class Ticking(Bolt[Record, str]):
-        tick_seconds = 2.0
-        ticks = 0
-
-        def process(self, record: Record, /) -> str:
-            return f"{self.ticks} ticks"
-
-        def tick(self) -> None:
-            self.ticks += 1
-
-    with Works(Ticking()) as works:
+    told: list[Any] = []
+    says = lambda _record: f"{len(told)} ticks"  # noqa: E731
+    with Works(ticking(lambda _bolt: told.append(0), seconds=2.0, does=says)()) as works:
         for passed, ticks in ((1.9, 0), (0.1, 1), (0.0, 1), (7.0, 2), (2.0, 3)):
             works.now += passed
             works.turn(1)
@@ -86,17 +83,14 @@ def test_tick_emits_values_that_belong_to_no_record(kind):
         for value in tick():
             yield value
 
-    def create() -> Any:
-        plain = {"tasks": "function", "stream": "async"}.get(kind, kind)
-        ticks = {"async": later, "stream": stream}.get(kind, tick)
-        base = type(as_bolt(plain, lambda value: value))
-        return type("Ticking", (base,), {"tick_seconds": 5.0, "tick": ticks})()
+    ticks = {"async": later, "stream": stream}.get(kind, tick)
+    create = ticking(ticks, {"tasks": "function", "stream": "async"}.get(kind, kind))
 
     def draw(stream):
         tasks = {"tasks": 2} if kind == "tasks" else {}
-        made = stream.then(create, name="ticks", streams=("late",), **tasks)
-        made.into(MemorySink("out"))
-        late = made["late"]
+        ticks = stream.then(create, name="ticks", streams=("late",), **tasks)
+        ticks.into(MemorySink("out"))
+        late = ticks["late"]
         if kind != "vectorised":  # behind columns only columns
             late = late.then(as_bolt("function", lambda value: value), name="next")
         late.into(MemorySink("late"))
@@ -117,28 +111,16 @@ def test_ticks_come_on_the_thread_of_the_calls(kind):
         threads.add(threading.current_thread().name)
         return value
 
-    ticking = {"tick_seconds": 5.0, "tick": lambda _bolt: noted()}
-    made = type("Ticking", (type(as_bolt(kind, noted)),), ticking)()
-    with topology_test(piped(made)) as kit:
+    with topology_test(piped(ticking(lambda _bolt: noted(), kind, does=noted))) as kit:
         assert kit.send(b"1").advance(5).send(b"2").advance(5).rows == ["1", "2"]
     assert len(threads) == 1
 
 
 def test_tick_that_emits_no_value_has_failed():
-    class Ticking(Bolt[Record, str]):
-        tick_seconds = 5.0
-
-        def __init__(self, *given: Any) -> None:
-            self.given = iter(given)
-
-        def process(self, record: Record, /) -> str:
-            return "row"
-
-        def tick(self) -> Any:
-            return next(self.given)
-
     def in_kit(reliability, *given):
-        draw = lambda s: s.then(lambda: Ticking(*given)).into(MemorySink())  # noqa: E731
+        values = iter(given)
+        gives = ticking(lambda _bolt: next(values), does=lambda _value: "row")
+        draw = lambda s: s.then(gives).into(MemorySink())  # noqa: E731
         topology = drawn(draw, first=text_of, reliability=reliability)
         with capture_logs() as logs, topology_test(topology) as kit:
             kit.advance(5 * len(given)).send(b"1")
@@ -158,16 +140,10 @@ def test_tick_that_emits_no_value_has_failed():
 
 
 def test_tick_waits_while_a_sink_behind_it_is_full(monkeypatch):
-    class Ticking(Bolt[str, str]):
-        tick_seconds = 0.1
+    def tick(_bolt):
+        yield "ticked"
 
-        def process(self, value: str, /) -> str:
-            return value
-
-        def tick(self) -> Any:
-            yield "ticked"
-
-    with Works(Ticking()) as works:
+    with Works(ticking(tick, seconds=0.1)()) as works:
         committer = works.pipeline.committer
         full = [True]
         monkeypatch.setattr(committer, "is_full", lambda _sink: full[0])
@@ -189,12 +165,8 @@ def test_exit_in_a_tick_is_a_failed_tick(kind, error):
     def tick(*_given):
         raise error
 
-    def create() -> Any:
-        made = as_bolt("function" if kind == "tasks" else kind, lambda value: value)
-        ticking = {"tick_seconds": 5.0, "tick": tick}
-        return type("Ticking", (type(made),), ticking)()
-
     tasks: dict[str, Any] = {"tasks": 2} if kind == "tasks" else {}
+    create = ticking(tick, "function" if kind == "tasks" else kind)
     topology = piped(create, name="ticks", **tasks)
     with capture_logs() as logs, topology_test(topology) as kit:
         kit.advance(5).send(b"2").advance(5)

@@ -70,12 +70,8 @@ def test_letter_is_shown_without_commands_to_the_terminal(letters):
     for line in ("step:            \\x1b[2J", "state:           open", "  trace: 7",
                  "value (13 bytes):", "  \\x1b[2J is worse"):  # fmt: skip
         assert line in out.splitlines()
-    content = facts_of(letters("show", "2:2", "--json")[1])["content"]
-    assert content == {
-        "key": "QUE=",
-        "value": "G1sySiBpcyB3b3JzZQ==",
-        "headers": [["trace", "Nw=="]],
-    }
+    content = {"key": "QUE=", "value": "G1sySiBpcyB3b3JzZQ==", "headers": [["trace", "Nw=="]]}
+    assert facts_of(letters("show", "2:2", "--json")[1])["content"] == content
     assert letters("show", "2:2", "--value-only")[1] == "\x1b[2J is worse"
 
 

@@ -148,15 +148,9 @@ def test_open_transactions_refuse_a_move(world, move):
 
 
 @exactly_once
-def test_transaction_opened_after_judging_fails_the_move(world, move, monkeypatch):
-    claim = world.store.claim
-
-    def late(partition):
-        opened = opened_transactions(10, 15)
-        world.owner.move(partition, Position(10), "x", opened).result(0)
-        return claim(partition)
-
-    monkeypatch.setattr(world.store, "claim", late)
+def test_transaction_opened_after_judging_fails_the_move(world, move):
+    opened = opened_transactions(10, 15)
+    world.before_claim(lambda each: world.owner.move(each, Position(10), "x", opened).result(0))
     code, [(outcome, note)] = move({0: 5})
     assert (code, outcome) == (1, "failed")
     assert "transactions are open (1)" in note
@@ -164,14 +158,9 @@ def test_transaction_opened_after_judging_fails_the_move(world, move, monkeypatc
     assert (stored.offset, len(stored.transactions.open)) == (10, 1)
 
 
-def test_move_starts_from_the_newest_commit(world, move, monkeypatch):
-    claim = world.store.claim
-
-    def late(partition):
-        world.owner.commit({partition: Progress(Position(13))}).result(0)
-        return claim(partition)
-
-    monkeypatch.setattr(world.store, "claim", late)
+def test_move_starts_from_the_newest_commit(world, move):
+    newest = Progress(Position(13))
+    world.before_claim(lambda each: world.owner.commit({each: newest}).result(0))
     move({0: 5})
     assert world.nodes.pipeline.changes() == [change(0, 13, 5)]
 
@@ -197,15 +186,12 @@ def test_exactly_once_move_repairs_no_lost_offset(world, move):
     assert world.nodes.pipeline.changes() == []
 
 
-def test_failure_ends_the_move_and_keeps_earlier_ones(world, move, monkeypatch):
-    claim = world.store.claim
-
+def test_failure_ends_the_move_and_keeps_earlier_ones(world, move):
     def fails(partition):
         if partition == P[1]:
             raise StoreError("no right to write")
-        return claim(partition)
 
-    monkeypatch.setattr(world.store, "claim", fails)
+    world.before_claim(fails)
     code, rows = move({0: 5, 1: 5, 2: 5})
     assert (code, [outcome for outcome, _ in rows]) == (1, ["moved", "failed", "to_move"])
     assert rows[1][1] == "no right to write"

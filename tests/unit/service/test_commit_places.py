@@ -4,25 +4,17 @@ from typing import Any
 
 import pytest
 
-from headrace import Record, Reject, bolt
 from headrace.sinks import MemorySink
 from tests.support.consumer import ONE, TWO, Bench
 from tests.support.failpoints import PLACES
-from tests.support.pipeline import Works
+from tests.support.pipeline import Works, text_unless_bad
 
 STORED = [("offset_before_store", 2, 0), ("offset_after_store", 2, 2), ("offset_stored", 2, 2)]
 WRITTEN = [("sink_before_stage", 0, 0), ("sink_before_commit", 0, 0), ("sink_after_commit", 2, 0)]
 PLANNED = [("plan_before_store", 0, 0), ("plan_after_store", 0, 0), ("plan_stored", 0, 0)]
+FENCED = ["claim_before_write", "claim_after_write", "sink_before_fence", "sink_after_fence"]
 LETTERED = ["letter_sent", "letter_durable", *(place for place, _rows, _stored in STORED)]
 GUARANTEES = pytest.mark.parametrize("exactly_once", [None, "transactional"])
-
-
-@bolt
-def text(record: Record) -> str:
-    value = (record.value or b"").decode()
-    if value == "bad":
-        raise Reject("it is bad")
-    return value
 
 
 def journey(*payloads, exactly_once):
@@ -34,7 +26,7 @@ def journey(*payloads, exactly_once):
         assert place in PLACES
         passed.append((place, len(sink.rows), works.stored))
 
-    works = Works(text, sinks=[sink], at=at, exactly_once=exactly_once)
+    works = Works(text_unless_bad, sinks=[sink], at=at, exactly_once=exactly_once)
     with works:
         works.turn(5)
         passed.clear()
@@ -60,14 +52,8 @@ def test_dead_letter_is_durable_before_the_offset_is_stored(exactly_once):
 
 def test_sinks_are_fenced_when_the_claim_is_stored():
     passed: list[str] = []
-    with Works(text, at=passed.append, exactly_once="transactional"):
-        opened = [
-            "claim_before_write",
-            "claim_after_write",
-            "sink_before_fence",
-            "sink_after_fence",
-        ]
-        assert passed[:4] == opened
+    with Works(text_unless_bad, at=passed.append, exactly_once="transactional"):
+        assert passed[:4] == FENCED
 
 
 @pytest.mark.parametrize(("told", "count"), [(frozenset({ONE, TWO}), 0), (frozenset({TWO}), 1)])

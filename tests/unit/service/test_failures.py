@@ -9,10 +9,7 @@ from service.pipeline.failures import DeadLetterLimit, ScreenPolicy
 from service.pipeline.trees import OutcomeCounters
 from tests.support.pipeline import KINDS, Seen, drawn, payload, piped
 
-
-@bolt
-def value_of(record):
-    return repr(record.value)
+value_of = bolt(lambda record: repr(record.value))
 
 
 @pytest.mark.parametrize(

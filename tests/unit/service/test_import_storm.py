@@ -3,6 +3,7 @@ import re
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -148,16 +149,14 @@ def test_storm_is_watched_for_the_given_time(storm, imported):
     assert imported("--watch-seconds", "0").pauses == [0]
 
 
-def test_failed_write_ends_the_import(world, storm, imported, monkeypatch):
+def test_failed_write_ends_the_import(world, storm, imported):
     storm.has({0: 6, 1: 7, 2: 8})
-    claim = world.store.claim
 
     def fails(partition):
         if partition == P[1]:
             raise StoreError("no right to write")
-        return claim(partition)
 
-    monkeypatch.setattr(world.store, "claim", fails)
+    world.before_claim(fails)
     done = imported()
     assert done.outcomes == f"imported failed {IN} {NO}"
     assert done.rows["numbers[1]"]["note"] == "no right to write"
@@ -165,16 +164,14 @@ def test_failed_write_ends_the_import(world, storm, imported, monkeypatch):
     assert world.offsets() == [6, None, None, None]
 
 
-def test_offset_stored_meanwhile_is_kept(world, storm, imported, monkeypatch):
+def test_offset_stored_meanwhile_is_kept(world, storm, imported):
     storm.has({0: 6})
-    claim = world.store.claim
 
     def late(partition):
         world.owner.claim(partition).result(0)
         world.owner.begin(partition, Position(9)).result(0)
-        return claim(partition)
 
-    monkeypatch.setattr(world.store, "claim", late)
+    world.before_claim(late)
     assert "offset 9, just stored" in imported().rows["numbers[0]"]["note"]
     assert world.offsets()[0] == 9
 
@@ -182,11 +179,7 @@ def test_offset_stored_meanwhile_is_kept(world, storm, imported, monkeypatch):
 def test_silent_store_ends_the_import(world, storm, imported, monkeypatch):
     """Storm 8: no answer is not "nothing stored"."""
     storm.has({0: 6})
-
-    def away(_partition):
-        raise StoreUnavailable("for x", "away")
-
-    monkeypatch.setattr(world.store, "load", away)
+    monkeypatch.setattr(world.store, "load", Mock(side_effect=StoreUnavailable("for x", "away")))
     done = imported()
     assert (done.code, done.outcomes) == (1, "")
     assert "does not answer" in done.err

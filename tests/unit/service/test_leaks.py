@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from headrace import SKIP, AdvancedBolt, Record, Reject, bolt
 from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
-from tests.support.pipeline import PLACE, Works
+from tests.support.pipeline import PLACE, Works, as_bolt
 
 RECORDS = 500
 LEAKED = 4_000  # so many pointers are far more bytes than what comes and goes meanwhile
@@ -46,14 +46,7 @@ def thrice(value: bytes) -> Iterator[bytes]:
     yield from [value] * 3
 
 
-@bolt
-async def later(value: bytes) -> bytes:
-    return value
-
-
-@bolt(blocking=True)
-def elsewhere(value: bytes) -> bytes:
-    return value
+LATER, ELSEWHERE = (as_bolt(kind, lambda value: value) for kind in ("async", "blocking"))
 
 
 class Forgets(AdvancedBolt[bytes, bytes]):
@@ -90,9 +83,10 @@ def growth(works, records=RECORDS):
 @pytest.mark.parametrize(
     ("after", "exactly_once"),
     [
-        *(([bolt_] if bolt_ else [], None) for bolt_ in (None, thrice, later, elsewhere, Forgets)),
+        *(([each], None) for each in (thrice, LATER, ELSEWHERE, Forgets)),
+        ([], None),
         ([thrice], "transactional"),
-        ([later], "opaque"),
+        ([LATER], "opaque"),
     ],
 )
 def test_pipeline_leaks_nothing(after, exactly_once):

@@ -162,11 +162,8 @@ def test_secrets_are_told_by_names_in_any_spelling():
     for name in ("bootstrap.servers", "key", "sasl.username", "partition"):
         assert not is_secret(name)
     assert redacted(Settings("me", CANARY)) == {"user": "me", "api_token": HIDDEN}
-    assert redacted({"password": {"a": CANARY}, "n": 1, "l": [(1,)]}) == {
-        "password": HIDDEN,
-        "n": 1,
-        "l": [[1]],
-    }
+    nested = {"password": {"a": CANARY}, "n": 1, "l": [(1,)]}
+    assert redacted(nested) == {"password": HIDDEN, "n": 1, "l": [[1]]}
 
 
 def test_a_value_that_contains_itself_is_no_trouble():

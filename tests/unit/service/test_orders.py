@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 
 import pytest
 
@@ -9,6 +10,7 @@ from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.errors import Fenced
 from partition.records import Partition
+from tests.support.bolts import made
 from tests.support.patience import seconds
 from tests.support.pipeline import (
     ORDERED_KINDS,
@@ -33,16 +35,10 @@ def letters_of(record: Record) -> Iterator[str]:
         yield letter * (record.offset + 1)
 
 
-@bolt
-def record_of(record):
-    return record
+record_of = bolt(lambda record: record)
 
 
-def first_letter(value):
-    return value[0]
-
-
-def keyed(step, *, first=letters_of, by=first_letter, **options):
+def keyed(step, *, first=letters_of, by=itemgetter(0), **options):
     sink = MemorySink("out")
     return drawn(lambda s: s.keyed_by(by).then(step, **options).into(sink), first=first)
 
@@ -212,12 +208,8 @@ def test_late_failure_of_a_lost_partition_holds_no_key():
 @pytest.mark.parametrize("kind", ["function", "blocking"])
 def test_calls_behind_a_held_key_never_begin_after_the_drain(kind):
     """Promise 16: after the drain no bolt is called."""
-    seen = Seen(failing=[(0, 0)])
-    with topology_test(
-        keyed(
-            seen.make(kind), by="user", first=bolt(lambda record: {"user": 1, "n": record.offset})
-        )
-    ) as kit:
+    seen, first = Seen(failing=[(0, 0)]), bolt(lambda record: {"user": 1, "n": record.offset})
+    with topology_test(keyed(seen.make(kind), by="user", first=first)) as kit:
         kit.send(b"bad", b"x", b"y")
         assert kit._pipeline.is_idle
     assert seen.calls == {0: [0]}
@@ -255,7 +247,7 @@ def test_drain_does_not_wait_behind_a_retry(joined):
 
     def draw(stream):
         values = stream.then(Pairs) if joined else stream
-        values.keyed_by(first_letter).then(always_fails).into(MemorySink("out"))
+        values.keyed_by(itemgetter(0)).then(always_fails).into(MemorySink("out"))
 
     topology = drawn(draw, first=text_of)
     retries = RetryPolicy(initial_seconds=100, jitter=0)
@@ -327,15 +319,10 @@ def test_tuples_behind_a_retry_are_bounded(kind, order):
         assert kit.metrics["headrace_service_held_back_state"] == 0
 
 
-class Keeps(Keep):
-    tick_seconds = 10.0
-    tick = Keep.drain
-
-
 @pytest.mark.usefixtures("few")
 def test_tuples_held_by_an_advanced_bolt_are_bounded():
     """Promise 10."""
-    keeps = Keeps()
+    keeps = made(Keep, tick_seconds=10.0, tick=Keep.drain)()
     topology = drawn(lambda s: s.then(keeps).into(MemorySink("out")), first=tuples_of)
     with topology_test(topology) as kit:
         send_many(kit)

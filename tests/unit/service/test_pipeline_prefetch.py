@@ -6,7 +6,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from headrace import bolt
+from headrace import Bolt
 from headrace.payloads import json_columns
 from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
@@ -19,19 +19,16 @@ CHUNK = 600
 NUMBER = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
-class Seen:
+class Sees(Bolt):
+    vectorised = concurrent = True
+
     def __init__(self):
-        self.threads = set()
-        self.calls = []
+        self.threads, self.calls = set(), []
 
-    def as_bolt(self):
-        @bolt(vectorised=True, concurrent=True)
-        def see(batch):
-            self.threads.add(threading.current_thread().name)
-            self.calls.append(batch.num_rows)
-            return batch
-
-        return see
+    def process(self, batch, /):
+        self.threads.add(threading.current_thread().name)
+        self.calls.append(batch.num_rows)
+        return batch
 
 
 def columns(*bolts, **options):
@@ -54,8 +51,8 @@ def run(works):
 
 def test_prefetched_chunks_arrive_once_and_their_bad_records_are_rejected_alone():
     """Promise 13."""
-    seen, count, bad = Seen(), 10 * CHUNK, {5, 700, 701, 4_799}
-    with columns(seen.as_bolt()) as works:
+    seen, count, bad = Sees(), 10 * CHUNK, {5, 700, 701, 4_799}
+    with columns(seen) as works:
         send(works, count, bad)
         assert run(works) == sorted(set(range(count)) - bad)
         assert {letter.record.offset for letter in works.letters_sink.letters} == bad
@@ -84,8 +81,8 @@ def test_every_record_arrives_once_for_any_limits(seed):
 
 def test_prefetch_stops_when_the_run_ends():
     """Promise 16."""
-    seen = Seen()
-    with columns(seen.as_bolt()) as works:
+    seen = Sees()
+    with columns(seen) as works:
         send(works, 10 * CHUNK)
         works.turn(3)
         works.pipeline.settle()

@@ -4,25 +4,21 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from headrace import AdvancedBolt, Bolt, Record, Reject, SinkFailed, bolt
+from headrace import AdvancedBolt, Record, Reject, SinkFailed, bolt
 from headrace.sinks import MemorySink
-from partition.memory.ports import MemoryCatalogue
 from service.app import Service
-from service.config.settings import load
 from service.pipeline.loop import Pipeline
-from service.pipeline.reference_tables import References
-from service.wiring import Parts
+from tests.support.bolts import Own, made
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes
 from tests.support.patience import seconds
 from tests.support.pipeline import PLACE, HeldSink, Works, stored_in
 from tests.support.service import Running
-from tests.support.spark_engine import alone
-
-CONFIG = {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}}
+from tests.support.spark_engine import parts_of
 
 
 @bolt
@@ -41,11 +37,11 @@ class KeepFromTwo(AdvancedBolt[dict[str, Any], dict[str, Any]]):
 
 
 class World:
-    def __init__(self, sink=None, *, drain_seconds=5, **options):
+    def __init__(self, *bolts, sink=None, drain_seconds=5, **options):
         self.sink = sink or MemorySink()
         self.log = FaultyLog({"t": 1})
         self.nodes = FaultyNodes()
-        self.bolts: list[Any] = []
+        self.bolts = bolts
         self.drain_seconds = drain_seconds
         self.options = {"batch_rows": 10, "batch_seconds": 0.01, **options}
 
@@ -58,17 +54,7 @@ class World:
             parse, *self.bolts, sinks=[self.sink], nodes=self.nodes, log=self.log,
             clock=time.monotonic, **self.options,
         )  # fmt: skip
-        parts = Parts(
-            works.topology,
-            load(None, CONFIG),
-            works.fetcher,
-            works.store,
-            MemoryCatalogue(self.log),
-            References([], lambda reference: reference.unload()),
-            alone(works.store, works.reader),
-            works.pipeline,
-        )
-        return Service(parts, drain_seconds=self.drain_seconds)
+        return Service(parts_of(works, works.pipeline), drain_seconds=self.drain_seconds)
 
     def committed(self):
         return stored_in(self.nodes, PLACE).offset
@@ -94,9 +80,7 @@ def test_finite_run_reconciles():
 @pytest.mark.slow
 def test_resolved_offsets_are_stored_after_an_unfinished_drain():
     """Promise 16: the deadline has a part for storing the offsets."""
-
-    world = World(commit_interval_seconds=3600.0, drain_seconds=3)
-    world.bolts = [KeepFromTwo]
+    world = World(KeepFromTwo, commit_interval_seconds=3600.0, drain_seconds=3)
     world.send(0, 1, 2, 3)
     running = Running(world.service())
     wait_for(running, lambda snapshot: snapshot.written == 2)
@@ -113,7 +97,7 @@ def test_permanent_sink_failure_ends_the_run():
                 raise SinkFailed("table gone")
             super().commit(staged)
 
-    world = World(Failing())
+    world = World(sink=Failing())
     world.send(*range(5))
     world.service().run(until_caught_up=True)
     world.send(*range(3))
@@ -126,7 +110,7 @@ def test_stop_drains_and_commits():
     """Promise 16."""
     sink = HeldSink()
     sink.gate.clear()
-    world = World(sink)
+    world = World(sink=sink)
     world.send(*range(100, 150))
     running = Running(world.service())
     assert sink.asked.wait(seconds(10))
@@ -141,8 +125,7 @@ def test_stop_drains_and_commits():
 @pytest.mark.parametrize("error", [SinkFailed("table gone"), ValueError("a bug")], ids=repr)
 def test_resolved_offsets_are_stored_if_the_drain_raises(error, monkeypatch):
     """Promise 16: and the run ends with what was raised."""
-    world = World(commit_interval_seconds=3600.0)
-    world.bolts = [KeepFromTwo]
+    world = World(KeepFromTwo, commit_interval_seconds=3600.0)
     world.send(0, 1, 2)
     service = world.service()
     step = Pipeline.step
@@ -163,22 +146,15 @@ def test_resolved_offsets_are_stored_if_the_drain_raises(error, monkeypatch):
 
 
 def test_bolt_that_fails_to_close_keeps_nothing_open():
-    world = World()
+    def close(_bolt):
+        raise OSError("will not close")
 
-    class Stubborn(Bolt[dict[str, Any], dict[str, Any]]):
-        def process(self, value: dict[str, Any], /) -> dict[str, Any]:
-            return value
-
-        def close(self) -> None:
-            raise OSError("will not close")
-
-    world.bolts = [Stubborn]
-    closed = []
-    world.sink.close = lambda: closed.append("sink")
+    world = World(made(Own, close=close))
+    world.sink.close = Mock()
     world.send(1)
     with pytest.raises(OSError, match="will not close"):
         world.service().run(until_caught_up=True)
-    assert closed == ["sink"]
+    assert world.sink.close.call_count == 1
     assert world.committed() == 1
 
 
@@ -191,8 +167,7 @@ def test_processes_of_bolts_are_spawned(monkeypatch):
             return multiprocessing.get_start_method(), pool.submit(abs, -value["n"]).result()
 
     multiprocessing.set_start_method("fork", force=True)
-    world = World()
-    world.bolts = [started]
+    world = World(started)
     world.send(7)
     world.service().run(until_caught_up=True)
     assert world.sink.rows == [("spawn", 7)]

@@ -5,7 +5,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from headrace import Record, bolt
+from headrace import Bolt, Record, bolt
 from partition.ledger import RetryPolicy
 from service.observability.health import STALLED_SECONDS, HealthCheck
 from service.observability.metrics import metric_values
@@ -79,7 +79,7 @@ def test_calls_that_never_return_use_up_the_workers(kind):
     assert [line["step"] for line in told] == [step]
 
 
-class Cancels:
+class Cancels(Bolt):
     """An async bolt that cancels all tasks of its loop, for the first b"bad"."""
 
     def __init__(self, awaits):
@@ -88,13 +88,9 @@ class Cancels:
         self.held = self.met = 0
         self.all_met = asyncio.Event()
 
-    def as_bolt(self):
-        @bolt
-        async def cancels(record: Record) -> bytes:
-            await self._met() if record.value == b"met" else await self._meddle(record.value)
-            return record.value or b""
-
-        return cancels
+    async def process(self, record, /):
+        await self._met() if record.value == b"met" else await self._meddle(record.value)
+        return record.value or b""
 
     async def _met(self):
         """Go on once as many are here as there are workers."""
@@ -125,7 +121,7 @@ def test_cancelling_all_tasks_stalls_nothing(awaits, others):
     """B13: calls that it cuts short are tried again, and as many run at once as before."""
     cancels = Cancels(awaits)
     retries = RetryPolicy(limit=5, initial_seconds=RETRY_SECONDS, jitter=0)
-    with Works(cancels.as_bolt(), workers=WORKERS, retries=retries) as works:
+    with Works(cancels, workers=WORKERS, retries=retries) as works:
         works.send(*[b"met"] * WORKERS)  # then all workers are there, and wait
         works.finish()
         if others == "are in calls":

@@ -23,8 +23,8 @@ from headrace.payloads import text
 from headrace.sinks import KafkaDeadLetters, MemoryDeadLetters, MemorySink, SparkSink
 from headrace.state import MemoryState, State, count
 from headrace.testing import Event, RetryPolicy, topology_test
-from tests.support.bolts import new_topology
-from tests.support.pipeline import Keep, drawn, piped, text_of
+from tests.support.bolts import made, new_topology
+from tests.support.pipeline import Keep, drawn, payload, piped, text_of
 
 
 class Number(TypedDict):
@@ -49,13 +49,14 @@ def count_down(number: Number) -> Iterator[Number]:
 
 
 class Flaky(Bolt[Number, Number]):
-    def __init__(self, failures: int = 1) -> None:
-        self.failures = failures
-        self.tries: dict[int, int] = {}
+    """Fails on each number once."""
+
+    def __init__(self) -> None:
+        self.tried: set[int] = set()
 
     def process(self, number: Number, /) -> Number:
-        tried = self.tries[number["n"]] = self.tries.get(number["n"], 0) + 1
-        if tried <= self.failures:
+        if number["n"] not in self.tried:
+            self.tried.add(number["n"])
             raise Retry("not yet", after_seconds=5)
         return number
 
@@ -63,10 +64,6 @@ class Flaky(Bolt[Number, Number]):
 def numbers(*bolts, **options):
     sink = SparkSink("numbers", format="parquet", schema=Number)
     return piped(*bolts, first=parse, sink=sink, **options)
-
-
-def payload(n):
-    return json.dumps({"n": n}).encode()
 
 
 def test_a_rejected_record_is_a_dead_letter_with_its_reason_and_origin():
@@ -95,15 +92,9 @@ def test_a_dead_letter_has_the_error_and_the_line_of_the_users_code(kind):
     def fails_for_all(batch: pa.RecordBatch) -> pa.RecordBatch:
         return helper("nokey")
 
-    made = {
-        "function": bolt(fails),
-        "async": bolt(fails_later),
-        "blocking": bolt(fails, blocking=True),
-        "vectorised": bolt(fails_for_all),
-    }
-    topology = Topology("wrong")
-    topology.source("numbers").then(made[kind]).into(MemorySink("rows"))
-    topology.dead_letters.into(KafkaDeadLetters("wrong.dead"))
+    function = {"async": fails_later, "vectorised": fails_for_all}.get(kind, fails)
+    topology = piped(first=bolt(function, blocking=kind == "blocking"))
+    topology.dead_letters.sink = KafkaDeadLetters("wrong.dead")
     with topology_test(topology, retries=RetryPolicy(limit=0)) as kit:
         kit.send(b"1")
         (letter,) = kit.rejected
@@ -117,7 +108,7 @@ def test_a_dead_letter_has_the_error_and_the_line_of_the_users_code(kind):
 def test_fan_out_writes_all_children_or_none():
     """Promise 4, Storm 3: one failed child fails the record, whatever its siblings do."""
     with topology_test(numbers(count_down), retries=RetryPolicy(limit=0)) as kit:
-        kit.send(payload(3), payload(9), payload(2))
+        kit.send(payload(n=3), payload(n=9), payload(n=2))
         assert [row["n"] for row in kit.rows] == [0, 1, 2, 0, 1]
         (letter,) = kit.rejected
         assert (letter.reason, letter.error_class) == ("seven", "ValueError")
@@ -125,20 +116,16 @@ def test_fan_out_writes_all_children_or_none():
 
 def test_a_row_that_does_not_fit_the_schema_is_dead_lettered_alone():
     with topology_test(numbers()) as kit:
-        kit.send(payload(1), payload("x"), payload(2))
+        kit.send(payload(n=1), payload(n="x"), payload(n=2))
         assert [row["n"] for row in kit.rows] == [1, 2]
         (letter,) = kit.rejected
         assert "n" in letter.reason
-        assert letter.record.value == payload("x")
+        assert letter.record.value == payload(n="x")
         assert len(kit.acked) == 2
 
 
 def test_a_record_gives_all_that_kafka_knows_of_it():
-    @bolt
-    def whole(record: Record) -> Record:
-        return record
-
-    with topology_test(piped(first=whole)) as kit:
+    with topology_test(piped(first=bolt(lambda record: record))) as kit:
         kit.send(None, key=b"k", headers=[("a", "1"), ("a", None)], timestamp_ms=77)
         kit.send({"n": 1}, "text", key="k")
         record, *others = kit.rows
@@ -149,7 +136,8 @@ def test_a_record_gives_all_that_kafka_knows_of_it():
 
 
 def test_topics_and_partitions_are_made_when_they_are_sent_to():
-    topology = drawn(lambda s: s.into(MemorySink()), topic=re.compile("orders-.*"), first=topic_of)
+    first, topic = bolt(lambda record: record.topic), re.compile("orders-.*")
+    topology = drawn(lambda s: s.into(MemorySink()), topic=topic, first=first)
     with topology_test(topology) as kit:
         kit.send(b"1", topic="orders-eu").send(b"2", b"3", topic="orders-us", partition=2)
         kit.send(b"3", topic="orders-eu")
@@ -163,11 +151,6 @@ def test_topics_and_partitions_are_made_when_they_are_sent_to():
         ):
             with pytest.raises(ValueError, match=message):
                 kit.send(b"1", **wrong)
-
-
-@bolt
-def topic_of(record):
-    return record.topic
 
 
 def test_reference_tables_are_those_that_a_run_would_load():
@@ -189,11 +172,7 @@ def test_reference_tables_are_those_that_a_run_would_load():
 
 
 def test_a_record_that_a_bolt_keeps_has_settled_and_is_not_resolved():
-    class Keeps(Keep):
-        tick_seconds = 10.0
-        tick = Keep.drain
-
-    with topology_test(piped(Keeps)) as kit:
+    with topology_test(piped(made(Keep, tick_seconds=10.0, tick=Keep.drain))) as kit:
         kit.send(b"1", b"2")
         assert (kit.unresolved, kit.retrying, kit.rows) == (2, 0, [])
         assert [e.what for e in kit.history(0)] == ["read"]
@@ -203,9 +182,9 @@ def test_a_record_that_a_bolt_keeps_has_settled_and_is_not_resolved():
 
 
 def test_the_history_of_a_record_tells_its_whole_life():
-    with topology_test(numbers(Flaky(1)), retries=RetryPolicy(jitter=0)) as kit:
-        kit.send(payload(3), b"{", payload(0))
-        kit.send(payload(4), partition=1).advance(100)
+    with topology_test(numbers(Flaky()), retries=RetryPolicy(jitter=0)) as kit:
+        kit.send(payload(n=3), b"{", payload(n=0))
+        kit.send(payload(n=4), partition=1).advance(100)
         assert kit.now == 100
         assert [(e.what, e.seconds, e.attempt, e.step, e.reason) for e in kit.history(0)] == [
             ("read", 0, 1, None, None),
@@ -231,8 +210,8 @@ def test_an_event_can_be_read_by_a_person():
 
 
 def test_the_figures_are_those_of_the_metrics_endpoint():
-    with topology_test(numbers(Flaky(1))) as kit:
-        kit.send(payload(3), payload(0), b"{")
+    with topology_test(numbers(Flaky())) as kit:
+        kit.send(payload(n=3), payload(n=0), b"{")
         metrics = kit.metrics
         assert metrics["headrace_service_filtered_records_total"] == 1
         assert metrics["headrace_service_dead_lettered_records_total"] == 1

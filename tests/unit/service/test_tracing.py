@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headrace import Record, Reject, bolt
+from headrace import Record, bolt
 from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
 from partition.records import Chunk
@@ -14,7 +14,7 @@ from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing
 from sinks.kafka.dead_letter_sink import _content, _Form
 from tests.support.faulty_store import FaultyStore
-from tests.support.pipeline import PLACE, HeldSink, Works
+from tests.support.pipeline import PLACE, HeldSink, Works, text_unless_bad
 from topology.calls import Failure
 from topology.masking import mask
 from topology.record import HeldMessage
@@ -74,13 +74,6 @@ def parent_of(span: ReadableSpan) -> str:
 
 
 @bolt
-def text(record: Record) -> str:
-    if record.value == b"bad":
-        raise Reject("it is bad")
-    return (record.value or b"").decode()
-
-
-@bolt
 def upper(word: str) -> str:
     return word.upper()
 
@@ -97,7 +90,7 @@ def test_record_with_a_parent_is_traced_into_its_batch(spans):
             batches.append(batch)
             return super().stage(batch)
 
-    with spans.works(text, sinks=[Watched("out")]) as works:
+    with spans.works(text_unless_bad, sinks=[Watched("out")]) as works:
         send(works, b"plain")
         send(works, b"traced", ("traceparent", SAMPLED), ("tracestate", b"vendor=1"))
         send(works, b"unsampled", ("traceparent", UNSAMPLED))
@@ -124,12 +117,12 @@ def test_record_with_a_parent_is_traced_into_its_batch(spans):
 
 @sampled(1.0)
 def test_each_bolt_has_a_span_below_the_records(spans):
-    with spans.works(text, upper) as works:
+    with spans.works(text_unless_bad, upper) as works:
         works.send(*(b"%d" % number for number in range(600)))  # several blocks of a chunk
         works.finish()
     records = set(map(span_id, spans.named("process t")))
     assert len(records) == 600
-    for step in ("text", "upper"):
+    for step in ("text_unless_bad", "upper"):
         calls = spans.named(f"bolt {step}")
         assert set(map(parent_of, calls)) == records
         assert [said(span)["headrace.outcome"] for span in calls] == ["done"] * 600
@@ -160,7 +153,7 @@ def test_a_retry_is_told_of_with_its_attempts(spans):
 
 
 def test_dead_letter_span_ends_when_durable(spans):
-    with spans.works(text, sinks=[HeldSink()]) as works:
+    with spans.works(text_unless_bad, sinks=[HeldSink()]) as works:
         works.letters_sink.holding = True
         send(works, b"bad", ("traceparent", SAMPLED), ("own", b"kept"))
         works.until(lambda: bool(works.letters.pending))
@@ -173,11 +166,11 @@ def test_dead_letter_span_ends_when_durable(spans):
     expected = f"00-{TRACE}-{span_id(spans.one(sending))}-01".encode()
     assert [value for name, value in headers if name == "traceparent"] == [expected]
     assert ("own", b"kept") in headers
-    assert said(spans.one("bolt text"))["headrace.outcome"] == "rejected"
+    assert said(spans.one("bolt text_unless_bad"))["headrace.outcome"] == "rejected"
 
 
 def test_under_exactly_once_the_write_has_the_txid(spans):
-    with spans.works(text, exactly_once="transactional") as works:
+    with spans.works(text_unless_bad, exactly_once="transactional") as works:
         send(works, b"traced", ("traceparent", SAMPLED))
         works.finish()
     (event,) = spans.one("process t").events
@@ -189,7 +182,7 @@ def test_under_exactly_once_the_write_has_the_txid(spans):
 
 @sampled(0.1)
 def test_a_share_of_the_records_without_a_parent_is_sampled(spans):
-    with spans.works(text) as works:
+    with spans.works(text_unless_bad) as works:
         works.send(*[b"x"] * 5_000)
         works.finish()
     assert 350 < len(spans.named("process t")) < 650
@@ -222,7 +215,7 @@ def test_trace_ends_with_the_session_of_its_partition(spans):
     """It stayed open, as only a partition that was ours until its loss was told."""
     sink = HeldSink()
     sink.gate.clear()
-    with spans.works(text, sinks=[sink], shared=True) as works:
+    with spans.works(text_unless_bad, sinks=[sink], shared=True) as works:
         works.want(0)
         send(works, b"x")
         works.until(lambda: len(spans.tracing.traces.live) == 1)

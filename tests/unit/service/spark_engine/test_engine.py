@@ -18,7 +18,7 @@ from sinks.storage import Storage
 from tests.acceptance import evidence
 from tests.support.fake_spark import Driver as FrameDriver
 from tests.support.fake_spark import FakeSpark, Frame
-from tests.support.spark_engine import ONE, ApartSink, Driving, HereSink, text, values
+from tests.support.spark_engine import ONE, ApartSink, Driving, HereSink, parts_of, text, values
 from topology.sink import SinkContext
 from topology.spark_step import ThroughSpark, spark_step
 from transactions.groups import RangePolicy
@@ -209,7 +209,7 @@ def test_first_group_has_all_partitions(tmp_path):
     drives = Driving(tmp_path, ranges=RangePolicy(1000, 3600.0), partitions=3)
     for number in range(3):
         drives.send(*values("a", 4), partition=number)
-    account = Service(drives.parts(), drain_seconds=5).run(until_caught_up=True)
+    account = Service(parts_of(drives, drives.engine), drain_seconds=5).run(until_caught_up=True)
     assert account.written == 12
     assert drives.executors.names == ["ranges-1-1"]
 
