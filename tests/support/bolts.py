@@ -27,6 +27,13 @@ class Keeps(AdvancedBolt):
         collector.ack(tuple_)
 
 
+class Untold(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
 def made(base, **attributes):
     return type("Made", (base,), attributes)
 

@@ -2,6 +2,7 @@ import json
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,17 +106,14 @@ def test_embedded_run_uses_a_configuration_for_all_but_the_servers(headrace, mon
         "username = 'me'\npassword = 'it'\n[retries]\nlimit = 2\n"
     )
     servers = Servers(SimpleNamespace(address="here:1"), SimpleNamespace(address="here:2"))
-    used = []
+    run = Mock(return_value=CLOSED)
     monkeypatch.setattr(Servers, "ensure_topics", lambda *_names: None)
     monkeypatch.setattr("service.cli.run.embedded", lambda *_, **_options: nullcontext(servers))
-    monkeypatch.setattr(
-        "service.cli.run.run_pipeline",
-        lambda _topology, config, **_options: used.append(config) or CLOSED,
-    )
+    monkeypatch.setattr("service.cli.run.run_pipeline", run)
     monkeypatch.setattr("service.cli.common.load_topology", lambda _target: Topology("t"))
     path = str(tmp_path / "f.toml")
     code, _, err = headrace("run", "flow:topology", "--embedded", "--config", path)
-    (config,) = used
+    ((_topology, config), _options) = run.call_args
     assert (code, config.retries.limit) == (0, 2)
     assert config.kafka == {
         "bootstrap.servers": "here:1", "metadata.broker.list": "here:1",

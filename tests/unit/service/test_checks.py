@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -40,10 +41,8 @@ def test_each_table_of_a_catalogue_has_a_line(tmp_path):
 
 
 def test_missing_right_fails_the_catalogue_not_the_sink(tmp_path, monkeypatch):
-    def refuse(_):
-        raise SinkFailed("cannot create default.headrace_check: ForbiddenError: not for you")
-
-    monkeypatch.setattr(IcebergSink, "probe", refuse)
+    error = SinkFailed("cannot create default.headrace_check: ForbiddenError: not for you")
+    monkeypatch.setattr(IcebergSink, "probe", Mock(side_effect=error))
     ok, failed = checks(tmp_path, orders())
     assert ok == "True sink: orders"
     assert failed.startswith("False catalogue: default: cannot create default.headrace_check: F")
@@ -66,10 +65,7 @@ def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(monkeypatch
     ]
 
 
-def refuse():
-    raise SinkFailed("no cluster")
-
-
+REFUSE = Mock(side_effect=SinkFailed("no cluster"))
 NOT_STARTED = [
     ("spark", False, "local: not started while Kafka does not answer"),
     ("sink", False, "table: not known while Kafka does not answer"),
@@ -87,7 +83,7 @@ STARTED = [
 
 @pytest.mark.parametrize(
     ("kafka", "opens", "said"),
-    [(False, refuse, NOT_STARTED), (True, refuse, NOT_THERE), (True, lambda: None, STARTED)],
+    [(False, REFUSE, NOT_STARTED), (True, REFUSE, NOT_THERE), (True, Mock(), STARTED)],
 )
 def test_spark_is_started_once_kafka_has_answered(kafka, opens, said, monkeypatch):
     monkeypatch.setattr("service.wiring.read_table", lambda *_: pa.table({"id": [1], "v": [2]}))

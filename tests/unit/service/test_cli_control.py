@@ -1,4 +1,5 @@
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,9 +119,7 @@ def test_any_time_is_printed():
 
 
 def test_operator_without_a_name_is_a_number(monkeypatch):
-    def nameless():
-        raise KeyError("getpwuid(): uid not found: 1234")
-
+    nameless = Mock(side_effect=KeyError("getpwuid(): uid not found: 1234"))
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     assert signed("x").by.startswith("ada@")
     monkeypatch.setattr("getpass.getuser", nameless)

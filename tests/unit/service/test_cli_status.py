@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import Mock, call, patch
 
 import pytest
 from rich.console import Console
@@ -185,23 +185,13 @@ def test_replica_that_leaves_meanwhile_is_left_out(world, read, monkeypatch):
 
 @pytest.mark.parametrize("form", ["terminal", "pipe", "json"])
 def test_watch_continues_after_an_error(read, capsys, form):
-    out, seen = io.StringIO(), []
-    away = StoreUnavailable("for x", "away")
+    out, away = io.StringIO(), StoreUnavailable("for x", "away")
     console = Console(file=out, width=120, height=60, force_terminal=form == "terminal")
-
-    def look():
-        seen.append(None)
-        if len(seen) == 2:
-            raise away
-        return read()
-
-    def pause(seconds):
-        assert seconds == 2.5
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-
+    look, pause = Mock(side_effect=[read(), away, read()]), Mock()
+    pause.side_effect = [None, None, KeyboardInterrupt]
     with pytest.raises(KeyboardInterrupt):
         follow(look, 2.5, as_json=form == "json", console=console, pause=pause)
+    assert pause.call_args_list == [call(2.5)] * 3
     text = out.getvalue() + capsys.readouterr().out
     if form == "json":
         assert [json.loads(line)["trouble"] for line in text.splitlines()] == [
@@ -235,16 +225,9 @@ def test_status_exits_with_1_without_kafka_after_all_else(world, status):
     assert err.splitlines()[-1].startswith("headrace: Kafka does not answer")
 
 
-def test_ctrl_c_ends_a_watch_with_0(status, monkeypatch):
-    looked = []
-
-    def read(*asked):
-        if looked:
-            raise KeyboardInterrupt
-        looked.append(asked)
-        return read_status(*asked)
-
-    monkeypatch.setattr("service.cli.status.read_status", read)
+def test_ctrl_c_ends_a_watch_with_0(read, status, monkeypatch):
+    looks = Mock(side_effect=[read(), KeyboardInterrupt])
+    monkeypatch.setattr("service.cli.status.read_status", looks)
     code, out, err = status("--watch", "--interval", "0.1")
     assert (code, err) == (0, "")
     assert "numbers[3]" in out
@@ -358,10 +341,8 @@ def test_no_restart_is_foretold_while_the_store_moves():
 
 
 def test_failing_sink_hides_neither_the_others_nor_the_store():
-    def broken(_lines):
-        raise OSError("away")
-
-    found, sinks = compared(lambda _: stored(910), 41, b=broken)
+    away = Mock(side_effect=OSError("away"))
+    found, sinks = compared(lambda _: stored(910), 41, b=away)
     assert sinks.failed == {"b": "OSError: away"}
     assert (found[ZERO].sinks, found[ZERO].restart) == (having(a=41), None)
     assert [each.txid for each in found[ZERO].stored.transactions.open] == [42]

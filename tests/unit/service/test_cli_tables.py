@@ -2,6 +2,7 @@ import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from service import wiring
 from service.config.settings import load
 from sinks.storage import Storage
 from tests.support import commands
+from tests.support.bolts import made
 from tests.support.commands import TARGET, FileSink, topology_of
 from tests.support.front import Front
 from tests.unit.service.conftest import cells_of, words_of
@@ -134,32 +136,23 @@ def test_the_files_of_a_table_are_a_line_each(run_tables):
 
 
 def test_spark_is_ended_also_when_nothing_else_works(run_tables, monkeypatch):
-    ended = []
-    spark = SimpleNamespace(close=lambda: ended.append(True))
-
-    def context(_name):
-        raise SinkFailed("no warehouse")
-
+    spark, context = Mock(), Mock(side_effect=SinkFailed("no warehouse"))
     parts_ = SimpleNamespace(name="shop", config=None, context=context)
     monkeypatch.setattr(wiring, "wire", lambda *_: parts_)
     monkeypatch.setattr(wiring, "spark_driver", lambda *_: spark)
     assert run_tables([FileSink("orders")], "compact")[0] == 1
     assert run_tables([FileSink("orders")], "files", "orders")[0] == 1
-    assert ended == [True, True]
+    assert spark.close.call_count == 2
 
 
 def test_spark_gets_the_jars_of_every_sink_each_once(monkeypatch):
-    class First(DiscardSink):
-        needs_spark = True
-        needs_jars = ("one", "both")
-
-    class Second(DiscardSink):
-        needs_spark = True
-        needs_jars = ("both", "two")
-
+    first, second = (
+        made(DiscardSink, needs_spark=True, needs_jars=jars)(name)
+        for name, jars in (("a", ("one", "both")), ("b", ("both", "two")))
+    )
     monkeypatch.setattr(wiring, "resolve", lambda name: [Path("shared.jar"), Path(f"{name}.jar")])
     config = load(None, {"kafka": {"bootstrap.servers": "-"}, "zookeeper": {"hosts": "-"}})
-    driver = wiring.spark_of(topology_of([First("a"), Second("b")]), config)
+    driver = wiring.spark_of(topology_of([first, second]), config)
     assert driver._jars() == [Path(f"{name}.jar") for name in ("shared", "both", "one", "two")]
     assert not driver.running
     in_postgres = PostgresSink("host=db", "orders", schema=pa.schema({"id": pa.int64()}))

@@ -171,21 +171,6 @@ def test_too_deep_a_file_is_refused_and_so_is_a_bare_carriage_return(write):
     assert "Found invalid character" in fault(path).found
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "place", "key"),
-    [
-        ("HEADRACE_PIPELINE__DRAIN_SECONDS", "soon",
-         "environment: HEADRACE_PIPELINE__DRAIN_SECONDS", "pipeline.drain_seconds"),
-        ("HEADRACE_PIPLINE__NAME", CANARY, "environment", "HEADRACE_PIPLINE__NAME"),
-        ("HEADRACE_KAFKA", CANARY, "environment: HEADRACE_KAFKA", "kafka"),
-    ],
-)  # fmt: skip
-def test_a_variable_is_blamed_by_its_name(write, monkeypatch, name, value, place, key):
-    monkeypatch.setenv(name, value)
-    error = fault(write(GOOD))
-    assert (error.place, error.key) == (place, key)
-
-
 @pytest.mark.parametrize("text", ["s3cret", "s3cret\n", "s3cret\r\n", " a=b {x\n\n"], ids=repr)
 def test_a_secret_is_read_from_the_file_that_a_variable_names(text, loaded, tmp_path, monkeypatch):
     (tmp_path / "password").write_bytes(text.encode())

@@ -9,6 +9,7 @@ from partition.kafka.librdkafka import DEFAULTS, FORCED, documented_properties, 
 from service.config.settings import Config, load
 from service.errors import EXIT_CONFIG, BadConfig
 
+CANARY = "canary-4f1e9b"
 CLIENTS_OWN = ("catalogs", "conf", "options")
 BASE = {"kafka": "bootstrap.servers = 'a:1'", "zookeeper": "hosts = 'a:1'"}
 
@@ -176,19 +177,22 @@ def test_properties_are_those_of_the_installed_librdkafka():
 
 
 def test_variables_that_are_no_tables_hide_no_other_error(monkeypatch):
-    not_json = {
-        "kafka": "x",
-        "pipeline": "[",
-        "zookeeper": '{"password":',
-        "storage__catalogs": "'",
-    }
-    others = {"logs": "3", "spark": "[]", "retries__limit": "-1", "pipline__name": "y"}
-    for name, value in {**not_json, **others}.items():
+    variables = {
+        "kafka": CANARY, "pipeline": "[", "zookeeper": '{"password":', "storage__catalogs": "'",
+        "logs": "3", "spark": "[]", "retries__limit": "soon", "pipline__name": CANARY,
+    }  # fmt: skip
+    for name, value in variables.items():
         monkeypatch.setenv(f"HEADRACE_{name.upper()}", value)
     with pytest.raises(BadConfig) as caught:
         load(None)
     errors = {error.place.rpartition("_")[2].lower(): error for error in caught.value.others}
-    assert caught.value.key == "HEADRACE_PIPLINE__NAME"
+    assert (caught.value.place, caught.value.key) == ("environment", "HEADRACE_PIPLINE__NAME")
+    assert CANARY not in f"{caught.value} {caught.value.others} {caught.value.__cause__!r}"
+    found = {errors[name].place: errors[name].key for name in ("kafka", "limit")}
+    assert found == {
+        "environment: HEADRACE_KAFKA": "kafka",
+        "environment: HEADRACE_RETRIES__LIMIT": "retries.limit",
+    }
     assert errors.keys() == {"kafka", "pipeline", "zookeeper", "catalogs", "logs", "spark", "limit"}
     for section in ("kafka", "pipeline", "zookeeper", "catalogs"):
         found = errors[section].found, errors[section].allowed

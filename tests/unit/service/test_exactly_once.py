@@ -1,5 +1,6 @@
 from collections import Counter
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -115,12 +116,10 @@ def test_slow_sink_holds_back_a_fan_out():
     def spread(record: Record) -> Iterator[int]:
         yield from range(100)
 
-    class Stuck(Noting):
-        def commit(self, staged):
-            raise SinkBusy(0.05)
-
+    stuck = Noting()
+    stuck.commit = Mock(side_effect=SinkBusy(0.05))
     sizes = {"fetch_records": 10, "chunk_records": 10, "transaction_records": 100}
-    with exactly_once(Stuck(), bolt_=spread, batch_rows=1_000, max_active=50, **sizes) as works:
+    with exactly_once(stuck, bolt_=spread, batch_rows=1_000, max_active=50, **sizes) as works:
         works.send(*[b"x"] * 2_000)
         works.turn(60)
         assert 3_000 < works.pipeline.outlets[0].rows_pending < 3_000 + 2 * 100 * 100

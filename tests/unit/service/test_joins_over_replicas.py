@@ -1,5 +1,4 @@
 import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,17 +29,17 @@ def documented_join(rows):
 
 
 class Group:
-    def __init__(self, closing, topics, make, beat_seconds=0.0):
+    def __init__(self, request, topics, make, beat_seconds=0.0):
         self.log = FaultyLog(dict.fromkeys(topics, PARTITIONS))
         self.nodes, self.rows, self.now, self.sent = FaultyNodes(), MemorySink("rows"), 0.0, 0
-        self.replicas, self.closing, self.make = [], closing, make
+        self.replicas, self.request, self.make = [], request, make
         self.beat_seconds = beat_seconds
 
     def start(self):
         name, topology = f"r-{len(self.replicas)}", self.make(self.rows)
         policy = MembershipPolicy(name, self.beat_seconds)
         replica = Replica(name, topology, self.log, self.nodes, membership=policy)
-        self.closing.callback(replica.close)
+        self.request.addfinalizer(replica.close)
         replica.open()
         self.replicas.append(replica)
         return replica
@@ -66,14 +65,8 @@ class Group:
 
 
 @pytest.fixture
-def closing():
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def shop(closing):
-    return Group(closing, ["orders", "payments"], documented_join)
+def shop(request):
+    return Group(request, ["orders", "payments"], documented_join)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -113,9 +106,9 @@ def test_a_join_ends_where_the_counts_of_its_topics_differ(shop, topic, grows, f
         shop.turn(20)
 
 
-def test_one_replica_waits_for_no_beat_and_a_second_for_its_share(closing):
+def test_one_replica_waits_for_no_beat_and_a_second_for_its_share(request):
     """No test lives to see the second beat."""
-    group = Group(closing, ["in"], lambda rows: piped(sink=rows), beat_seconds=1000.0)
+    group = Group(request, ["in"], lambda rows: piped(sink=rows), beat_seconds=1000.0)
     for place in EVERY:
         group.log.append(place, b"x")
     first = group.start()

@@ -12,6 +12,7 @@ from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from service.observability.metrics import metric_values
 from service.observability.snapshot import snapshot_of
+from tests.support.bolts import Untold
 from tests.support.pipeline import HeldSink, Works, as_bolt, drawn, parse, payload, piped, text_of
 
 MANY = 1_000_000
@@ -49,11 +50,6 @@ def send_four(kit):
 
 class Panic(BaseException):
     """As a Rust extension raises it when it panics."""
-
-
-class Untold(Exception):
-    def __str__(self):
-        raise RuntimeError
 
 
 NAMED = [SystemExit(0), SystemExit("enough"), Panic("no exception")]

@@ -1,4 +1,5 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from tests.support.front import Front
 from topology.errors import SinkFailed
 
 NEEDED = {"kafka": {"bootstrap.servers": "b:9092"}, "zookeeper": {"hosts": "z:2181"}}
+TABLE = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
 
 
 def wired(tmp_path, sink, letters=None, **given):
@@ -25,42 +27,34 @@ def wired(tmp_path, sink, letters=None, **given):
 
 
 def test_spark_is_started_for_a_sink_behind_others(tmp_path):
-    table = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
-    assert wired(tmp_path, Front(Front(table))).spark is not None
+    assert wired(tmp_path, Front(Front(TABLE))).spark is not None
 
 
 def test_a_spark_that_is_given_is_used_and_left_running(tmp_path):
-    closed = []
     spark = SparkDriver("given")
-    spark.close = closed.append
+    spark.close = Mock()
     parts = wired(tmp_path, MemorySink(), given_spark=spark)
     assert parts.spark is spark
     parts.close(Deadline(0))
-    assert not closed
+    assert not spark.close.called
 
 
 def test_s3_brings_its_jars_and_properties_to_spark(tmp_path):
-    sink = SparkSink("numbers", format="parquet", schema=pa.schema([("n", pa.int64())]))
     for warehouse, sets in ((str(tmp_path), []), ("s3://lake/t", ["s3a"])):
         config = load(None, NEEDED | {"storage": {"warehouse": warehouse}})
-        driver = spark_of(topology_of([sink]), config)
+        driver = spark_of(topology_of([TABLE]), config)
         assert driver._jars.args == (sets,)
         # A sink may name a place in S3 by itself, whatever the warehouse is.
         assert driver._conf["spark.hadoop.fs.s3.impl"].endswith(".S3AFileSystem")
 
 
 def test_dead_letters_ask_the_broker_before_a_sink_may_start_spark(tmp_path):
-    class Absent(MemoryDeadLetters):
-        def open(self, context):
-            raise SinkFailed("no broker")
-
-    class Started(MemorySink):
-        def open(self, context):
-            raise AssertionError("opened")
-
-    parts = wired(tmp_path, Started(), Absent())
+    letters, sink = MemoryDeadLetters(), MemorySink()
+    letters.open, sink.open = Mock(side_effect=SinkFailed("no broker")), Mock()
+    parts = wired(tmp_path, sink, letters)
     with pytest.raises(SinkFailed, match="no broker"):
         parts.open()
+    assert not sink.open.called
     parts.close(Deadline(0))
 
 

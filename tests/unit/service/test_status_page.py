@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,14 +19,10 @@ class World:
     def __init__(self, first, made):
         self.now = 100.0
         self.snapshot = first
-        self.asked = 0
+        self.look = Mock(side_effect=lambda: self.snapshot)
         self.history = History()
         health = HealthCheck(self.look, clock=lambda: self.now)
         self.page = StatusPage("orders-eu", made, self.look, health, self.history, lambda: self.now)
-
-    def look(self):
-        self.asked += 1
-        return self.snapshot
 
     def status(self):
         self.now += 1.0
@@ -85,9 +82,9 @@ def test_of_many_partitions_those_are_shown_that_need_it_most(world):
 
 def test_however_many_ask_it_is_made_once(world):
     first = world.page.json()
-    asked = world.asked
+    asked = world.look.call_count
     assert all(world.page.json() is first for _ in range(1_000))
-    assert world.asked == asked
+    assert world.look.call_count == asked
     world.now += 1.0
     assert world.page.json() is not first
 

@@ -1,4 +1,5 @@
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from partition.records import Chunk
 from service.config.settings import TracingConfig
 from service.observability.tracing import Tracing
 from sinks.kafka.dead_letter_sink import _content, _Form
+from tests.support.bolts import Untold
 from tests.support.faulty_store import FaultyStore
 from tests.support.pipeline import PLACE, HeldSink, Works, text_unless_bad
 from topology.calls import Failure
 from topology.masking import mask
 from topology.record import HeldMessage
-from topology.sink import Batch
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{PARENT}-01".encode()
@@ -83,14 +84,9 @@ def send(works, value, *headers):
 
 
 def test_record_with_a_parent_is_traced_into_its_batch(spans):
-    batches: list[Batch] = []
-
-    class Watched(MemorySink[Any]):
-        def stage(self, batch):
-            batches.append(batch)
-            return super().stage(batch)
-
-    with spans.works(text_unless_bad, sinks=[Watched("out")]) as works:
+    sink = MemorySink("out")
+    sink.stage = Mock(wraps=sink.stage)
+    with spans.works(text_unless_bad, sinks=[sink]) as works:
         send(works, b"plain")
         send(works, b"traced", ("traceparent", SAMPLED), ("tracestate", b"vendor=1"))
         send(works, b"unsampled", ("traceparent", UNSAMPLED))
@@ -108,7 +104,8 @@ def test_record_with_a_parent_is_traced_into_its_batch(spans):
     assert said(write)["headrace.batch.sequence"] == 1
     (event,) = record.events
     assert (event.attributes or {})["headrace.write.span_id"] == span_id(write)
-    (batch,) = batches
+    ((batch,), _) = sink.stage.call_args
+    assert sink.stage.call_count == 1
     assert list(batch.traces) == [1]
     assert dict(batch.traces[1]) == {
         "traceparent": f"00-{TRACE}-{span_id(record)}-01".encode(), "tracestate": b"vendor=1",
@@ -227,13 +224,8 @@ def test_trace_ends_with_the_session_of_its_partition(spans):
     assert spans.one("process t").status.description == "the partition was lost"
 
 
-class Untellable(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
-
-
 @sampled(1.0)
-@pytest.mark.parametrize("error", [OSError("it was canary-4711"), Untellable()], ids=["s", "u"])
+@pytest.mark.parametrize("error", [OSError("it was canary-4711"), Untold()], ids=["s", "u"])
 def test_an_errors_text_is_masked_and_need_not_be_tellable(spans, begin, error):
     mask.learn(["canary-4711"])
     traces = begin(1)

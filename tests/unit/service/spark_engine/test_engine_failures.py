@@ -3,6 +3,7 @@ import threading
 from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -49,45 +50,25 @@ def test_a_run_that_fails_is_run_again_and_so_are_those_behind_it(tmp_path):
         drives.until(lambda: not list(tmp_path.glob("*/files/*")))
 
 
-class Wrong(ApartSink):
-    """Has a mistake, exits in a commit, cannot commit, or does not see the tasks' files."""
-
-    def __init__(self, how):
-        super().__init__()
-        self.how = how
-
-    def stager(self):
-        if self.how == "stager":
-            raise AttributeError("no attribute 'files'")
-        return super().stager()
-
-    def joined(self, shares, staged):
-        if self.how == "elsewhere":
-            raise SinkFailed("executors and driver must share the folder of the table")
-        return super().joined(shares, staged)
-
-    def commit(self, staged):
-        raise SystemExit(1) if self.how == "exit" else SinkFailed("the table is gone")
+BROKEN = TaskFailed("it is broken", "BoltError")
+ELSEWHERE = SinkFailed("executors and driver must share the folder of the table")
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "match"),
+    ("where", "what", "error", "match"),
     [
-        ("failed task", TaskError, "BoltError: it is broken"),
-        ("no module", TaskError, "No module named 'x'"),
-        ("stager", AttributeError, "files"),
-        ("exit", SinkFailed, "SystemExit"),
-        ("commit", SinkFailed, "the table is gone"),
-        ("elsewhere", SinkFailed, "must share the folder of the table"),
+        ("run", Mock(return_value=[BROKEN]), TaskError, "BoltError: it is broken"),
+        ("run", TaskError("ModuleNotFoundError", "No module named 'x'"), TaskError, "named 'x'"),
+        ("stager", AttributeError("no attribute 'files'"), AttributeError, "files"),
+        ("commit", SystemExit(1), SinkFailed, "SystemExit"),
+        ("commit", SinkFailed("the table is gone"), SinkFailed, "the table is gone"),
+        ("joined", ELSEWHERE, SinkFailed, "must share the folder of the table"),
     ],
 )
-def test_errors_that_cannot_heal_end_the_run(tmp_path, how, error, match):
-    with Driving(tmp_path, sinks=[Wrong(how)]) as drives:
-        if how == "failed task":
-            drives.executors.answers = [lambda _task: TaskFailed("it is broken", "BoltError")]
-        if how == "no module":
-            missing = TaskError("ModuleNotFoundError", "No module named 'x'")
-            drives.executors.errors["ranges-1-1"] = missing
+def test_errors_that_cannot_heal_end_the_run(tmp_path, where, what, error, match):
+    with Driving(tmp_path) as drives:
+        broken = drives.executors if where == "run" else drives.apart
+        setattr(broken, where, Mock(side_effect=what))
         drives.fill(1)
         with pytest.raises(error, match=match):
             drives.finish()
@@ -96,16 +77,8 @@ def test_errors_that_cannot_heal_end_the_run(tmp_path, how, error, match):
 
 @pytest.mark.parametrize("error", [OSError("the log cannot be read"), SinkBusy(0.1)])
 def test_stager_is_asked_again_after_a_passing_error(tmp_path, error):
-    class Away(ApartSink):
-        away = True
-
-        def stager(self):
-            if self.away:
-                self.away = False
-                raise error
-            return super().stager()
-
-    with Driving(tmp_path, sinks=[Away()]) as drives:
+    with Driving(tmp_path) as drives:
+        drives.apart.stager = Mock(side_effect=[error, drives.apart.stager()])
         drives.fill(1)
         drives.finish()
         assert (drives.apart.rows, drives.figures.retries) == (["a0"], 1)

@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,11 +82,8 @@ def test_results_keep_order_and_slots_follow_executors(on_spark):
     ],
 )
 def test_import_error_on_an_executor_ends_the_run(on_spark, error, raised):
-    def raises(*_given):
-        raise error
-
     with pytest.raises(raised, match=r"ModuleNotFoundError: No module named 'x'|not now|why"):
-        on_spark(raises)[0].run("g", [task()])
+        on_spark(Mock(side_effect=error))[0].run("g", [task()])
 
 
 def test_no_secret_is_in_what_is_said_of_a_task():
@@ -102,11 +100,8 @@ def test_a_task_that_cannot_be_sent_ends_the_run(on_spark):
 
 
 def test_exit_in_a_run_is_reported():
-    def exits(_name, _tasks):
-        raise SystemExit(3)
-
     heard = []
-    submissions = Submissions(SimpleNamespace(run=exits, cancel=print), heard.append)
+    submissions = Submissions(Mock(**{"run.side_effect": SystemExit(3)}), heard.append)
     submissions.submit(1, 1, [task()])
     until("the condition", lambda: bool(heard))
     assert submissions.stop(5.0)

@@ -1,6 +1,7 @@
 import asyncio
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -225,25 +226,22 @@ def test_corrupt_record_fails_the_task_only_within_the_range():
 
 
 class _Life(Bolt):
-    def __init__(self, *, opens: bool = True) -> None:
-        self.opens = opens
+    def __init__(self) -> None:
         self.told: list[str] = []
         self.partitions: list[tuple[str, int]] = []
 
     def open(self) -> None:
         self.told.append("open")
-        if not self.opens:
-            raise ConnectionError("no such host")
 
     def process(self, record: Record) -> str:
         assert (record.topic, record.partition) in self.partitions
         return text(record)
 
-    def partition_assigned(self, topic: str, partition: int) -> None:
-        self.partitions.append((topic, partition))
+    def partition_assigned(self, *place: Any) -> None:
+        self.partitions.append(place)
 
-    def partition_revoked(self, topic: str, partition: int) -> None:
-        self.partitions.remove((topic, partition))
+    def partition_revoked(self, *place: Any) -> None:
+        self.partitions.remove(place)
 
     def close(self) -> None:
         assert not self.partitions
@@ -263,7 +261,9 @@ def test_bolts_are_opened_and_closed_with_every_task():
 
 
 def test_a_bolt_that_does_not_open_fails_the_task_by_name():
-    world = TaskWorld(_Life(opens=False))
+    life = _Life()
+    life.open = Mock(side_effect=ConnectionError("no such host"), __name__="open")
+    world = TaskWorld(life)
     world.tasks.send(b"x")
     failed = world.failed(ranged(0, 1))
     assert (failed.error_class, failed.partition) == ("ConnectionError", None)
