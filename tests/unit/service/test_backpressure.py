@@ -9,14 +9,8 @@ import pytest
 from headrace import Topology, bolt
 from headrace.sinks import MemoryDeadLetters, MemorySink
 from partition.records import Partition
+from service.pipeline import sink_buffer
 from service.pipeline.backpressure import DEAD_LETTERS, TREES, Backpressure
-from service.pipeline.sink_buffer import (
-    BatchBuffer,
-    GroupWork,
-    Rows,
-    TransactionBuffer,
-    estimated_bytes,
-)
 from sinks.writer import SinkWriter
 from tests.support.bolts import Keeps, same, wait
 from tests.support.pipeline import HeldSink, Works, text_of
@@ -203,16 +197,16 @@ def test_pending_dead_letters_stop_emission(monkeypatch):
 )
 def test_batch_is_due_in_time_and_full_at_its_limit(policy, rows):
     sink = MemorySink()
-    buffer = BatchBuffer(SinkStep("rows", sink, policy), SinkWriter(sink, print), None)
+    buffer = sink_buffer.BatchBuffer(SinkStep("rows", sink, policy), SinkWriter(sink, print), None)
 
     def is_due_with(count, now=0.0):
         piece = rows(count) if count else []
         trees = np.zeros(len(piece), np.int64)
-        buffer.add(Rows(piece, trees, trees, trees.astype(np.uint64)), 7.0)
+        buffer.add(sink_buffer.Rows(piece, trees, trees, trees.astype(np.uint64)), 7.0)
         return buffer.is_due(now)
 
     with pytest.raises(ValueError, match="1 rows came with 0 trees and 0 edges"):
-        buffer.add(Rows([{}], *[np.empty(0, np.int64)] * 2, np.empty(0, np.uint64)), 0.0)
+        buffer.add(sink_buffer.Rows([{}], np.array([]), np.array([]), np.array([])), 0.0)
     assert not is_due_with(0, now=1e9), "an empty batch is never due"
     assert not is_due_with(99, now=1006.9)
     assert buffer.is_due(1007.0)
@@ -225,13 +219,13 @@ def test_group_is_not_committed_before_the_one_before_has_ended():
     """Promise 14: what follows a commit that fails must not be committed before it."""
     sink = MemorySink()
     step = SinkStep("rows", sink, BatchPolicy(1, 1, 1.0))
-    buffer = TransactionBuffer(step, SinkWriter(sink, print))
-    buffer.commit(GroupWork(staged=Staged((), 1)))
+    buffer = sink_buffer.TransactionBuffer(step, SinkWriter(sink, print))
+    buffer.commit(sink_buffer.GroupWork(staged=Staged((), 1)))
     with pytest.raises(RuntimeError, match="commits group"):
-        buffer.commit(GroupWork(staged=Staged((), 1)))
+        buffer.commit(sink_buffer.GroupWork(staged=Staged((), 1)))
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
 def test_estimated_bytes_of_equal_rows_are_exact(length):
     row = {"a": 1, "b": "x" * 100, "c": [1.0, 2.0], "d": None, "e": b"12"}
-    assert estimated_bytes([row] * length) == length * (8 + 100 + 16 + 8 + 2)
+    assert sink_buffer.estimated_bytes([row] * length) == length * (8 + 100 + 16 + 8 + 2)

@@ -5,14 +5,7 @@ import pytest
 
 from headrace.testing import topology_test
 from partition.latency import CommitLatency, UncommittedChunk
-from service.observability.charts import (
-    CHARTS,
-    MOST_SAMPLES,
-    WINDOW_SECONDS,
-    History,
-    charts_html,
-    duration_text,
-)
+from service.observability import charts
 from tests.support.charts import drawn
 from tests.support.service import snapshot, topology
 
@@ -32,7 +25,7 @@ class Run:
     """A history of snapshots, one each quarter of a second, as a service publishes them."""
 
     def __init__(self, first):
-        self.history = History()
+        self.history = charts.History()
         self.snapshot = first
         self.history.add(first)
 
@@ -67,9 +60,9 @@ def test_sample_every_five_seconds_has_the_rates_since_the_last(run):
 
 
 def test_samples_are_bounded(run):
-    run.go_on(2 * WINDOW_SECONDS)
-    assert len(run.history.samples) == MOST_SAMPLES
-    assert run.history.samples[-1]["at"] - run.history.samples[0]["at"] == WINDOW_SECONDS - 5
+    run.go_on(2 * charts.WINDOW_SECONDS)
+    assert len(run.history.samples) == charts.MOST_SAMPLES
+    assert run.history.samples[-1]["at"] - run.history.samples[0]["at"] == charts.WINDOW_SECONDS - 5
 
 
 def test_latency_of_a_sample_is_that_of_its_own_records(run):
@@ -89,7 +82,7 @@ def test_latency_of_a_sample_is_that_of_its_own_records(run):
 
 def test_latency_forgets_what_is_older_than_15_minutes(run):
     run.go_on(5, latencies={"orders": latency(100, waited=50.0)})
-    run.go_on(WINDOW_SECONDS - 5)
+    run.go_on(charts.WINDOW_SECONDS - 5)
     assert run.history.latency["processing_median_seconds"] is not None
     run.go_on(5)
     assert run.history.latency["processing_median_seconds"] is None
@@ -108,15 +101,15 @@ def varied(run):
 
 def test_charts_show_the_samples(varied):
     now = varied[-1]["at"] + 3.0
-    shown = drawn(charts_html(varied, now))
+    shown = drawn(charts.charts_html(varied, now))
     assert shown.now == now
-    for chart in CHARTS:
+    for chart in charts.CHARTS:
         figures = [each[key] for key in chart.lines.values() for each in varied[1:]]
         top = max(figure for figure in figures if figure is not None) or 1.0
         for key, line in zip(chart.lines.values(), shown.lines[chart.id], strict=True):
             points = [(now - each["at"], each[key]) for each in varied if each[key] is not None]
             wanted = [(ago, figure / top) for ago, figure in points]
-            inside = [(ago, share) for ago, share in wanted if ago <= WINDOW_SECONDS]
+            inside = [(ago, share) for ago, share in wanted if ago <= charts.WINDOW_SECONDS]
             assert len(line) == len(inside) > 50
             for (ago, share), (drawn_ago, drawn_share) in zip(inside, line, strict=True):
                 assert drawn_ago == pytest.approx(ago, abs=0.16)  # a twentieth of a 300th
@@ -129,7 +122,7 @@ def test_chart_says_its_newest_lowest_and_highest_figure(run):
     run.go_on(5, written=1000)
     run.go_on(5, written=500, latencies={"orders": latency(100, waited=0.2, age=2.0)})
     run.go_on(5, written=800)
-    text = drawn(charts_html(run.history.samples, 120.0)).text
+    text = drawn(charts.charts_html(run.history.samples, 120.0)).text
     assert text["resolved"] == (
         "Records resolved 3,200/s Records resolved newest 3,200/s; minimum 2,000/s, "
         "maximum 4,000/s min 2,000/s, max 4,000/s"
@@ -139,22 +132,22 @@ def test_chart_says_its_newest_lowest_and_highest_figure(run):
 
 
 def test_charts_of_a_short_run_span_at_least_a_minute(run):
-    empty = charts_html((), 100.0)
+    empty = charts.charts_html((), 100.0)
     assert "<h2>Last 1 min</h2>" in empty
     assert "newest -; minimum -, maximum -" in empty
     run.go_on(10, written=10)
-    (line,) = drawn(charts_html(run.history.samples, 112.0)).lines["resolved"]
+    (line,) = drawn(charts.charts_html(run.history.samples, 112.0)).lines["resolved"]
     assert [ago for ago, _ in line] == pytest.approx([7.0, 2.0], abs=0.02)
     run.go_on(290)
-    assert "<h2>Last 5 min</h2>" in charts_html(run.history.samples, 401.0)
+    assert "<h2>Last 5 min</h2>" in charts.charts_html(run.history.samples, 401.0)
 
 
 def test_charts_name_what_they_are_to_a_screen_reader():
-    page = charts_html((), 100.0)
-    assert page.count('role="img"') == len(CHARTS)
+    page = charts.charts_html((), 100.0)
+    assert page.count('role="img"') == len(charts.CHARTS)
     ids = re.findall(r'id="(\w+-(?:title|desc))"', page)
     assert re.findall(r'aria-\w+by="([\w-]+)"', page) == ids
-    assert len(set(ids)) == 2 * len(CHARTS)
+    assert len(set(ids)) == 2 * len(charts.CHARTS)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +156,4 @@ def test_charts_name_what_they_are_to_a_screen_reader():
      (12_300, "3.4 h")],
 )  # fmt: skip
 def test_durations_have_two_or_three_digits(seconds, text):
-    assert duration_text(seconds) == text
+    assert charts.duration_text(seconds) == text

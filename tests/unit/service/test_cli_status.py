@@ -15,15 +15,8 @@ from partition.interfaces import StoredOffset
 from partition.memory.ports import MemoryCatalogue
 from partition.records import OpenTransaction, Position, Range, Transactions
 from partition.replicas.balance import Control, Leaving, Plan
+from service.cli import status as status_module
 from service.cli.control import OffsetChange
-from service.cli.status import (
-    ServiceAnswer,
-    ask_service,
-    follow,
-    owner_and_state,
-    read_status,
-    render_status,
-)
 from service.cli.transactions import OpenSinks, Restart, compare, restart_of
 from service.config.settings import HttpConfig
 from tests.support.commands import NOTE, TARGET, P, World, topology_of
@@ -44,7 +37,7 @@ def world():
 @pytest.fixture
 def read(world):
     pipeline = SimpleNamespace(topology=world.topology, name="tables", **world.parts)
-    return partial(read_status, pipeline, world.nodes.pipeline)
+    return partial(status_module.read_status, pipeline, world.nodes.pipeline)
 
 
 def rows_of(status):
@@ -53,7 +46,7 @@ def rows_of(status):
 
 def text_of(status, most=None):
     out = io.StringIO()
-    Console(file=out, width=200).print(render_status(status, most))
+    Console(file=out, width=200).print(status_module.render_status(status, most))
     return out.getvalue()
 
 
@@ -61,7 +54,7 @@ def test_facts_name_owners_and_lags(world, read):
     world.share()
     world.nodes.put_control(Control(paused=NOTE, drained={"b": NOTE}))
     world.nodes.pipeline.record(OffsetChange(1, "ada@desk", "x", "numbers[0]", None, 7))
-    facts = json.loads(json.dumps(read(ServiceAnswer({"numbers[0]": 12})).as_json()))
+    facts = json.loads(json.dumps(read(status_module.ServiceAnswer({"numbers[0]": 12})).as_json()))
     note = {"by": NOTE.by, "why": NOTE.why, "at_ms": NOTE.at_ms}
     replicas, partitions = facts.pop("replicas"), facts.pop("partitions")
     assert facts == {
@@ -128,7 +121,7 @@ def test_owner_is_found_by_plan_and_holders(world, read):
         (None, P[3], ("b", "held")), (None, P[2], (None, "free")),
         (plan, P[0], (None, "free")), (plan, P[1], ("b", "leaving")),
     ):  # fmt: skip
-        assert owner_and_state(partition, plan_, members) == owner
+        assert status_module.owner_and_state(partition, plan_, members) == owner
 
 
 def test_unreadable_offset_hides_no_other(world, read):
@@ -190,7 +183,7 @@ def test_watch_continues_after_an_error(read, capsys, form):
     look, pause = Mock(side_effect=[read(), away, read()]), Mock()
     pause.side_effect = [None, None, KeyboardInterrupt]
     with pytest.raises(KeyboardInterrupt):
-        follow(look, 2.5, as_json=form == "json", console=console, pause=pause)
+        status_module.follow(look, 2.5, as_json=form == "json", console=console, pause=pause)
     assert pause.call_args_list == [call(2.5)] * 3
     text = out.getvalue() + capsys.readouterr().out
     if form == "json":
@@ -236,7 +229,7 @@ def test_ctrl_c_ends_a_watch_with_0(read, status, monkeypatch):
 def figures_of(text):
     with patch("http.client.HTTPConnection") as connection:
         connection().getresponse().read.return_value = text.encode()
-        figures = ask_service(HttpConfig(port=1))
+        figures = status_module.ask_service(HttpConfig(port=1))
     connection().request.assert_called_once_with("GET", "/status.json")
     return figures
 
@@ -257,8 +250,8 @@ def test_one_request_tells_latency_and_completed_offsets(world, read):
 
 @pytest.mark.parametrize("answer", ["", "404 not found", '{"latency": 3}', '{"pipeline": "x"}'])
 def test_another_service_at_the_port_has_no_figures(answer):
-    assert figures_of(answer) == ask_service(HttpConfig()) == ServiceAnswer()
-    assert ask_service(HttpConfig(port=1)) == ServiceAnswer()
+    without_port, at_port = map(status_module.ask_service, (HttpConfig(), HttpConfig(port=1)))
+    assert figures_of(answer) == without_port == at_port == status_module.ServiceAnswer()
 
 
 def stored(*ends, committed=41, kind="transactional", epoch=2):

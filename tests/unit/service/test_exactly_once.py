@@ -8,17 +8,8 @@ from headrace import Record, Retry, bolt
 from headrace.sinks import MemorySink
 from headrace.testing import topology_test
 from partition.manager import InFlightLimits
+from tests.support import pipeline
 from tests.support.patience import Limit
-from tests.support.pipeline import (
-    PATIENCE_SECONDS,
-    PLACE,
-    Door,
-    Works,
-    as_bolt,
-    drawn,
-    stored_in,
-    text_of,
-)
 from tests.support.spark_engine import HereSink
 from topology.errors import SinkBusy
 
@@ -32,8 +23,8 @@ class Noting(HereSink):
         super().commit(staged)
 
 
-def exactly_once(*sinks, kind="transactional", bolt_=text_of, **options):
-    return Works(bolt_, sinks=sinks, exactly_once=kind, **options)
+def exactly_once(*sinks, kind="transactional", bolt_=pipeline.text_of, **options):
+    return pipeline.Works(bolt_, sinks=sinks, exactly_once=kind, **options)
 
 
 def following(works, **options):
@@ -42,7 +33,7 @@ def following(works, **options):
 
 
 def transactions(works):
-    return stored_in(works.nodes, PLACE).transactions
+    return pipeline.stored_in(works.nodes, pipeline.PLACE).transactions
 
 
 def numbers(*values):
@@ -69,7 +60,7 @@ def test_rejected_row_has_its_dead_letter_before_the_commit():
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 def test_transaction_open_at_a_crash_is_done_once(kind):
     """Storm 39. The first life ends with a record that its async bolt never gave back."""
-    door = Door()
+    door = pipeline.Door()
     with exactly_once(Noting(), kind=kind, bolt_=door.as_bolt(), workers=4) as first:
         first.send(*numbers(0, 1, 2, 3))
         first.until(lambda: door.answered == 3)
@@ -100,7 +91,7 @@ def test_full_batch_closes_a_transaction():
     sink = Noting()
     with exactly_once(sink, batch_rows=10, fetch_records=4) as works:
         works.send(*numbers(*range(100)))
-        end = Limit(PATIENCE_SECONDS)
+        end = Limit(pipeline.PATIENCE_SECONDS)
         while len(sink.rows) < 80:  # without a flush, which would end one at each turn
             assert not end.passed
             works.pipeline.step()
@@ -158,9 +149,10 @@ def test_rows_of_a_failed_attempt_are_dropped_and_its_transaction_waits(kind):
 
     def draw(stream):
         stream.into(MemorySink("plain"))
-        stream.then(as_bolt(kind, stumble)).into(MemorySink("stumbling"))
+        stream.then(pipeline.as_bolt(kind, stumble)).into(MemorySink("stumbling"))
 
-    with topology_test(drawn(draw, first=text_of, reliability="exactly-once")) as test:
+    topology = pipeline.drawn(draw, first=pipeline.text_of, reliability="exactly-once")
+    with topology_test(topology) as test:
         test.send(*numbers(1, 2, 3))
         for later in range(4, 10):
             test.send(*numbers(later))

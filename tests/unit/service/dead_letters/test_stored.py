@@ -1,33 +1,23 @@
 import pytest
 
-from service.dead_letters.stored import (
-    DeadLetterId,
-    ForeignMessage,
-    Mark,
-    RecordContent,
-    RecordOrigin,
-    collect_marks,
-    encode_mark,
-    headers_to_send,
-    is_mark,
-    read_message,
-)
+from service.dead_letters import stored
 from tests.support.dead_letters import StoredMessage, dead_letter, facts
 
-SENT = Mark(17, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
+SENT = stored.Mark(17, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
 
 
 def replayed(letter, earlier=0):
-    return headers_to_send(letter, letter.content, earlier=earlier, source="orders.dead", at_ms=5)
+    how = {"earlier": earlier, "source": "orders.dead", "at_ms": 5}
+    return stored.headers_to_send(letter, letter.content, **how)
 
 
 def test_dead_letter_has_origin_and_reason():
     found = dead_letter([("trace", b"\x00")])
-    assert found.id == DeadLetterId(2, 17)
-    assert found.read == found.origin == RecordOrigin("orders", 3, 42, 1_700_000_000_000)
+    assert found.id == stored.DeadLetterId(2, 17)
+    assert found.read == found.origin == stored.RecordOrigin("orders", 3, 42, 1_700_000_000_000)
     assert (found.reason, found.step, found.attempts) == ("not JSON", "parse", 3)
     assert (found.error_class, found.pipeline, found.replays) == ("ValueError", "orders", 0)
-    assert found.content == RecordContent(b"AA", b"{broken", (("trace", b"\x00"),))
+    assert found.content == stored.RecordContent(b"AA", b"{broken", (("trace", b"\x00"),))
     assert (found.bare().content, found.value_bytes) == (None, 7)
     assert (found.value_digest, found.key_digest, found.error_at) == (None, None, None)
     assert dead_letter(error_at="flow.py:7").error_at == "flow.py:7"
@@ -64,25 +54,25 @@ def test_omitted_value_and_key_are_known_by_digest():
 
 @pytest.mark.parametrize("wrong", ["", "x", "-5", "1" * 30, "4\n"])
 def test_invalid_number_in_a_header_is_named(wrong):
-    found = read_message(StoredMessage(facts(offset=wrong)))
-    assert isinstance(found, ForeignMessage)
+    found = stored.read_message(StoredMessage(facts(offset=wrong)))
+    assert isinstance(found, stored.ForeignMessage)
     assert "'headrace.offset'" in found.reason
 
 
 def test_mark_says_who_and_why():
-    value, headers = encode_mark(SENT)
-    marks = collect_marks([StoredMessage(headers, content=value, at=30)])
-    assert marks == {DeadLetterId(2, 17): [SENT]}
+    value, headers = stored.encode_mark(SENT)
+    marks = stored.collect_marks([StoredMessage(headers, content=value, at=30)])
+    assert marks == {stored.DeadLetterId(2, 17): [SENT]}
     assert str(SENT) == "replayed as orders[3]@99 on 2023-11-14 22:13:20 by me@host: mended"
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"[" * 20_000, b'{"letter": 99}', b"\xff"])
 def test_invalid_mark_is_ignored(value):
-    _, headers = encode_mark(SENT)
-    assert collect_marks([StoredMessage(headers, content=value, at=30)]) == {}
+    _, headers = stored.encode_mark(SENT)
+    assert stored.collect_marks([StoredMessage(headers, content=value, at=30)]) == {}
 
 
 def test_record_cannot_make_itself_a_mark():
-    value, headers = encode_mark(SENT)
-    assert not is_mark(StoredMessage([*headers, ("headrace.topic", b"1")], value))
+    value, headers = stored.encode_mark(SENT)
+    assert not stored.is_mark(StoredMessage([*headers, ("headrace.topic", b"1")], value))
     assert dead_letter(headers).read.offset == 42

@@ -9,23 +9,7 @@ import pytest
 from partition.records import Partition, Position
 from partition.recovery import Loss
 from service.pipeline.dead_letter_sender import DeadLetterSender
-from service.spark_engine import task_runner
-from service.spark_engine.task import (
-    RowFileStager,
-    Task,
-    TaskDone,
-    TaskFailed,
-    decode,
-    encode,
-    read_rows,
-)
-from service.spark_engine.task_runner import (
-    DeadLettersUnavailable,
-    LazyDeadLetters,
-    TableUnavailable,
-    run_task,
-    this_worker,
-)
+from service.spark_engine import task, task_runner
 from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
@@ -85,23 +69,23 @@ class Worker:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         self.settings = replace(self.settings, references={"names": str(path)})
-        return path
 
     def send(self, *values):
         for value in values:
             self.log.append(Partition("t", 0), value)
 
     def run(self, *ranges):
-        stagers = {"rows": RowFileStager(str(self.folder / "spool"))}
-        return decode(run_task(encode(Task(self.settings, ranges, stagers))))
+        stagers = {"rows": task.RowFileStager(str(self.folder / "spool"))}
+        encoded = task.encode(task.Task(self.settings, ranges, stagers))
+        return task.decode(task_runner.run_task(encoded))
 
     def rows(self, *ranges):
         done = self.run(*ranges)
-        assert isinstance(done, TaskDone), done
+        assert isinstance(done, task.TaskDone), done
         return [
             row
             for each in done.staged["rows"]
-            for _line, pieces, _offsets in read_rows(each)
+            for _line, pieces, _offsets in task.read_rows(each)
             for piece in pieces
             for row in piece
         ]
@@ -146,7 +130,7 @@ def test_a_table_that_is_not_there_may_be_there_the_next_time(worker):
     worker.send(b"1")
     path = Path(worker.settings.references["names"])
     aside = path.rename(worker.folder / "aside")
-    with pytest.raises(TableUnavailable, match="arrow"):
+    with pytest.raises(task_runner.TableUnavailable, match="arrow"):
         worker.run(ranged(0, 1))
     aside.rename(path)
     assert worker.rows(ranged(0, 1)) == ["one"]
@@ -156,7 +140,7 @@ def test_a_task_that_fails_lets_go_of_the_clients(worker):
     worker.send(b"1", b"bad", b"2")
     assert worker.rows(ranged(0, 2)) == ["one"]
     failed = worker.run(ranged(2, 3), ranged(0, 1, 7))
-    assert isinstance(failed, TaskFailed)
+    assert isinstance(failed, task.TaskFailed)
     assert worker.letters.closed == 1
     assert worker.rows(ranged(2, 3)) == ["two"]
     assert len(worker.fetchers) == 2
@@ -167,7 +151,7 @@ def test_the_place_for_letters_is_opened_with_the_first_letter(worker):
     worker.send(b"1", b"bad", b"bad")
     worker.rows(ranged(0, 1))
     worker.letters.away = True
-    with pytest.raises(DeadLettersUnavailable, match="no broker"):
+    with pytest.raises(task_runner.DeadLettersUnavailable, match="no broker"):
         worker.run(ranged(1, 2))
     worker.letters.away = False
     for first in (1, 2):
@@ -190,7 +174,7 @@ class _Slow(MemoryDeadLetters):
 def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks():
     """Promise 3."""
     slow = _Slow()
-    letters = LazyDeadLetters(slow, SinkContext("p", "s", {}, Storage(""), None))
+    letters = task_runner.LazyDeadLetters(slow, SinkContext("p", "s", {}, Storage(""), None))
     loss = Loss(Partition("t", 0), "expired", Position(0), Position(1), 1, "")
     failed = DeadLetterSender(letters).send_notice(loss)
     letters.close()
@@ -212,7 +196,7 @@ def test_a_topology_that_cannot_be_loaded_ends_the_run(worker, target, said):
     (worker.folder / "worker_broken.py").write_text('open("/nowhere/settings.json")')
     worker.settings = replace(worker.settings, target=target)
     failed = worker.run(ranged(0, 1))
-    assert isinstance(failed, TaskFailed)
+    assert isinstance(failed, task.TaskFailed)
     assert failed.error_class == "NoTopology"
     assert said in failed.error
 
@@ -220,7 +204,7 @@ def test_a_topology_that_cannot_be_loaded_ends_the_run(worker, target, said):
 def test_a_fork_keeps_nothing_of_its_parents(monkeypatch):
     monkeypatch.setattr(task_runner, "_workers", {})
     monkeypatch.setattr("service.observability.logs.configure", lambda *_how: None)
-    ours = this_worker(SETTINGS)
-    assert this_worker(SETTINGS) is ours
+    ours = task_runner.this_worker(SETTINGS)
+    assert task_runner.this_worker(SETTINGS) is ours
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert this_worker(SETTINGS) is not ours
+    assert task_runner.this_worker(SETTINGS) is not ours
