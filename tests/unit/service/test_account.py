@@ -19,6 +19,7 @@ CLOSED = RunSummary(
     table="/warehouse/t", dead_letters="t.dead", caught_up=True,
 )  # fmt: skip
 LOSS = "10 records were read but 9 are accounted for"
+SHORT = "t-0: committed 5, 2 short of where the log ended"
 
 
 @pytest.mark.parametrize(
@@ -27,11 +28,7 @@ LOSS = "10 records were read but 9 are accounted for"
         ({}, [], []),
         ({"written": 5}, [LOSS], [LOSS]),
         ({"written": 5, "unresolved": 1}, [], ["1 records are unresolved"]),
-        (
-            {"partitions": {"t-0": PartitionSummary(5, 7, 7)}},
-            [],
-            ["t-0: committed 5, 2 short of where the log ended"],
-        ),
+        ({"partitions": {"t-0": PartitionSummary(5, 7, 7)}}, [], [SHORT]),
         ({"partitions": {"t-0": PartitionSummary(5, 5, 9, goal=5)}}, [], []),
         ({"halted": {"t[1]": "a corrupt record"}}, [], ["t[1] is halted: a corrupt record"]),
     ],

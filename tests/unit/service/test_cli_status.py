@@ -360,12 +360,9 @@ def with_sinks(operated, world):
     """`with_sinks(offset, txids, *words)` runs `status --sinks`; None is of a sink that is away."""
 
     def with_sinks(offset, txids, *words, reliability="exactly-once"):
-        closed = []
         sinks = [CommittedSink(name, txid) for name, txid in txids.items()]
         topology = topology_of(sinks, reliability=reliability)
-        store = SimpleNamespace(
-            open=lambda: None, load={ZERO: offset}.get, close=lambda: closed.append("store")
-        )
+        store = Mock(load={ZERO: offset}.get)
         context = SinkContext("flow", "s", {}, None, None)
         given = operated(
             world.nodes, topology, catalogue=MemoryCatalogue(FaultyLog({"numbers": 2})),
@@ -373,7 +370,7 @@ def with_sinks(operated, world):
             context=lambda name: replace(context, sink=name),
         )  # fmt: skip
         result = given("status", TARGET, "--sinks", *words)
-        assert closed == ["store"]
+        assert store.close.call_count == 1
         return result
 
     return with_sinks

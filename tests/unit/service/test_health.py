@@ -24,6 +24,8 @@ def health(snapshot, now=100.5):
     return HealthCheck(lambda: snapshot, clock=lambda: now)
 
 
+FAILING = SinkStatistics("t", 0, 0, 9, 3, 99.0, "disk full")
+APART = ExecutorCounters(failing_since=99.0, last_error="SparkDied: gone")
 STARTING = Health(ok=False, problems=("starting",))
 
 
@@ -46,15 +48,9 @@ def test_loop_is_judged_by_its_last_turn(snapshot):
         ({"kafka_available": False, "store_available": False}, "Kafka is away, ZooKeeper is away"),
         ({"settled": False}, "partitions are still to be opened"),
         ({"halted": {Partition("t", 3): "it is corrupt"}}, "t[3] is halted: it is corrupt"),
-        (
-            {"sinks": (SinkStatistics("t", 0, 0, 9, 3, 99.0, "disk full"),)},
-            "sink 't' is failing: disk full",
-        ),
+        ({"sinks": (FAILING,)}, "sink 't' is failing: disk full"),
         ({"dead_letters_waiting_seconds": 12.3}, "dead letters wait for their topic, for 12 s now"),
-        (
-            {"apart": ExecutorCounters(failing_since=99.0, last_error="SparkDied: gone")},
-            "ranges fail on Spark: SparkDied: gone",
-        ),
+        ({"apart": APART}, "ranges fail on Spark: SparkDied: gone"),
     ],
 )
 def test_missing_server_is_not_ready_but_live(snapshot, change, problem):

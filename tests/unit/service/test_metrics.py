@@ -9,13 +9,8 @@ from headrace.testing import topology_test
 from partition.assignment import Moves
 from partition.latency import CommitLatency, Latencies, UncommittedChunk
 from partition.records import Partition
+from service.observability import snapshot as snapshot_module
 from service.observability.metrics import CATALOGUE, Metrics
-from service.observability.snapshot import (
-    ExecutorCounters,
-    Snapshot,
-    SparkStatistics,
-    TraceStatistics,
-)
 from service.pipeline.reference_tables import ReferenceStatistics
 from topology.monitoring import BOUNDS
 from topology.workers.runners import RunnerStatistics
@@ -54,7 +49,7 @@ def snapshot():
         pipeline, counters = test._pipeline, test._pipeline.counters
         partitions = [replace(each, **known) for each in test._reader.statistics(0.0)]
         failing = {"failing_since": 0.5, "last_error": "disk full"}
-        return Snapshot(
+        return snapshot_module.Snapshot(
             taken_at=1.0, partitions=tuple(partitions), acker=pipeline.statistics().acker,
             sinks=tuple(replace(each.statistics(), **failing) for each in pipeline.outlets),
             written=counters.written, filtered=counters.filtered, mirror_failures=3,
@@ -67,9 +62,9 @@ def snapshot():
             dead_letter_causes=dict(counters.dead_letter_causes),
             call_times=pipeline.statistics().call_times,
             moves=Moves(taken=3, released=2, fenced=1),
-            spark=SparkStatistics(is_running=True, restarts=5),
-            traces=TraceStatistics(traced=6, skipped=7),
-            apart=ExecutorCounters(retries=4, failing_since=0.25),
+            spark=snapshot_module.SparkStatistics(is_running=True, restarts=5),
+            traces=snapshot_module.TraceStatistics(traced=6, skipped=7),
+            apart=snapshot_module.ExecutorCounters(retries=4, failing_since=0.25),
         )  # fmt: skip
 
 

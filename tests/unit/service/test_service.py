@@ -60,13 +60,6 @@ class World:
         return stored_in(self.nodes, PLACE).offset
 
 
-def wait_for(running, condition):
-    def holds():
-        return running.snapshot is not None and condition(running.snapshot)
-
-    running.until("the condition", holds)
-
-
 def test_finite_run_reconciles():
     world = World()
     world.send(*range(12), -1, 14)
@@ -83,7 +76,8 @@ def test_resolved_offsets_are_stored_after_an_unfinished_drain():
     world = World(KeepFromTwo, commit_interval_seconds=3600.0, drain_seconds=3)
     world.send(0, 1, 2, 3)
     running = Running(world.service())
-    wait_for(running, lambda snapshot: snapshot.written == 2)
+    written = "headrace_service_written_records_total"
+    running.until("two are written", lambda: running.figure(written) == 2)
     running.end()
     assert world.committed() == 2
 

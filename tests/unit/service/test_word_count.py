@@ -45,9 +45,10 @@ class Trouble:
 
     lines = 40  # published before each life
 
-    def __init__(self, seed, kind):
+    def __init__(self, seed, kind, folder):
         self.rng = random.Random(seed)
         self.kind = kind
+        self.folder = folder
         self.memory = MemoryState()
         self.log = FaultyLog({"t": PARTITIONS})
         self.nodes = FaultyNodes()
@@ -133,16 +134,12 @@ class LosingExecutors(HereExecutors):
 class TroubleOnSpark(Trouble):
     lines = 12
 
-    def __init__(self, seed, kind, folder):
-        super().__init__(seed, kind)
-        self._folder = folder
-
     @contextmanager
     def _engine(self, splitting, sink):
         rng = random.Random(self.rng.random())  # for the executors' threads
         ranges = RangePolicy(rng.choice([6, 20]), 0.002, max_active=rng.choice([1, 2]))
         with Driving(
-            self._folder, splitting, sinks=[sink], log=self.log, nodes=self.nodes, ranges=ranges,
+            self.folder, splitting, sinks=[sink], log=self.log, nodes=self.nodes, ranges=ranges,
             opaque=self.kind == "opaque", executors=lambda *args: LosingExecutors(rng, *args),
         ) as drives:  # fmt: skip
             yield drives.engine.step
@@ -165,7 +162,7 @@ def impatient(monkeypatch):
 )
 def test_each_word_is_counted_once_whatever_fails_in_between(seed, engine, kind, tmp_path):
     """Promises 3 and 14: on Spark also when tries of a range, or what came of them, are lost."""
-    trouble = TroubleOnSpark(seed, kind, tmp_path) if engine == "spark" else Trouble(seed, kind)
+    trouble = (TroubleOnSpark if engine == "spark" else Trouble)(seed, kind, tmp_path)
     for life in range(LIVES):
         trouble.live(until_its_end=life == LIVES - 1)
     assert trouble.counted() == trouble.published

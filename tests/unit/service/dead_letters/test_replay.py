@@ -3,19 +3,8 @@ import hashlib
 import pytest
 
 from partition.replicas.balance import Note
-from service.dead_letters.replay import (
-    ConcurrentOperator,
-    Filters,
-    ReplayRequest,
-    Selection,
-    Skipped,
-    drop,
-    parse_id,
-    parse_offsets,
-    parse_time,
-    replay,
-    select,
-)
+from service.dead_letters import replay
+from service.dead_letters.replay import Filters, Selection
 from service.dead_letters.stored import Mark, RecordContent, encode_mark, headers_to_send
 from sinks.kafka.client import CommitUnknown, NotAccepted, ProducerFenced
 from tests.support.dead_letters import StoredMessage, dead_letter, facts, stored, topic_of
@@ -33,11 +22,13 @@ def mark(of, at=900):
 
 def replayed(topic, **request):
     selection = Selection(all=request.get("again", False))
-    return replay(ReplayRequest(**request), topic, selection, OPERATOR, lambda _: True)
+    return replay.replay(
+        replay.ReplayRequest(**request), topic, selection, OPERATOR, lambda _: True
+    )
 
 
 def dropped(topic):
-    return drop(topic, Selection(), OPERATOR, lambda _: True)
+    return replay.drop(topic, Selection(), OPERATOR, lambda _: True)
 
 
 @pytest.mark.parametrize(
@@ -60,19 +51,23 @@ def test_filters_match(matching, others):
 
 
 def test_options_are_parsed():
-    assert parse_id("0:17") == (0, 17)
-    assert (parse_offsets("40-90"), parse_offsets("40")) == ((40, 90), (40, 40))
-    assert parse_time("2h", NOW) == NOW - 7_200_000
+    assert replay.parse_id("0:17") == (0, 17)
+    assert (replay.parse_offsets("40-90"), replay.parse_offsets("40")) == ((40, 90), (40, 40))
+    assert replay.parse_time("2h", NOW) == NOW - 7_200_000
     for text in ("1700000000000", "2023-11-14T22:13:20", "2023-11-14T23:13:20+01:00"):
-        assert parse_time(text, NOW) == 1_700_000_000_000
+        assert replay.parse_time(text, NOW) == 1_700_000_000_000
 
 
 @pytest.mark.parametrize(
     ("parse", "texts", "expected"),
     [
-        (parse_id, ["", "17", "0:", "-1:2", "0:1:2", "a:b"], "PARTITION:OFFSET"),
-        (parse_offsets, ["", "9-3", "a-b", "1-", "-1"], "expected A-B"),
-        (lambda t: parse_time(t, NOW), ["", "yesterday", "2w", "2023-13-01"], "expected an age"),
+        (replay.parse_id, ["", "17", "0:", "-1:2", "0:1:2", "a:b"], "PARTITION:OFFSET"),
+        (replay.parse_offsets, ["", "9-3", "a-b", "1-", "-1"], "expected A-B"),
+        (
+            lambda t: replay.parse_time(t, NOW),
+            ["", "yesterday", "2w", "2023-13-01"],
+            "expected an age",
+        ),
     ],
 )
 def test_invalid_option_says_what_is_expected(parse, texts, expected):
@@ -85,9 +80,9 @@ def test_selection_counts_what_it_skips():
     notice = StoredMessage(facts(noticed_at_ms=7), content=None, at=4)
     foreign, others = StoredMessage(None, at=5), stored(3, pipeline="others")
     topic = topic_of(stored(1), stored(2, 43), others, notice, foreign, mark(DROPPED))
-    skipped = Skipped()
-    assert [each.id.offset for each in select(topic, Selection(), skipped)] == [2]
-    assert skipped == Skipped(dealt_with=1, of_others=1, notices=1, unreadable=1)
+    skipped = replay.Skipped()
+    assert [each.id.offset for each in replay.select(topic, Selection(), skipped)] == [2]
+    assert skipped == replay.Skipped(dealt_with=1, of_others=1, notices=1, unreadable=1)
 
 
 def test_record_returns_to_its_partition_or_goes_to_that_of_its_key():
@@ -194,5 +189,5 @@ def test_unknown_outcome_or_a_fence_ends_the_command():
     (result,) = dropped(topic)
     assert result.outcome == "failed"
     assert "whether it was done, `headrace dead-letters list --all` says" in result.note
-    with pytest.raises(ConcurrentOperator, match="which has done 0"):
+    with pytest.raises(replay.ConcurrentOperator, match="which has done 0"):
         dropped(topic)
