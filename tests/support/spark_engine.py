@@ -184,7 +184,6 @@ class Driving:
         topology: Topology | None = None,
         directly: bool = False,
         mirror: bool = False,
-        executors: "Callable[..., HereExecutors] | None" = None,
         at: At = nowhere,
     ) -> None:
         self.log = log or FaultyLog({"t": partitions})
@@ -231,8 +230,7 @@ class Driving:
             ),
             random.Random(1),
         )
-        make = executors or HereExecutors
-        self.executors = make(topology, self.log, self.letters_sink)
+        self.executors: Any = HereExecutors(topology, self.log, self.letters_sink)
         groups = groups_with_places(TransactionGroups, at)
         with patch("service.spark_engine.engine.TransactionGroups", groups):
             self.engine = SparkEngine(

@@ -1,5 +1,6 @@
 import queue
 import threading
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -18,30 +19,6 @@ from topology.state import State
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-class Tables:
-    """Stands for where tables lie: gives the next one of each name, or raises it, in 2 s."""
-
-    def __init__(self, clock):
-        self.now: dict[str, pa.Table | Exception] = {}
-        self.read: list[str] = []
-        self._clock = clock
-
-    def __call__(self, reference):
-        self.read.append(reference.name)
-        self._clock.now += 2.0
-        found = self.now[reference.name]
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-
 def table(*names):
     return pa.table({"code": [name[:1] for name in names], "name": list(names)})
 
@@ -52,27 +29,36 @@ def named(name, **options):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    clock = Mock(side_effect=lambda: clock.now, now=0.0)
+    return clock
 
 
 @pytest.fixture
 def tables(clock):
-    found = Tables(clock)
-    found.now = {"fixed": table("Anna", "Bert"), "fresh": table("Xenia")}
-    return found
+    """Stand for where tables lie: give the next one of each name, or raise it, in 2 s."""
+
+    def read(reference):
+        tables.read.append(reference.name)
+        clock.now += 2.0
+        found = tables.now[reference.name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    now = {"fixed": table("Anna", "Bert"), "fresh": table("Xenia")}
+    tables = Mock(side_effect=read, read=[], now=now)
+    return tables
 
 
 @pytest.fixture
-def open_of(clock):
-    made = []
-
+def open_of(clock, request):
     def opened(references, read, clock=clock, **options):
-        made.append(References(references, read, clock, **options))
-        made[0].open()
-        return made[0]
+        made = References(references, read, clock, **options)
+        made.open()
+        request.addfinalizer(made.close)
+        return made
 
-    yield opened
-    made[0].close()
+    return opened
 
 
 @pytest.fixture

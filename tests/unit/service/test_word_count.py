@@ -19,7 +19,7 @@ from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes
 from tests.support.patience import Limit
 from tests.support.pipeline import Works, stored_in
-from tests.support.spark_engine import Driving, HereExecutors
+from tests.support.spark_engine import Driving
 from topology.aggregates import count
 from topology.sink import SinkContext
 from topology.state import State
@@ -115,22 +115,6 @@ class Trouble:
         return all(stored) and [each.offset for each in stored] == ends
 
 
-class LosingExecutors(HereExecutors):
-    """Loses tries before they run, or what they came to."""
-
-    def __init__(self, rng, *args):
-        super().__init__(*args)
-        self._rng = rng
-
-    def run(self, name, tasks):
-        if self._rng.random() < 0.15:
-            raise OSError("an executor was lost")
-        results = super().run(name, tasks)
-        if self._rng.random() < 0.1:
-            raise OSError("what it had done was lost")
-        return results
-
-
 class TroubleOnSpark(Trouble):
     lines = 12
 
@@ -138,10 +122,23 @@ class TroubleOnSpark(Trouble):
     def _engine(self, splitting, sink):
         rng = random.Random(self.rng.random())  # for the executors' threads
         ranges = RangePolicy(rng.choice([6, 20]), 0.002, max_active=rng.choice([1, 2]))
-        with Driving(
+        drives = Driving(
             self.folder, splitting, sinks=[sink], log=self.log, nodes=self.nodes, ranges=ranges,
-            opaque=self.kind == "opaque", executors=lambda *args: LosingExecutors(rng, *args),
-        ) as drives:  # fmt: skip
+            opaque=self.kind == "opaque",
+        )  # fmt: skip
+        run = drives.executors.run
+
+        def losing(name, tasks):
+            """Lose tries before they run, or what they came to."""
+            if rng.random() < 0.15:
+                raise OSError("an executor was lost")
+            results = run(name, tasks)
+            if rng.random() < 0.1:
+                raise OSError("what it had done was lost")
+            return results
+
+        drives.executors.run = losing
+        with drives:
             yield drives.engine.step
 
 

@@ -139,22 +139,17 @@ def test_a_log_that_was_cut_off_within_a_planned_range_is_read_to_its_end(tmp_pa
         assert drives.reader.assignment.halted == {}
 
 
-class HeldExecutors(HereExecutors):
-    def __init__(self, topology, log, letters):
-        super().__init__(topology, log, letters)
-        self.holds = {name: threading.Event() for name in ("ranges-1-1", "ranges-2-1")}
-
-    def run(self, name, tasks):
-        if name in self.holds and not self.holds[name].wait(PATIENCE_SECONDS):
-            raise TimeoutError
-        return super().run(name, tasks)
-
-
 def test_a_cut_below_what_was_read_after_it_is_no_loss(tmp_path):
     """Promise 14. Simulated seed 102: else what was written behind the cut comes twice."""
-    options = {"ranges": PAIRS, "start": SKIP, "executors": HeldExecutors}
-    with Driving(tmp_path, partitions=1, **options) as drives:
-        holds = drives.executors.holds
+    holds = {name: threading.Event() for name in ("ranges-1-1", "ranges-2-1")}
+
+    def held(name, tasks):
+        if name in holds and not holds[name].wait(PATIENCE_SECONDS):
+            raise TimeoutError
+        return HereExecutors.run(drives.executors, name, tasks)
+
+    with Driving(tmp_path, partitions=1, ranges=PAIRS, start=SKIP) as drives:
+        drives.executors.run = held
         results = drives.engine._results._queue  # of both in the same turn, in this order
         drives.fill(5)
         drives.until(lambda: len(drives.engine._attempts.running) == 1)

@@ -2,6 +2,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from sinks.memory import MemoryDeadLetters
 from sinks.storage import Storage
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.spark_tasks import SETTINGS, CountingFetcher, ranged
+from topology.errors import SinkFailed
 from topology.sink import SinkContext
 
 MODULE = """
@@ -36,22 +38,11 @@ MODULE = """
     topology.dead_letters.into(letters)
 """
 LETTERS = """
+    from unittest.mock import Mock
     from headrace.sinks import MemoryDeadLetters
-    from topology.errors import SinkFailed
 
-    class Letters(MemoryDeadLetters):
-        away = False
-        opened = closed = 0
-
-        def open(self, context):
-            if self.away:
-                raise SinkFailed("no broker")
-            type(self).opened += 1
-
-        def close(self):
-            type(self).closed += 1
-
-    letters = Letters()
+    letters = MemoryDeadLetters()
+    letters.open, letters.close = Mock(), Mock()
 """
 
 
@@ -97,8 +88,7 @@ class Worker:
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch):
-    flow = textwrap.dedent(MODULE)
-    (tmp_path / "worker_flow.py").write_text(flow)
+    (tmp_path / "worker_flow.py").write_text(textwrap.dedent(MODULE))
     (tmp_path / "worker_letters.py").write_text(textwrap.dedent(LETTERS))
     log, fetchers = FaultyLog({"t": 1}), []
 
@@ -141,7 +131,7 @@ def test_a_task_that_fails_lets_go_of_the_clients(worker):
     assert worker.rows(ranged(0, 2)) == ["one"]
     failed = worker.run(ranged(2, 3), ranged(0, 1, 7))
     assert isinstance(failed, task.TaskFailed)
-    assert worker.letters.closed == 1
+    assert worker.letters.close.call_count == 1
     assert worker.rows(ranged(2, 3)) == ["two"]
     assert len(worker.fetchers) == 2
 
@@ -150,30 +140,21 @@ def test_the_place_for_letters_is_opened_with_the_first_letter(worker):
     """Spark tries a task again while it is away."""
     worker.send(b"1", b"bad", b"bad")
     worker.rows(ranged(0, 1))
-    worker.letters.away = True
+    assert not worker.letters.open.called
+    worker.letters.open.side_effect = SinkFailed("no broker")
     with pytest.raises(task_runner.DeadLettersUnavailable, match="no broker"):
         worker.run(ranged(1, 2))
-    worker.letters.away = False
+    worker.letters.open.reset_mock(side_effect=True)
     for first in (1, 2):
         assert worker.rows(ranged(first, first + 1)) == []
-    assert (worker.letters.opened, len(worker.letters.letters)) == (1, 2)
-
-
-class _Slow(MemoryDeadLetters):
-    """Tells of the first letter only, after it was closed."""
-
-    def poll(self):
-        return super().poll()[:1] if self.told else []
-
-    told = False
-
-    def close(self):
-        self.told = True
+    assert (worker.letters.open.call_count, len(worker.letters.letters)) == (1, 2)
 
 
 def test_what_is_said_of_a_failed_tasks_letters_is_not_taken_for_the_next_tasks():
     """Promise 3."""
-    slow = _Slow()
+    slow = MemoryDeadLetters()  # it tells of the first letter only, after it was closed
+    poll, slow.close = slow.poll, Mock()
+    slow.poll = lambda: poll()[:1] if slow.close.called else []
     letters = task_runner.LazyDeadLetters(slow, SinkContext("p", "s", {}, Storage(""), None))
     loss = Loss(Partition("t", 0), "expired", Position(0), Position(1), 1, "")
     failed = DeadLetterSender(letters).send_notice(loss)

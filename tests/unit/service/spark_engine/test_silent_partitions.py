@@ -1,5 +1,4 @@
 import time
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -7,36 +6,27 @@ from structlog.testing import capture_logs
 
 from partition.errors import ReplayDiffers
 from partition.memory.ports import MemoryCatalogue
-from partition.records import Partition
 from service.spark_engine import planner, range_reader
 from service.spark_engine.planner import LogEndTracker
 from sinks.errors import SparkTimeout
 from tests.support.faulty_kafka import FaultyLog
-from tests.support.spark_engine import ONE, TWO, Driving, HereExecutors, values
+from tests.support.spark_engine import ONE, TWO, Driving, values
 from tests.support.spark_tasks import SilentCatalogue, SilentFetcher
 from transactions.groups import RangePolicy
-
-
-class Reaching(HereExecutors):
-    silent: Collection[Partition] = ()
-
-    def fetcher(self):
-        return SilentFetcher(self._log, self.silent)
 
 
 class World(Driving):
     """Two partitions; `to_executors` and `to_driver` are silent to these."""
 
-    executors: Reaching
-
     def __init__(self, folder, most=5, **more):
-        super().__init__(folder, executors=Reaching, ranges=RangePolicy(most, 0.01, 2), **more)
-        self.asked = SilentCatalogue(self.log)
+        super().__init__(folder, ranges=RangePolicy(most, 0.01, 2), **more)
+        self.unheard, self.asked = (), SilentCatalogue(self.log)
+        self.executors.fetcher = lambda: SilentFetcher(self.log, self.unheard)
         self.asked.open()
         self.ends._questions[0].catalogue = self.asked
 
     def silence(self, *, executors, driver):
-        self.executors.silent, self.asked.silent = executors, driver
+        self.unheard, self.asked.silent = executors, driver
 
     def hear(self):
         self.silence(executors=(), driver=())
