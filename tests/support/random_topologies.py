@@ -4,7 +4,6 @@ All servers are in memory and the clock stands still between turns. What each re
 known from its number, so that the oracle asks the sinks and the dead letters alone.
 """
 
-import asyncio
 import math
 import random
 import zlib
@@ -31,6 +30,7 @@ from sinks.writer import WriteRetries
 from tests.support.faulty_kafka import FaultyLog
 from tests.support.faulty_store import FaultyNodes, FaultyStore
 from tests.support.patience import Limit
+from tests.support.pipeline import as_bolt
 from tests.support.replicas import Replica
 from topology.errors import SinkFailed
 from topology.sink import BOTH_KINDS, Committed, DeadLetter, Fence, Sink, Staged
@@ -519,7 +519,8 @@ def wired(process: Process) -> Topology:
         elif step.order == "partition":
             before = before.ordered()
         spread = {"tasks": step.tasks, "grouping": fields("n")} if step.tasks > 1 else {}
-        create = partial(BOLTS[step.kind], _Place(process.world, step.kind, place))
+        own, here = BOLTS.get(step.kind), _Place(process.world, step.kind, place)
+        create = partial(own, here) if own else partial(as_bolt, step.kind, here.result)
         after = before.then(create, name=f"b{place}", streams=(SIDE,), **spread)
         for stream in ("default", SIDE):
             streams[place, stream] = after[stream]
@@ -562,18 +563,6 @@ class _Place:
             collector.emit(value, anchors=anchors, stream=stream)
 
 
-class _Function(Bolt[Any, Any]):
-    def __init__(self, place: _Place) -> None:
-        self.place = place
-
-    def process(self, value: Any, /) -> Any:
-        return self.place.result(value)
-
-
-class _Blocking(_Function):
-    blocking = True
-
-
 class _Generator(Bolt[Any, Any]):
     def __init__(self, place: _Place) -> None:
         self.place = place
@@ -582,15 +571,6 @@ class _Generator(Bolt[Any, Any]):
         given = self.place.result(value)
         for _ in range(_copies(self.place.kind, self.place.number, value["n"])):
             yield given
-
-
-class _Async(Bolt[Any, Any]):
-    def __init__(self, place: _Place) -> None:
-        self.place = place
-
-    async def process(self, value: Any, /) -> Any:
-        await asyncio.sleep(0)
-        return self.place.result(value)
 
 
 class _Advanced(AdvancedBolt[Any, Any]):
@@ -627,11 +607,4 @@ class _Pairs(AdvancedBolt[Any, Any]):
             collector.ack(each)
 
 
-BOLTS: dict[str, type[Any]] = {
-    "function": _Function,
-    "generator": _Generator,
-    "async": _Async,
-    "blocking": _Blocking,
-    "advanced": _Advanced,
-    "pairs": _Pairs,
-}
+BOLTS: dict[str, type[Any]] = {"generator": _Generator, "advanced": _Advanced, "pairs": _Pairs}

@@ -55,19 +55,14 @@ def imported(operated, world, storm, monkeypatch):
     given = operated(world.nodes, world.topology, **world.parts)
 
     def imported(*words, meanwhile=None):
-        pauses = []
-
-        def sleep(seconds):
-            pauses.append(seconds)
-            storm.has(meanwhile or {})
-
+        sleep = Mock(side_effect=lambda _seconds: storm.has(meanwhile or {}))
         monkeypatch.setattr("service.cli.import_storm.time", SimpleNamespace(sleep=sleep))
         command = ("offsets", "import-storm", TARGET, "--from", "core", "--path", "/s", "--json")
         code, out, err = given(*command, *words)
         world.store.open()
         rows = facts_of(out)["partitions"] if out else {}
         outcomes = " ".join(row["outcome"] for row in rows.values())
-        return SimpleNamespace(code=code, outcomes=outcomes, rows=rows, err=err, pauses=pauses)
+        return SimpleNamespace(code=code, outcomes=outcomes, rows=rows, err=err, sleep=sleep)
 
     return imported
 
@@ -145,8 +140,8 @@ def test_running_storm_is_detected_before_writing(world, storm, imported, meanwh
 
 def test_storm_is_watched_for_the_given_time(storm, imported):
     storm.has({0: 6})
-    assert imported("--dry-run").pauses == [3.0]
-    assert imported("--watch-seconds", "0").pauses == [0]
+    imported("--dry-run").sleep.assert_called_once_with(3.0)
+    imported("--watch-seconds", "0").sleep.assert_called_once_with(0)
 
 
 def test_failed_write_ends_the_import(world, storm, imported):
