@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from partition.interfaces import Log
 from service.dead_letters.stored import (
@@ -14,35 +13,14 @@ from service.dead_letters.stored import (
 from service.dead_letters.topic_reader import DeadLetterTopic
 from sinks.kafka.client import NotAccepted, RecordMetadata
 from sinks.kafka.dead_letter_sink import Header
+from topology.record import HeldMessage
 
 
-@dataclass(frozen=True)
-class StoredMessage:
-    own: Sequence[Header] | None
-    content: bytes | None = b"{broken"
-    at: int = 17
-    number: int = 2
-
-    def value(self) -> bytes | None:
-        return self.content
-
-    def key(self) -> bytes | None:
-        return b"AA"
-
-    def topic(self) -> str:
-        return "orders.dead"
-
-    def partition(self) -> int:
-        return self.number
-
-    def offset(self) -> int:
-        return self.at
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_700_000_000_123
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return None if self.own is None else list(self.own)
+def stored_message(
+    own: Sequence[Header] | None, content: bytes | None = b"{broken", at: int = 17, number: int = 2
+) -> HeldMessage:
+    headers = None if own is None else list(own)
+    return HeldMessage(content, b"AA", "orders.dead", number, at, (1, 1_700_000_000_123), headers)
 
 
 def facts(**more: object) -> list[Header]:
@@ -65,7 +43,7 @@ def facts(**more: object) -> list[Header]:
 def dead_letter(
     own: Sequence[Header] = (), at: int = 17, number: int = 2, **more: object
 ) -> StoredDeadLetter:
-    found = read_message(StoredMessage([*own, *facts(**more)], at=at, number=number))
+    found = read_message(stored_message([*own, *facts(**more)], at=at, number=number))
     assert isinstance(found, StoredDeadLetter), found
     return found
 
@@ -73,7 +51,7 @@ def dead_letter(
 class MemoryTopic(DeadLetterTopic):
     """Messages of partition 2, and a producer that appends to them or fails as told."""
 
-    def __init__(self, *messages: StoredMessage, sources: dict[str, tuple[int, ...]]) -> None:
+    def __init__(self, *messages: HeldMessage, sources: dict[str, tuple[int, ...]]) -> None:
         self.name, self.pipeline = "orders.dead", "orders"
         self.messages = list(messages)
         self.sources = sources
@@ -102,8 +80,8 @@ class MemoryTopic(DeadLetterTopic):
 
     def _messages(self, extent):
         for each in self.messages:
-            log = extent.get(each.number)
-            if log is not None and log.start <= each.at < log.end:
+            log = extent.get(each.partition())
+            if log is not None and log.start <= each.offset() < log.end:
                 yield each
 
     @contextmanager
@@ -119,12 +97,12 @@ class MemoryTopic(DeadLetterTopic):
         self.sent.append([f"{each.topic}:{each.partition}" for each in messages])
         if self.errors and (error := self.errors.pop(0)):
             raise error
-        self.messages += [StoredMessage(each.headers, each.value, 1000) for each in marks]
+        self.messages += [stored_message(each.headers, each.value, 1000) for each in marks]
 
 
-def topic_of(*letters: StoredMessage) -> MemoryTopic:
+def topic_of(*letters: HeldMessage) -> MemoryTopic:
     return MemoryTopic(*letters, sources={"orders": (0, 1, 2, 3), "small": (0, 1), "new": (0,)})
 
 
-def stored(at: int = 1, offset: int = 42, own: Sequence[Header] = (), **more) -> StoredMessage:
-    return StoredMessage([*own, *facts(offset=offset, **more)], at=at)
+def stored(at: int = 1, offset: int = 42, own: Sequence[Header] = (), **more) -> HeldMessage:
+    return stored_message([*own, *facts(offset=offset, **more)], at=at)

@@ -491,6 +491,18 @@ def as_bolt(kind, function):
     return kinds[kind]()
 
 
+def failing_once(error, kind="function"):
+    """A bolt that raises an error for what comes first, and gives on what it gets."""
+    left = [error]
+
+    def check(value):
+        if left:
+            raise left.pop()
+        return value
+
+    return as_bolt(kind, check)
+
+
 class Seen:
     """Notes what each instance of a bolt was called with, and fails where it is told to."""
 

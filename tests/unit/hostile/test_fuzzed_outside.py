@@ -21,7 +21,7 @@ from service.dead_letters.stored import (
 from service.errors import BadConfig
 from service.observability.tracing import parents_in
 from sinks.kafka.dead_letter_sink import ORIGIN_OFFSET, REPLAYS, TOPIC, VALUE_SHA256, VALUE_SIZE
-from tests.support.dead_letters import StoredMessage
+from tests.support.dead_letters import stored_message
 from tests.support.patience import seconds
 from tests.unit.service.test_http import server_on
 
@@ -42,6 +42,7 @@ HEADERS = st.lists(
     ),
     max_size=12,
 )
+StoredMessage = stored_message
 WHOLE = [(name, b"5") for name in NAMES if name != "headrace.noticed_at_ms"]
 
 

@@ -8,7 +8,7 @@ from headrace import AdvancedBolt, Reject
 from headrace.sinks import MemorySink
 from headrace.testing import RetryPolicy, topology_test
 from partition.records import Partition
-from tests.support.pipeline import Keep, Pairs, Works, as_bolt, drawn, piped, text_of
+from tests.support.pipeline import Keep, Pairs, Works, drawn, failing_once, piped, text_of
 from topology.errors import BoltError
 
 THERE = Partition("t", 1)
@@ -24,17 +24,6 @@ class Each(AdvancedBolt):
 
 def offsets(records):
     return sorted(record.offset for record in records)
-
-
-def failing_once(error, kind="function"):
-    left = [error]
-
-    def check(value):
-        if left:
-            raise left.pop()
-        return value
-
-    return as_bolt(kind, check)
 
 
 @pytest.mark.parametrize("kind", ["function", "async"])

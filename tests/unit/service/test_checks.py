@@ -52,12 +52,9 @@ def test_a_reference_is_told_with_its_rows_and_the_types_of_its_keys(monkeypatch
     weather = reference("weather.csv", key=("origin", "hour"))
     gone = reference("gone.csv", key="id")
 
-    def read(_spark, _config, _name, asked):
-        if asked is gone:
-            raise ReferenceLoadFailed("gone", "no such file")
-        return pa.table({"origin": ["EWR", "JFK"], "hour": [5, 5], "temp": [1.0, 2.0]})
-
-    monkeypatch.setattr("service.wiring.read_table", read)
+    found = pa.table({"origin": ["EWR", "JFK"], "hour": [5, 5], "temp": [1.0, 2.0]})
+    reads = Mock(side_effect=[found, ReferenceLoadFailed("gone", "no such file")])
+    monkeypatch.setattr("service.wiring.read_table", reads)
     parts: Any = SimpleNamespace(spark=None, config=None, name="p")
     assert [(each.ok, each.detail) for each in _references(parts, [weather, gone])] == [
         (True, "weather: 2 rows by origin (string), hour (int64)"),

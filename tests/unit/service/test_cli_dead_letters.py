@@ -4,7 +4,7 @@ from headrace.sinks import KafkaDeadLetters
 from service.dead_letters.stored import headers_to_send
 from tests.support import commands
 from tests.support.commands import TARGET, FileSink, topology_of
-from tests.support.dead_letters import StoredMessage, dead_letter, stored, topic_of
+from tests.support.dead_letters import dead_letter, stored, stored_message, topic_of
 from tests.unit.service.conftest import cells_of, facts_of, words_of
 
 ALL = ("--every", "--why", "mended", "--yes")
@@ -12,8 +12,8 @@ ALL = ("--every", "--why", "mended", "--yes")
 
 @pytest.fixture
 def topic():
-    own = [("trace", b"7"), *stored(offset=43, step="\x1b[2J").own]
-    worse = StoredMessage(own, b"\x1b[2J is worse", 2)
+    own = [("trace", b"7"), *stored(offset=43, step="\x1b[2J").headers()]
+    worse = stored_message(own, b"\x1b[2J is worse", 2)
     return topic_of(stored(reason="not\nJSON"), worse, stored(3, pipeline="others"))
 
 
@@ -142,7 +142,7 @@ def test_what_is_asked_wrongly_is_told_and_nothing_is_done(letters, topic, words
 
 
 def test_other_messages_are_no_letters(letters, topic):
-    topic.messages.append(StoredMessage(None, at=4))
+    topic.messages.append(stored_message(None, at=4))
     letters("drop", "2:1", "--why", "x", "--yes")
     for at, said in ((4, "it has no header"), (1000, "it is a mark")):
         assert said in letters("show", f"2:{at}")[2]

@@ -139,16 +139,9 @@ def test_unreadable_replica_is_an_error_with_its_path(world, read):
 
 
 def test_leaderless_partition_hides_no_other(world, read, monkeypatch):
-    log = world.catalogue.log
-
-    def asked(partition):
-        if partition != P[1]:
-            return log(partition)
-        future = Future()
-        future.set_exception(KafkaUnavailable(f"for {partition}", "no leader"))
-        return future
-
-    monkeypatch.setattr(world.catalogue, "log", asked)
+    log, failed = world.catalogue.log, Future()
+    failed.set_exception(KafkaUnavailable(f"for {ONE}", "no leader"))
+    monkeypatch.setattr(world.catalogue, "log", lambda p: failed if p == ONE else log(p))
     found = read()
     assert [each.lag for each in found.partitions] == [10, None, 15, 15]
     assert "no leader" in str(found.trouble)

@@ -19,6 +19,7 @@ from tests.support.pipeline import (
     Seen,
     as_bolt,
     drawn,
+    failing_once,
     parse,
     payload,
     piped,
@@ -293,16 +294,11 @@ def send_many(kit):
 @pytest.mark.parametrize("kind", ["function", "async", "blocking"])
 def test_tuples_behind_a_retry_are_bounded(kind, order):
     """Promise 10."""
-    failing = [Retry("later", after_seconds=RETRY_SECONDS)]
-
-    def fails_first(row):
-        if failing:
-            raise failing.pop()
-        return row
+    keeper = failing_once(Retry("later", after_seconds=RETRY_SECONDS), kind)
 
     def draw(stream):
         ordered = stream.keyed_by("key") if order == "key" else stream.ordered()
-        ordered.then(as_bolt(kind, fails_first), name="keeper").into(MemorySink("out"))
+        ordered.then(keeper, name="keeper").into(MemorySink("out"))
 
     topology = drawn(draw, first=tuples_of)
     topology.source("others").into(MemorySink("rest"))

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from headrace import Record, bolt
+from headrace import bolt
 from headrace.sinks import MemorySink
 from partition.ledger import RetryPolicy
 from partition.records import Chunk
@@ -24,7 +24,7 @@ from sinks.kafka.dead_letter_sink import _content, _Form
 from tests.support.bolts import Untold
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import seconds, slack, until
-from tests.support.pipeline import PLACE, HeldSink, Works, text_unless_bad
+from tests.support.pipeline import PLACE, HeldSink, Works, failing_once, text_unless_bad
 from topology.calls import Failure
 from topology.masking import mask
 from topology.record import HeldMessage
@@ -135,22 +135,14 @@ def test_each_bolt_has_a_span_below_the_records(spans):
 
 
 def test_a_retry_is_told_of_with_its_attempts(spans):
-    tries: list[int] = []
-
-    @bolt
-    async def moody(record: Record) -> str:
-        tries.append(1)
-        if len(tries) == 1:
-            raise OSError("away")
-        return "well"
-
+    moody = failing_once(OSError("away"), "async")
     retries = RetryPolicy(limit=3, initial_seconds=1.0, jitter=0)
     with spans.works(moody, retries=retries) as works:
         send(works, b"traced", ("traceparent", SAMPLED))
         works.until(lambda: works.ledger.failed == 1)
         works.advance(2.0)
         works.finish()
-    record, calls = spans.one("process t"), list(map(said, spans.named("bolt moody")))
+    record, calls = spans.one("process t"), list(map(said, spans.named("bolt Async")))
     assert said(record)["headrace.attempts"] == 2
     assert [event.name for event in record.events] == ["headrace.try_failed", "headrace.write"]
     outcomes = [(call["headrace.attempt"], call["headrace.outcome"]) for call in calls]

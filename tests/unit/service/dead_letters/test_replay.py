@@ -7,7 +7,7 @@ from service.dead_letters import replay
 from service.dead_letters.replay import Filters, Selection
 from service.dead_letters.stored import Mark, RecordContent, encode_mark, headers_to_send
 from sinks.kafka.client import CommitUnknown, NotAccepted, ProducerFenced
-from tests.support.dead_letters import StoredMessage, dead_letter, facts, stored, topic_of
+from tests.support.dead_letters import dead_letter, facts, stored, stored_message, topic_of
 
 NOW = 1_700_000_100_000
 OPERATOR = Note("me@host", "rubbish", 1_700_000_000_000)
@@ -17,7 +17,7 @@ REPLAYED = Mark(1, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3
 
 def mark(of, at=900):
     value, headers = encode_mark(of)
-    return StoredMessage(headers, value, at)
+    return stored_message(headers, value, at)
 
 
 def replayed(topic, **request):
@@ -77,8 +77,8 @@ def test_invalid_option_says_what_is_expected(parse, texts, expected):
 
 
 def test_selection_counts_what_it_skips():
-    notice = StoredMessage(facts(noticed_at_ms=7), content=None, at=4)
-    foreign, others = StoredMessage(None, at=5), stored(3, pipeline="others")
+    notice = stored_message(facts(noticed_at_ms=7), content=None, at=4)
+    foreign, others = stored_message(None, at=5), stored(3, pipeline="others")
     topic = topic_of(stored(1), stored(2, 43), others, notice, foreign, mark(DROPPED))
     skipped = replay.Skipped()
     assert [each.id.offset for each in replay.select(topic, Selection(), skipped)] == [2]
@@ -171,7 +171,7 @@ def test_rejected_batch_is_retried_one_by_one():
     assert [each.outcome for each in results] == ["dropped", "failed", "dropped"]
     said = "Kafka rejects its mark in 'orders.dead', so it was not dropped: too large"
     assert results[1].note == said
-    assert topic.messages[-1].content == (
+    assert topic.messages[-1].value() == (
         b'{"letter":3,"kind":"dropped","at_ms":1700000000000,"by":"me@host","why":"rubbish"}'
     )
 

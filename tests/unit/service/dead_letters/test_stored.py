@@ -1,7 +1,7 @@
 import pytest
 
 from service.dead_letters import stored
-from tests.support.dead_letters import StoredMessage, dead_letter, facts
+from tests.support.dead_letters import dead_letter, facts, stored_message
 
 SENT = stored.Mark(17, "replayed", 1_700_000_000_000, "me@host", "mended", "orders[3]@99")
 
@@ -54,14 +54,14 @@ def test_omitted_value_and_key_are_known_by_digest():
 
 @pytest.mark.parametrize("wrong", ["", "x", "-5", "1" * 30, "4\n"])
 def test_invalid_number_in_a_header_is_named(wrong):
-    found = stored.read_message(StoredMessage(facts(offset=wrong)))
+    found = stored.read_message(stored_message(facts(offset=wrong)))
     assert isinstance(found, stored.ForeignMessage)
     assert "'headrace.offset'" in found.reason
 
 
 def test_mark_says_who_and_why():
     value, headers = stored.encode_mark(SENT)
-    marks = stored.collect_marks([StoredMessage(headers, content=value, at=30)])
+    marks = stored.collect_marks([stored_message(headers, content=value, at=30)])
     assert marks == {stored.DeadLetterId(2, 17): [SENT]}
     assert str(SENT) == "replayed as orders[3]@99 on 2023-11-14 22:13:20 by me@host: mended"
 
@@ -69,10 +69,10 @@ def test_mark_says_who_and_why():
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"[" * 20_000, b'{"letter": 99}', b"\xff"])
 def test_invalid_mark_is_ignored(value):
     _, headers = stored.encode_mark(SENT)
-    assert stored.collect_marks([StoredMessage(headers, content=value, at=30)]) == {}
+    assert stored.collect_marks([stored_message(headers, content=value, at=30)]) == {}
 
 
 def test_record_cannot_make_itself_a_mark():
     value, headers = stored.encode_mark(SENT)
-    assert not stored.is_mark(StoredMessage([*headers, ("headrace.topic", b"1")], value))
+    assert not stored.is_mark(stored_message([*headers, ("headrace.topic", b"1")], value))
     assert dead_letter(headers).read.offset == 42
