@@ -69,21 +69,17 @@ MODULES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
+    """Give a folder of modules of its own; what is imported of them is forgotten."""
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def own_modules(folder):
     path, modules = sys.path[:], set(sys.modules)
-    yield
+    yield tmp_path
     sys.path[:] = path
     for name in set(sys.modules) - modules:
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
 
 

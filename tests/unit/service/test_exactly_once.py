@@ -13,14 +13,7 @@ from tests.support.patience import Limit
 from tests.support.spark_engine import HereSink
 from topology.errors import SinkBusy
 
-
-class Noting(HereSink):
-    fails = False
-
-    def commit(self, staged):
-        if self.fails:
-            raise OSError("not now")
-        super().commit(staged)
+NOT_NOW = [OSError("not now")] * 1_000
 
 
 def exactly_once(*sinks, kind="transactional", bolt_=pipeline.text_of, **options):
@@ -41,7 +34,7 @@ def numbers(*values):
 
 
 def test_rejected_row_has_its_dead_letter_before_the_commit():
-    sink = Noting()
+    sink = HereSink()
     sink.rejects = {"bad"}
     with exactly_once(sink) as works:
         works.letters_sink.holding = True
@@ -61,7 +54,7 @@ def test_rejected_row_has_its_dead_letter_before_the_commit():
 def test_transaction_open_at_a_crash_is_done_once(kind):
     """Storm 39. The first life ends with a record that its async bolt never gave back."""
     door = pipeline.Door()
-    with exactly_once(Noting(), kind=kind, bolt_=door.as_bolt(), workers=4) as first:
+    with exactly_once(HereSink(), kind=kind, bolt_=door.as_bolt(), workers=4) as first:
         first.send(*numbers(0, 1, 2, 3))
         first.until(lambda: door.answered == 3)
         assert transactions(first).open
@@ -74,12 +67,12 @@ def test_transaction_open_at_a_crash_is_done_once(kind):
 
 def test_sink_gets_no_transaction_twice():
     """One sink had committed when the process ended, the other had not."""
-    left, right = Noting("left"), Noting("right")
-    right.fails = True
+    left, right = HereSink("left"), HereSink("right")
+    right.errors = list(NOT_NOW)
     with exactly_once(left, right, kind="opaque") as first:
         first.send(b"a", b"b")
         first.until(lambda: len(left.rows) == 2)
-    right.fails = False
+    right.errors.clear()
     with following(first) as second:
         second.send(b"c")
         second.finish()
@@ -88,7 +81,7 @@ def test_sink_gets_no_transaction_twice():
 
 
 def test_full_batch_closes_a_transaction():
-    sink = Noting()
+    sink = HereSink()
     with exactly_once(sink, batch_rows=10, fetch_records=4) as works:
         works.send(*numbers(*range(100)))
         end = Limit(pipeline.PATIENCE_SECONDS)
@@ -107,7 +100,7 @@ def test_slow_sink_holds_back_a_fan_out():
     def spread(record: Record) -> Iterator[int]:
         yield from range(100)
 
-    stuck = Noting()
+    stuck = HereSink()
     stuck.commit = Mock(side_effect=SinkBusy(0.05))
     sizes = {"fetch_records": 10, "chunk_records": 10, "transaction_records": 100}
     with exactly_once(stuck, bolt_=spread, batch_rows=1_000, max_active=50, **sizes) as works:
@@ -120,17 +113,17 @@ def test_slow_sink_holds_back_a_fan_out():
 @pytest.mark.parametrize("away", ["nothing", "the sink", "the store"])
 def test_waiting_records_stay_bounded_and_all_flow_afterwards(away):
     """Promises 10 and 15."""
-    sink = Noting()
+    sink = HereSink()
     sizes = {"fetch_records": 10, "chunk_records": 8, "transaction_records": 20}
     window = InFlightLimits(max_pending=200)
     with exactly_once(sink, window=window, **sizes) as works:
         works.send(*numbers(*range(600)))
-        sink.fails, works.nodes.away = away == "the sink", away == "the store"
+        sink.errors, works.nodes.away = NOT_NOW * (away == "the sink"), away == "the store"
         most = 0
         for _ in range(100):
             works.turn()
             most = max(most, works.ledger.waiting)
-        sink.fails = works.nodes.away = False
+        sink.errors, works.nodes.away = [], False
         works.until(lambda: works.advance(0.1, step=0.1) or works.stored == 600)
         assert most <= 150
         assert sorted(map(int, sink.rows)) == list(range(600))

@@ -3,8 +3,9 @@
 import http.client
 import json
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from types import SimpleNamespace
 
 import pytest
@@ -122,17 +123,9 @@ def test_a_crowd_of_silent_clients_costs_the_oldest_their_place(server):
 
 
 def test_many_scrapes_at_once_are_all_answered(server):
-    statuses: list[int] = []
-
-    def scrape():
-        statuses.extend(ask(server, "/metrics")[0] for _ in range(10))
-
-    threads = [threading.Thread(target=scrape) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_SECONDS)
-    assert statuses == [200] * 100
+    with ThreadPoolExecutor(10) as scrapers:
+        answers = list(scrapers.map(ask, repeat(server, 100), repeat("/metrics")))
+    assert [status for status, *_ in answers] == [200] * 100
 
 
 def test_client_that_goes_away_logs_no_traceback(server, capfd):

@@ -89,15 +89,14 @@ class Cancels(Bolt):
         self.all_met = asyncio.Event()
 
     async def process(self, record, /):
-        await self._met() if record.value == b"met" else await self._meddle(record.value)
-        return record.value or b""
-
-    async def _met(self):
-        """Go on once as many are here as there are workers."""
+        if record.value != b"met":
+            await self._meddle(record.value)
+            return record.value or b""
         self.met += 1
         if self.met % WORKERS == 0:
             self.all_met.set()
-        await self.all_met.wait()
+        await self.all_met.wait()  # it goes on once as many are here as there are workers
+        return record.value
 
     async def _meddle(self, value):
         if self.is_done:
