@@ -48,25 +48,13 @@ class Journal(FaultyStore):
         self.open_commits: list[Future[Any]] = []
         self.holding = False
 
-    def begin(
-        self,
-        partition: Partition,
-        position: Position,
-        partitions: int | None = None,
-        transactions: Transactions | None = None,
-    ) -> Future[None]:
+    def begin(self, partition: Partition, position: Position, *more: Any) -> Future[None]:
         self.events.append(f"stored {partition} {position.offset}")
-        return super().begin(partition, position, partitions, transactions)
+        return super().begin(partition, position, *more)
 
-    def move(
-        self,
-        partition: Partition,
-        position: Position,
-        reason: str,
-        transactions: Transactions | None = None,
-    ) -> Future[None]:
+    def move(self, partition: Partition, position: Position, reason: str, *more: Any) -> Any:
         self.events.append(f"moved {partition} {position.offset} {reason}")
-        return super().move(partition, position, reason, transactions)
+        return super().move(partition, position, reason, *more)
 
     def commit(self, progress: Mapping[Partition, Progress]) -> Future[Any]:
         self.commits.append({at: each.position.offset for at, each in progress.items()})

@@ -88,18 +88,13 @@ def test_latency_forgets_what_is_older_than_15_minutes(run):
     assert run.history.latency["processing_median_seconds"] is None
 
 
-@pytest.fixture
-def varied(run):
-    """Samples of 20 minutes: rates that vary, latencies with gaps."""
-    for turn in range(120):
+def test_charts_show_the_samples(run):
+    for turn in range(120):  # of 20 minutes: rates that vary, latencies with gaps
         known = run.snapshot.latencies.get("orders", CommitLatency())
         chunk = UncommittedChunk(0, turn % 3 * 10, 0.0, (turn % 7, turn % 5))
         latencies = {"orders": known.with_chunk(chunk, turn / 100)}
         run.go_on(10, written=turn * 37 % 100, dead_lettered=turn % 2, latencies=latencies)
-    return run.history.samples
-
-
-def test_charts_show_the_samples(varied):
+    varied = run.history.samples
     now = varied[-1]["at"] + 3.0
     shown = drawn(charts.charts_html(varied, now))
     assert shown.now == now

@@ -108,7 +108,10 @@ class Run:
         def stored(progress):
             self._emissions()
             for partition, each in sorted(progress.items()):
-                self._stores(partition, each)
+                opened = () if each.transactions is None else each.transactions.open
+                ranges = [(f"{t.txid}.{t.attempt}", t.range) for t in opened]
+                more = "".join(f", {name}: {of.first}-{of.end}" for name, of in ranges)
+                self.lines.append(f"  store {partition} {each.position.offset}{more}")
             return commit(progress)
 
         store.commit = stored
@@ -135,12 +138,6 @@ class Run:
             self._tries[kind, row["id"]] += 1
             if self._tries[kind, row["id"]] == 1:
                 raise Retry("not yet")
-
-    def _stores(self, partition, progress):
-        position, transactions = progress.position, progress.transactions
-        open_ones = () if transactions is None else transactions.open
-        more = "".join(f", {t.txid}.{t.attempt}: {t.range.first}-{t.range.end}" for t in open_ones)
-        self.lines.append(f"  store {partition} {position.offset}{more}")
 
     def _emissions(self):
         events = self._test.timeline[self._seen :]

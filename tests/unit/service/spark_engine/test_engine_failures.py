@@ -183,25 +183,19 @@ def test_no_range_is_run_while_it_is_found_out_where_its_log_goes_on(tmp_path):
         assert drives.apart.rows == values("b", 6)
 
 
-def crashes_once(place):
-    """The process ends where it passes a place first; in a sink's thread, the sink cannot go on."""
-    left = [place]
-
-    def at(passed):
-        if passed in left:
-            left.remove(passed)
-            raise SinkFailed(f"a crash at {place}")
-
-    return at
-
-
 @pytest.mark.parametrize(
     "place", ["range_after_plan", "range_before_seal", "range_after_seal", "sink_before_commit"]
 )
 def test_a_restart_runs_again_what_was_open_as_it_was_planned(tmp_path, place):
     """Promise 14."""
     apart, here = ApartSink(), HereSink()
-    at = crashes_once(place)
+    left = [place]  # it ends where it passes it first; in a sink's thread, the sink cannot go on
+
+    def at(passed):
+        if passed in left:
+            left.remove(passed)
+            raise SinkFailed(f"a crash at {place}")
+
     with Driving(tmp_path, sinks=[apart, here], ranges=RangePolicy(6, 0.01), at=at) as first:
         first.fill(9, 9)
         with pytest.raises(SinkFailed, match=place):

@@ -53,12 +53,9 @@ def test_a_partition_that_executors_cannot_read_leaves_the_others_alone(tmp_path
 
         def patience():
             """That of the first range, and of its jobs."""
-            tasks = [(each, each.ranges[0]) for each in world.executors.tasks]
-            return [
-                (each.patience, task.patience)
-                for task, each in tasks
-                if each.partition == TWO and each.position.offset == 0
-            ]
+            runs = [(task.ranges[0], task) for task in world.executors.tasks]
+            of_two = [(first, task) for first, task in runs if first.partition == TWO]
+            return [(r.patience, t.patience) for r, t in of_two if r.position.offset == 0]
 
         world.until(lambda: len(patience()) > 1)
         world.hear()
