@@ -1,6 +1,6 @@
 import re
-from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +30,14 @@ class Filled:
         self.topics = [e for e in ("a", "b", "c1") if any(re.fullmatch(s, e) for s in sources)]
         managers = (SimpleNamespace(partition=Partition(each, 0)) for each in ("a", "b", "c1", "a"))
         self.living = dict(enumerate(managers)).get
-        self.kept = {"Kept": KeptOf()}  # by advanced bolt
         self.set()
 
     def set(self, *, full=(), starts=0, behind=0, kept=(), letters=0, trees=0):
         """Fill sinks, the bolt `ask`'s queues, what `Kept` keeps, letters and trees."""
         self.full, self.starts, self.behind = full, starts, behind
-        self.kept["Kept"].by_partition = dict(kept)
+        of_bolt = MagicMock(by_partition=dict(kept))
+        of_bolt.__len__.return_value = sum(of_bolt.by_partition.values())
+        self.kept = {"Kept": of_bolt}
         self.pending, self.in_flight = letters, trees
 
     def is_full(self, name):
@@ -47,13 +48,6 @@ class Filled:
 
     def num_waiting(self, step):
         return self.starts + self.behind if step.name == "ask" else 0
-
-
-class KeptOf:
-    by_partition: Counter
-
-    def __len__(self):
-        return sum(self.by_partition.values())
 
 
 def two_sources(topology):

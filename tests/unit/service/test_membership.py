@@ -1,5 +1,6 @@
 import math
 from concurrent.futures import Future
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -28,32 +29,25 @@ class Reader:
     is_paused = property(None, lambda self, value: self.paused.append(value))
 
 
-class Register:
-    last_contact = 0.0
-
-    def __init__(self):
-        self.asked = []
-
-    def beat(self, report):
-        return report
-
-    def submit(self, report):
-        self.asked.append((report, Future()))
-        return self.asked[-1][1]
-
-
 class World:
     def __init__(self, copartitions=SINGLY, **policy):
-        self.register, self.reader = Register(), Reader()
+        self.reader, self.asked = Reader(), []
+        self.register = SimpleNamespace(
+            last_contact=0.0, beat=lambda report: report, submit=self.submit
+        )
         policy = MembershipPolicy("a-1", handover_seconds=6.0, suspend_seconds=5.0, **policy)
         self.replica = GroupMembership(
             self.register, self.register, self.reader, policy, copartitions
         )
         self.poll = self.replica.poll
 
+    def submit(self, report):
+        self.asked.append((report, Future()))
+        return self.asked[-1][1]
+
     def beat(self, now, answer, heard=None):
         self.poll(now)
-        beat = self.register.asked[-1][1]
+        beat = self.asked[-1][1]
         (beat.set_exception if isinstance(answer, Exception) else beat.set_result)(answer)
         if heard is not None:
             self.register.last_contact = heard
@@ -75,7 +69,7 @@ def test_heartbeat_reports_the_applied_plan(world):
     world.beat(1.0, view(7, owns=[ONE, TWO]))
     assert world.reader.wanted == [({ONE, TWO}, 1.0, 7.1)]
     world.poll(1.6)
-    reports = [report for report, _ in world.register.asked]
+    reports = [report for report, _ in world.asked]
     assert [report.seen for report in reports] == [0, 7]
     assert reports[1].holds == {ONE, TWO}
 
@@ -136,7 +130,7 @@ def test_a_plan_that_cannot_be_read_leaves_us_what_we_have(world):
     world.beat(1.0, view(1, owns=[ONE]))
     world.beat(2.0, StoreCorrupt("/headrace/p/@plan", "no JSON"))
     world.poll(3.0)
-    assert len(world.register.asked) == 3
+    assert len(world.asked) == 3
     assert world.reader.holds == {ONE}
 
 
@@ -154,4 +148,4 @@ def test_join_with_unequal_counts_is_rejected_at_start():
     world.reader.known = frozenset(known)
     with pytest.raises(CountsDiffer, match="'orders' with 3, 'payments' with 2"):
         world.poll(0.0)
-    assert world.register.asked == []
+    assert world.asked == []

@@ -89,18 +89,16 @@ class Cancels(Bolt):
         self.all_met = asyncio.Event()
 
     async def process(self, record, /):
-        if record.value != b"met":
+        if record.value == b"met":
+            self.met += 1
+            if self.met % WORKERS == 0:
+                self.all_met.set()
+            await self.all_met.wait()  # it goes on once as many are here as there are workers
+        elif not self.is_done:
             await self._meddle(record.value)
-            return record.value or b""
-        self.met += 1
-        if self.met % WORKERS == 0:
-            self.all_met.set()
-        await self.all_met.wait()  # it goes on once as many are here as there are workers
         return record.value
 
     async def _meddle(self, value):
-        if self.is_done:
-            return
         if value == b"held":
             self.held += 1
             await asyncio.sleep(PATIENCE_SECONDS)

@@ -67,7 +67,10 @@ class Trouble:
         words.use(words.read(words.fetch(CONTEXT)))
         splitting = chaotic(split, seed=self.rng.randrange(10**6), fail=0.1, retry=0.1)
         with self._engine(splitting, sink) as turn:
-            self._publish()
+            for number in range(self.lines):
+                text = self.rng.choices(VOCABULARY, k=self.rng.randrange(6))
+                self.published.update(text)
+                self.log.append(Partition("t", number % PARTITIONS), " ".join(text).encode())
             most_turns = 1_000_000 if until_its_end else self.rng.randrange(60)
             ends = Limit(PATIENCE_SECONDS)
             for _ in range(most_turns):
@@ -101,12 +104,6 @@ class Trouble:
     def _state(self):
         there = MemoryState(beside=self.memory)
         return State("words", key={"word": str}, into=there, layout=self.kind)
-
-    def _publish(self):
-        for number in range(self.lines):
-            words = self.rng.choices(VOCABULARY, k=self.rng.randrange(6))
-            self.published.update(words)
-            self.log.append(Partition("t", number % PARTITIONS), " ".join(words).encode())
 
     def _has_ended(self):
         places = [Partition("t", number) for number in range(PARTITIONS)]

@@ -2,8 +2,9 @@ import decimal
 import pickle
 import stat
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,12 +19,6 @@ from service.spark_engine.task import RowFileStager, read_rows
 from sinks.memory import MemorySink
 from topology.errors import SinkFailed
 from topology.sink import Batch, Share, Staged
-
-
-@dataclass
-class Row:
-    name: str
-    price: decimal.Decimal
 
 
 def columns(first, count):
@@ -45,7 +40,7 @@ def pickled(value):
 
 def test_rows_of_every_kind_come_back_with_line_and_offsets(tmp_path):
     stager = pickled(RowFileStager(str(tmp_path / "made" / "here")))
-    row, cut = Row("a", decimal.Decimal("1.50")), columns(0, 5).slice(1, 3)
+    row, cut = SimpleNamespace(name="a", price=decimal.Decimal("1.50")), columns(0, 5).slice(1, 3)
     parts = ("t[0]", [[row, None], cut]), ("t[1]", []), ("t[2]", [[3]]), ("t[0]", [[4]])
     staged: Staged = pickled(stager.stage(batch(*parts)))
     assert (staged.num_rows, staged.rejected) == (7, {})
