@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 53,
     "methods of one statement": 401,
     "import cycles": 0,
-    "lines of tests": 70_015,
+    "lines of tests": 69_384,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
