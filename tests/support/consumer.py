@@ -196,6 +196,13 @@ class Bench:
             self.drain(float(now))
             self.poll(float(now))
 
+    def successor(self) -> FaultyStore:
+        """The store of another process, which has claimed the first partition."""
+        store = FaultyStore(self.nodes)
+        store.open()
+        store.claim(ONE).result()
+        return store
+
     def loss_of(self, partition: Partition) -> Exception | None:
         return self.reader.assignment[partition].loss
 

@@ -8,7 +8,11 @@ from partition.interfaces import AtOffset, AtTimestamp, Log, Progress
 from partition.records import Partition, Position
 from partition.recovery import StartPolicy, behind, loss_of
 from tests.support.consumer import ONE, SKIP_LOSS, TWO, Bench
-from tests.support.faulty_store import FaultyStore
+
+
+@pytest.fixture
+def bench():
+    return Bench()
 
 
 def path(partition):
@@ -54,18 +58,14 @@ def test_a_stored_offset_of_zero_is_an_offset():
     assert len(bench.emit()) == 3
 
 
-def test_foreign_offset_halts_unless_ignored():
+def test_foreign_offset_halts_unless_ignored(bench):
     """Storm 37: two pipelines never share a partition's offset unawares."""
-    bench = Bench()
     bench.fill(ONE, 5)
     bench.start()
     bench.drain(1.0)
     bench.names = {"topology_id": "another"}
-    bench.reader.close()
-    bench.reader = bench.another()
-    bench.reader.open()
     with pytest.raises(StoreForeign, match="memory"):
-        bench.poll()
+        bench.restart()
     assert bench.stored() == 5
     bench.restart(start=StartPolicy(ignore_stored_offsets=True))
     assert bench.events[0] == f"moved {ONE} 0 ignore_stored_offsets"
@@ -76,9 +76,8 @@ def test_foreign_offset_halts_unless_ignored():
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"offset": 1}', b"\xff"])
-def test_an_unreadable_offset_halts_its_partition_only(data):
+def test_an_unreadable_offset_halts_its_partition_only(bench, data):
     """Promise 8; Storm 8, Storm 13: no default offset is taken, and the others go on."""
-    bench = Bench()
     bench.fill(ONE, 2)
     bench.fill(TWO, 2)
     bench.start()
@@ -95,9 +94,8 @@ def test_an_unreadable_offset_halts_its_partition_only(data):
         bench.restart()
 
 
-def test_skip_behind_the_allowed_distance_is_reported():
+def test_skip_behind_the_allowed_distance_is_reported(bench):
     """Storm 1, Storm 2: what is skipped is in the dead letters, counted, and explicit."""
-    bench = Bench()
     bench.start()
     bench.fill(ONE, 10)
     bench.restart()
@@ -136,11 +134,6 @@ def test_pattern_matches_later_topics():
     assert [str(part.partition) for part in bench.reader.statistics(0.0)] == ["orders-us[0]"]
 
 
-@pytest.fixture
-def bench():
-    return Bench()
-
-
 def test_partition_is_assigned_before_its_first_record(bench):
     bench.fill(ONE, 1)
     bench.reader.open()
@@ -168,13 +161,10 @@ def test_fenced_partition_is_revoked_alone(bench):
     bench.fill(ONE, 1)
     bench.start()
     record_ids = bench.emit()
-    successor = FaultyStore(bench.nodes)
-    successor.open()
-    successor.claim(ONE).result()
+    successor = bench.successor()
     assert successor.commit({ONE: Progress(Position(1))}).result() == {}
     bench.ack(record_ids)
-    bench.reader.commit(1.0)
-    bench.reader.commit(2.0)
+    bench.commit(1.0)
     bench.reader.poll(2.0)
     assert bench.told[2:] == [f"-{ONE}"]
     bench.reader.release()
@@ -219,9 +209,8 @@ def test_returning_topic_is_assigned_again():
     assert bench.told[5:] == [f"+{ONE}", f"+{TWO}"]
 
 
-def test_last_commit_waits_for_the_claim():
+def test_last_commit_waits_for_the_claim(bench):
     """Promise 16."""
-    bench = Bench()
     bench.fill(ONE, 5)
     bench.start()
     bench.ack(bench.emit())
@@ -234,9 +223,8 @@ def test_last_commit_waits_for_the_claim():
     assert bench.stored() == 5
 
 
-def test_session_that_ends_while_opening_emits_nothing_unclaimed():
+def test_session_that_ends_while_opening_emits_nothing_unclaimed(bench):
     """Promise 9."""
-    bench = Bench()
     bench.fill(ONE, 3)
     bench.start()
     bench.reader.close()
@@ -269,8 +257,7 @@ def lose(bench, how):
     bench.fill(ONE, 8)
     bench.start()
     bench.ack(bench.emit()[:5])
-    bench.reader.commit(1.0)
-    bench.reader.commit(2.0)
+    bench.commit(1.0)
     bench.reader.close()
     if how == "expired":
         bench.log.delete_before(ONE, 7)
@@ -288,12 +275,10 @@ def lose(bench, how):
     ("how", "reason"),
     [("expired", "expired"), ("truncated", "truncated"), ("rewritten", "truncated")],
 )
-def test_lost_records_halt_the_partition_and_move_no_offset(how, reason):
+def test_lost_records_halt_the_partition_and_move_no_offset(bench, how, reason):
     """Promise 12; Storm 15, Storm 18: told apart, never skipped unless policy says so."""
-    bench = Bench()
     lose(bench, how)
-    bench.reader = bench.another()
-    bench.start()
+    bench.restart()
     bench.emit(3.0)
     bench.poll(3.0)
     told = bench.reader.assignment.halted[ONE]
@@ -305,22 +290,18 @@ def test_lost_records_halt_the_partition_and_move_no_offset(how, reason):
     assert bench.drain(4.0) == 2
 
 
-def test_recreated_topic_ends_the_run_and_moves_no_offset():
+def test_recreated_topic_ends_the_run_and_moves_no_offset(bench):
     """Storm 18: all of its partitions are halted, so nothing is left to read."""
-    bench = Bench()
     lose(bench, "recreated")
-    bench.reader = bench.another()
     with pytest.raises(SourceLost, match="recreated"):
-        bench.start()
+        bench.restart()
     assert bench.stored() == 5
 
 
-def test_run_to_the_end_waits_for_recovery():
+def test_run_to_the_end_waits_for_recovery(bench):
     """Promise 12: a log that ends before our offset was cut off, or its leader lags behind."""
-    bench = Bench()
     lose(bench, "truncated")
-    bench.reader = bench.another()
-    bench.start()
+    bench.restart()
     assert not bench.reader.assignment.has_reached_goals
     bench.work(1, 3)
     assert bench.reader.assignment.halted
@@ -342,9 +323,8 @@ def say_missing(bench):
         bench.reader.assignment.fail(place, TopicMissing("t"))
 
 
-def test_topic_that_one_broker_does_not_know_is_read_on():
+def test_topic_that_one_broker_does_not_know_is_read_on(bench):
     """Faults K05: and what is in flight of it does not hold it up."""
-    bench = Bench()
     bench.fill(ONE, 2)
     bench.start()
     assert len(bench.emit()) == 2

@@ -1,10 +1,11 @@
+from functools import partial
+
 import pytest
 
 from partition.errors import Fenced, OffsetOutOfRange, ReplayDiffers, SinkAhead, StoreBehind
 from partition.records import Range, Resumed, Transactions
 from partition.recovery import StartPolicy
 from tests.support.consumer import ONE, SKIP_LOSS, TWO, GatedBench
-from tests.support.faulty_store import FaultyStore
 from transactions.partition_transactions import PartitionTransactions, TransactionPolicy
 from transactions.transaction import resumed
 
@@ -33,9 +34,7 @@ def test_a_sink_that_knows_a_later_owner_halts_the_partition():
     bench.plan_and_stop(4)
     bench.fencing.holding = True
     bench.start()
-    successor = FaultyStore(bench.nodes)
-    successor.open()
-    successor.claim(ONE).result()
+    bench.successor()
     bench.fencing.held[0].set_exception(Fenced(ONE, "epoch 7"))
     bench.poll()
     assert isinstance(bench.loss_of(ONE), Fenced)
@@ -92,18 +91,14 @@ def trouble(bench, error):
     bench.poll()
 
 
-def gated_records(bench, *ends):
+def test_records_lost_within_a_replay_halt():
+    bench = GatedBench(start=SKIP_LOSS)
     bench.fill(ONE, 6)
     bench.start()
     bench.reader.fetch(0.0, 0.0)
-    bench.modes[ONE].plan(*ends)
-    bench.commit(0.0)
+    bench.modes[ONE].plan(6)
+    bench.commit()
     bench.emit()
-
-
-def test_records_lost_within_a_replay_halt():
-    bench = GatedBench(start=SKIP_LOSS)
-    gated_records(bench, 6)
     bench.modes[ONE].lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
@@ -128,50 +123,35 @@ def test_a_replay_that_differs_halts_the_partition_and_no_other():
     assert bench.reader.offsets.is_done
 
 
-class RangeBench(GatedBench):
-    """Every partition has a line of ranges, and nothing is fetched."""
-
-    def __init__(self, **policy):
-        super().__init__(**policy)
-        self.fencing.resumes = lambda partition, stored, committed: resumed(
-            partition, stored, committed, "transactional"
-        )
-
-    def new_delivery(self, partition, ledger, progress, resumed):
-        policy = TransactionPolicy(by_executors=True)
-        self.modes[partition] = PartitionTransactions(partition, ledger, progress, resumed, policy)
-        return self.modes[partition]
-
-    @property
-    def line(self):
-        return self.modes[ONE]
-
-    def plan(self, *ends):
-        for end in ends:
-            self.line.begin(end)
-        self.commit()
-
-
 @pytest.mark.parametrize("is_running", [True, False])
 def test_unread_ranges_are_planned_again_after_a_loss(is_running):
     """Promise 12: as records that were not read here, by policy."""
-    bench = RangeBench(start=SKIP_LOSS)
+
+    def new_delivery(partition, *facts):
+        made = PartitionTransactions(partition, *facts, TransactionPolicy(by_executors=True))
+        bench.modes[partition] = made
+        return made
+
+    bench = GatedBench(start=SKIP_LOSS, assignment={"delivery": new_delivery})
+    bench.fencing.resumes = partial(resumed, kind="transactional")
     bench.fill(ONE, 10)
     bench.start()
-    bench.plan(6, 9)
+    before = bench.modes[ONE]
+    before.begin(6)
+    before.begin(9)
+    bench.commit()
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
-    before = bench.line
     if is_running:
         trouble(bench, OffsetOutOfRange(ONE, 0))
     else:
-        bench.reader.close()
-        bench.reader = bench.another()
-        bench.start()
-    assert bench.line is not before
+        bench.restart()
+    line = bench.modes[ONE]
+    assert line is not before
     assert bench.reasons() == [("expired", 0, 15)]
     assert bench.stored() == 15
-    assert bench.line.planned_to == 15
-    bench.plan(20)
+    assert line.planned_to == 15
+    line.begin(20)
+    bench.commit()
     [found] = bench.store.load(ONE).transactions.open
     assert (found.txid, found.attempt, found.range) == (1, 2, Range(15, 20))

@@ -8,8 +8,6 @@ from partition.records import Position, partition_index_of
 from tests.support.consumer import ONE, TWO, Bench
 from tests.support.faulty_store import FaultyStore
 
-FOREVER = 1e9
-
 
 class Shared(Bench):
     """A reader on fakes that opens what it is told to."""
@@ -20,24 +18,9 @@ class Shared(Bench):
         self.fill(TWO, 4)
         self.reader.open()
 
-    def want(self, *partitions, planned_at=0.0, leave_by=FOREVER, now=0.0):
+    def want(self, *partitions, planned_at=0.0, leave_by=1e9, now=0.0):
         self.reader.assignment.want(partitions, planned_at=planned_at, leave_by=leave_by)
-        for _ in range(5):
-            self.reader.poll(now)
-
-    def restart_shared(self):
-        """Let the process end and another begin, which has no plan yet."""
-        self.reader.close()
-        self.reader = self.another()
-        self.reader.open()
-        for _ in range(5):
-            self.reader.poll(0.0)
-
-    def epoch(self):
-        """The epoch of the first partition that is stored."""
-        store = FaultyStore(self.nodes)
-        store.open()
-        return store.load(ONE).epoch
+        self.poll(now)
 
     def take(self, now=0.0):
         """Fetch, and emit all that may be emitted."""
@@ -48,17 +31,21 @@ class Shared(Bench):
         return found
 
 
-def place_of(bench, partition):
-    return bench.reader.assignment[partition].index
+@pytest.fixture
+def bench():
+    return Shared()
 
 
-def refuse(bench, partition, place, error):
-    bench.reader.assignment.refuse(partition, error, index=place)
+@pytest.fixture
+def owners(bench):
+    """The records of ONE, in flight."""
+    bench.want(ONE)
+    ((_, owners),) = bench.take()
+    return owners
 
 
-def test_leaving_partition_is_released_once_it_is_stored():
+def test_leaving_partition_is_released_once_it_is_stored(bench):
     """Promises 1 and 3: what was in flight is neither lost nor repeated."""
-    bench = Shared()
     bench.want(ONE, TWO)
     owners = np.concatenate([owners for _, owners in bench.take()])
     bench.want(TWO)
@@ -78,11 +65,8 @@ def test_leaving_partition_is_released_once_it_is_stored():
     assert bench.reader.assignment.departed.given_up == 0
 
 
-def test_partition_is_given_up_at_the_deadline():
+def test_partition_is_given_up_at_the_deadline(bench, owners):
     """Promise 16: a hand-over has one deadline."""
-    bench = Shared()
-    bench.want(ONE)
-    ((_, owners),) = bench.take()
     bench.want(leave_by=6.0)
     bench.reader.poll(5.9)
     assert bench.reader.assignment.holds == {ONE}
@@ -95,9 +79,8 @@ def test_partition_is_given_up_at_the_deadline():
     assert bench.stored(ONE) == 0
 
 
-def test_run_ends_when_all_partition_indexes_are_used(monkeypatch):
+def test_run_ends_when_all_partition_indexes_are_used(bench, monkeypatch):
     monkeypatch.setattr(assignment, "MAX_PARTITION_INDEX", 2)
-    bench = Shared()
     bench.want(ONE)
     assert bench.take()
     bench.want(leave_by=1.0)
@@ -105,10 +88,7 @@ def test_run_ends_when_all_partition_indexes_are_used(monkeypatch):
         bench.reader.poll(1.0)
 
 
-def test_returning_partition_starts_at_its_stored_offset():
-    bench = Shared()
-    bench.want(ONE)
-    ((_, owners),) = bench.take()
+def test_returning_partition_starts_at_its_stored_offset(bench, owners):
     bench.reader.ack(owners[:2])
     bench.commit(0.0)
     bench.want(leave_by=1.0)
@@ -139,12 +119,12 @@ def test_nothing_is_emitted_between_a_wait_and_the_next_poll(is_shared):
     assert bench.reader.next_chunk(0.0) is not None
 
 
-def test_fenced_partition_waits_for_a_newer_plan():
+def test_fenced_partition_waits_for_a_newer_plan(bench):
     """Promise 9: else two replicas that read plans at different times would take turns."""
-    bench = Shared()
     bench.want(ONE, TWO, planned_at=1.0, now=1.0)
     bench.take(1.0)
-    refuse(bench, ONE, place_of(bench, ONE), Fenced(ONE, "epoch 9"))
+    place = bench.reader.assignment[ONE].index
+    bench.reader.assignment.refuse(ONE, Fenced(ONE, "epoch 9"), index=place)
     bench.want(ONE, TWO, planned_at=1.0, now=2.0)  # what was asked before
     assert bench.reader.assignment.holds == {TWO}
     assert bench.reader.assignment.halted == {}
@@ -152,22 +132,18 @@ def test_fenced_partition_waits_for_a_newer_plan():
     assert bench.reader.assignment.holds == {ONE, TWO}
 
 
-def test_late_fence_of_a_sink_harms_no_later_ownership():
-    bench = Shared()
+def test_late_fence_of_a_sink_harms_no_later_ownership(bench):
     bench.want(ONE)
-    place = place_of(bench, ONE)
+    place = bench.reader.assignment[ONE].index
     bench.take()
     bench.want(leave_by=1.0)
     bench.reader.poll(1.0)
     bench.want(ONE, planned_at=2.0, now=2.0)
-    refuse(bench, ONE, place, Fenced(ONE, "epoch 2"))
+    bench.reader.assignment.refuse(ONE, Fenced(ONE, "epoch 2"), index=place)
     assert bench.reader.assignment.holds == {ONE}
 
 
-def test_partition_wanted_again_is_released_first():
-    bench = Shared()
-    bench.want(ONE)
-    ((_, owners),) = bench.take()
+def test_partition_wanted_again_is_released_first(bench, owners):
     bench.want(planned_at=1.0, now=1.0)
     bench.want(ONE, planned_at=2.0, now=2.0)
     assert bench.reader.leaving
@@ -178,8 +154,7 @@ def test_partition_wanted_again_is_released_first():
     assert bench.told == [f"+{ONE}", f"-{ONE}", f"+{ONE}"]
 
 
-def test_a_pause_emits_nothing_new_and_ends():
-    bench = Shared()
+def test_a_pause_emits_nothing_new_and_ends(bench):
     bench.want(ONE)
     bench.reader.assignment.is_paused = True
     assert bench.take() == []
@@ -187,22 +162,21 @@ def test_a_pause_emits_nothing_new_and_ends():
     assert len(bench.take()) == 1
 
 
-def test_stale_claim_takes_nothing_from_the_new_owner():
+def test_stale_claim_takes_nothing_from_the_new_owner(bench):
     """Promise 9: the plan by which it was asked may be old; only a later one opens it."""
-    bench = Shared()
     bench.want(ONE)
-    bench.restart_shared()
-    epoch = bench.epoch()
+    bench.restart()  # without a plan yet
+    epoch = bench.store.load(ONE).epoch
     bench.nodes.away = True
     bench.want(ONE, planned_at=1.0, now=1.0)
     bench.store.end_session()
     bench.nodes.away = False
     bench.want(ONE, planned_at=1.0, now=2.0)
-    assert bench.epoch() == epoch
+    assert bench.store.load(ONE).epoch == epoch
     assert bench.reader.assignment.holds == set()
     bench.want(ONE, planned_at=3.0, now=3.0)
     assert bench.reader.assignment.holds == {ONE}
-    assert bench.epoch() == epoch + 1
+    assert bench.store.load(ONE).epoch == epoch + 1
 
 
 # R02: a partition is revoked while a write of its offset is under way, whose answer comes late
@@ -214,13 +188,9 @@ class Amid(Shared):
     def __init__(self):
         super().__init__()
         self.want(ONE, TWO)
-        record_ids = self.emit()
-        self.of_two = [
-            record_id
-            for record_id in record_ids
-            if partition_index_of(record_id) == self.reader.assignment[TWO].index
-        ]
-        self.ack([record_id for record_id in record_ids if record_id not in self.of_two])
+        record_ids, second = self.emit(), self.reader.assignment[TWO].index
+        self.of_two = [each for each in record_ids if partition_index_of(each) == second]
+        self.ack([each for each in record_ids if each not in self.of_two])
         self.store.holding = True
         self.reader.commit(0.0, force=True)
         assert self.store.commits == [{ONE: 4}]
@@ -236,9 +206,9 @@ class Amid(Shared):
         FaultyStore.commit(self.store, {ONE: Progress(Position(4))}).result()
         self.under_way.set_result({})
 
-    def turn(self, now, times=5):
+    def turn(self, now):
         """Turn as the loop does."""
-        for _ in range(times):
+        for _ in range(5):
             self.reader.poll(now)
             self.reader.commit(now, force=True)
 

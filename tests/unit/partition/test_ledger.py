@@ -8,14 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from partition.flow_control import Throttle
 from partition.ledger import CommitProgress, Ledger, RetryPolicy, RetryQueue
+from tests.support.messages import offsets
 
 
-def offsets(*numbers):
-    return np.array(numbers, np.int64)
-
-
-def emitted_ledger(*numbers, position=0):
-    ledger = Ledger(position)
+def emitted_ledger(*numbers):
+    ledger = Ledger(0)
     ledger.fetched(offsets(*numbers))
     ledger.emit(len(numbers))
     return ledger

@@ -1,16 +1,16 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from partition.consumer import CommitAges
 from partition.delivery import AtLeastOnce, CommitBeforeEmit
 from partition.latency import CommitLatency, Latencies, UncommittedChunk
-from partition.ledger import Ledger, RetryPolicy
-from partition.manager import Allowance, InFlightLimits, PartitionManager, PartitionStatistics
+from partition.ledger import RetryPolicy
+from partition.manager import Allowance, InFlightLimits, PartitionManager
 from partition.records import Chunk, Partition, Position, Range, Resumed, Transactions
 from tests.support.consumer import ONE, Bench, FakeDelivery
+from tests.support.messages import offsets
 
 FLIGHTS = Partition("flights", 0)
 
@@ -28,17 +28,13 @@ def manager(position=0, delivery=AtLeastOnce, **window):
     )
 
 
-def gated(position=0):
+def gated(position):
     """Exactly once, where the test says what is planned."""
     return manager(position, lambda *facts: FakeDelivery(*facts, plan_records=100))
 
 
-def chunk(*offsets, size=10, epochs=()):
-    return Chunk(FLIGHTS, np.array(offsets, np.int64), [b"x" * size for _ in offsets], epochs)
-
-
-def offsets(*numbers):
-    return np.array(numbers, np.int64)
+def chunk(*numbers, size=10, epochs=()):
+    return Chunk(FLIGHTS, offsets(*numbers), [b"x" * size for _ in numbers], epochs)
 
 
 def test_a_due_retry_comes_before_new_records_and_from_memory():
@@ -145,6 +141,17 @@ def test_at_most_once_foresees_nothing():
 # Exactly once: only what lies in a stored transaction is emitted
 
 
+@pytest.fixture
+def planned():
+    """A partition whose two records are emitted in one transaction."""
+    partition = gated(0)
+    partition.fetched(chunk(0, 1, size=100), 0.0)
+    partition.delivery.plan(2)
+    store(partition)
+    assert emit(partition) == [0, 1]
+    return partition
+
+
 def commit(partition):
     """Let every sink have the lowest transaction."""
     end = partition.delivery.transactions.open[0].range.end
@@ -152,36 +159,26 @@ def commit(partition):
     return partition.resolve_below(end)
 
 
-def test_commit_drops_payloads_and_retries():
-    partition = gated()
-    partition.fetched(chunk(0, 1, size=100), 0.0)
-    partition.delivery.plan(2)
-    store(partition)
-    emit(partition)
-    assert partition.fail(0, 0.0)
-    assert commit(partition) == 2
-    assert partition.is_idle
-    assert partition.statistics(9.0).pending_bytes == 0
-    given = partition.next_chunk(5.0, 10)
+def test_commit_drops_payloads_and_retries(planned):
+    assert planned.fail(0, 0.0)
+    assert commit(planned) == 2
+    assert planned.is_idle
+    assert planned.statistics(9.0).pending_bytes == 0
+    given = planned.next_chunk(5.0, 10)
     assert given is None or not len(given)
 
 
-def test_restart_makes_a_new_mode_and_keeps_counts():
-    partition = gated()
-    partition.fetched(chunk(0, 1), 0.0)
-    partition.delivery.plan(2)
-    store(partition)
-    emit(partition)
-    commit(partition)
-    before = partition.delivery
+def test_restart_makes_a_new_mode_and_keeps_counts(planned):
+    commit(planned)
+    before = planned.delivery
     start = Position(100, 8, "id")
-    partition.restart(start, is_stored=True, resumed=before.resume_state(start))
-    assert partition.delivery is not before
-    assert partition.delivery.transactions == Transactions("transactional", committed=1)
-    partition.fetched(chunk(100, 101), 0.0)
-    partition.delivery.plan(102)
-    assert store(partition).offset == 100
-    assert emit(partition) == [100, 101]
+    planned.restart(start, is_stored=True, resumed=before.resume_state(start))
+    assert planned.delivery is not before
+    assert planned.delivery.transactions == Transactions("transactional", committed=1)
+    planned.fetched(chunk(100, 101), 0.0)
+    planned.delivery.plan(102)
+    assert store(planned).offset == 100
+    assert emit(planned) == [100, 101]
 
 
 def test_passed_range_counts_as_read():
@@ -246,8 +243,7 @@ def test_record_without_a_time_stamp_has_no_end_to_end_latency():
 def test_commit_returns_the_chunks_it_covers_once():
     partition = manager()
     for first in (0, 10, 20):
-        chunk = Chunk(FLIGHTS, np.arange(first, first + 10), [b"x"] * 10)
-        partition.fetched(chunk, float(first), (2.0, 1.0))
+        partition.fetched(chunk(*range(first, first + 10)), float(first), (2.0, 1.0))
     assert partition.next_chunk(0.0, 100) is not None
     assert partition.next_chunk(0.0, 100) is not None
     partition.ack(offsets(*range(15)))
@@ -259,9 +255,9 @@ def test_commit_returns_the_chunks_it_covers_once():
 
 def test_restart_drops_the_chunks_before_it():
     partition = manager()
-    partition.fetched(Chunk(FLIGHTS, np.arange(3), [b"x"] * 3), 0.0)
+    partition.fetched(chunk(0, 1, 2), 0.0)
     partition.restart(Position(0))
-    partition.fetched(Chunk(FLIGHTS, np.arange(3), [b"x"] * 3), 9.0)
+    partition.fetched(chunk(0, 1, 2), 9.0)
     partition.next_chunk(0.0, 100)
     partition.ack(offsets(0, 1, 2))
     assert [each.fetched_at for each in partition.stored(partition.progress())] == [9.0]
@@ -297,32 +293,21 @@ def test_difference_of_two_moments_is_what_came_between():
     assert (before + between) - before == between
 
 
-def standing(committed, log_end):
-    return PartitionStatistics(
-        Partition("orders", 0),
-        Ledger(committed).statistics(),
-        committed=committed,
-        read=0,
-        retried=0,
-        pending_bytes=0,
-        oldest_pending_seconds=0.0,
-        log_end=log_end,
-    )
-
-
-def age(ages, now, committed, log_end):
-    (part,) = ages.of([standing(committed, log_end)], now)
-    assert replace(part, commit_age_seconds=0.0) == standing(committed, log_end)
+def age(ages, now):
+    """Of a partition that stands short of the end of its log."""
+    standing = replace(manager(5).statistics(0.0), log_end=9)
+    (part,) = ages.of([standing], now)
+    assert replace(part, commit_age_seconds=0.0) == standing
     return part.commit_age_seconds
 
 
 def test_commit_age_grows_while_the_offset_stands_short_of_the_logs_end():
     ages = CommitAges()
-    assert [age(ages, now, 5, 9) for now in (10.0, 11.0, 14.0)] == [0, 1, 4]
+    assert [age(ages, now) for now in (10.0, 11.0, 14.0)] == [0, 1, 4]
 
 
 def test_commit_age_of_a_partition_that_was_away_begins_anew():
     ages = CommitAges()
-    assert age(ages, 10.0, 5, 9) == 0
+    assert age(ages, 10.0) == 0
     assert list(ages.of([], 20.0)) == []
-    assert age(ages, 30.0, 5, 9) == 0
+    assert age(ages, 30.0) == 0

@@ -18,14 +18,6 @@ STORM = (
     b'"broker":{"host":"k1","port":9092},"topic":"t"}'
 )
 DIGEST = "00112233445566778899aabbccddeeff"
-TWO = Transactions(
-    "transactional",
-    41,
-    (
-        OpenTransaction(42, 1, Range(900, 1300, 399, DIGEST, 5)),
-        OpenTransaction(43, 2, Range(1300, 1301, 1, DIGEST[::-1])),
-    ),
-)
 
 
 def open_node(transactions, offset=900):
@@ -108,7 +100,7 @@ def test_invalid_transactions_are_corrupt(found, says):
 
 def test_nothing_is_written_that_could_not_be_read_back():
     with pytest.raises(ValueError, match="it was to begin at 901"):
-        encode(PLACE, open_node(TWO, offset=901))
+        encode(PLACE, open_node(Transactions("opaque", 41, (one(42, 900, 1300),)), offset=901))
 
 
 def test_without_a_writer_a_node_is_just_what_storm_kafka_writes():

@@ -212,49 +212,41 @@ def test_a_fault_in_what_goes_together_is_found(name):
     assert not killed.has_crashed
 
 
-def forgets_what_was_seen(plan, members, partitions, control, together):
-    number = 0 if plan is None else plan.number
-    members = [replace(each, seen=number) for each in members]
-    return next_plan(plan, members, partitions, control, together)
+def believing(**beliefs):
+    """Rules that take what they are told for what each belief makes of it."""
+
+    def rules(plan, members, partitions, control, together):
+        told = {"plan": plan, "members": members, "control": control}
+        told |= {name: made(**told) for name, made in beliefs.items()}
+        return next_plan(told["plan"], told["members"], partitions, told["control"], together)
+
+    return Rules(rules)
 
 
-def ignores_what_is_held(plan, members, partitions, control, together):
-    members = [replace(each, holds=frozenset()) for each in members]
-    return next_plan(plan, members, partitions, control, together)
-
-
-def forgets_who_is_leaving(plan, members, partitions, control, together):
-    return next_plan(plan and replace(plan, leaving={}), members, partitions, control, together)
-
-
-def forgets_who_owns(plan, members, partitions, control, together):
-    return next_plan(plan and replace(plan, owners={}), members, partitions, control, together)
-
-
-def waits_for_who_is_gone(plan, members, partitions, control, together):
+def with_ghosts(plan, members, **_):
     named = {each.name for each in members}
     gone = {*plan.owners.values()} - named if plan else ()
-    ghosts = [Member(name, "gone", 10**6, 0, frozenset()) for name in sorted(gone)]
-    return next_plan(plan, [*members, *ghosts], partitions, control, together)
-
-
-def hears_of_no_drain(plan, members, partitions, control, together):
-    return next_plan(plan, members, partitions, replace(control, drained={}), together)
-
-
-def rebalances_for_ever(plan, members, partitions, control, together):
-    number = 1 + (plan.rebalanced if plan else 0)
-    return next_plan(plan, members, partitions, replace(control, rebalance=number), together)
+    return [*members, *(Member(name, "gone", 10**6, 0, frozenset()) for name in sorted(gone))]
 
 
 BROKEN = {
-    "forgets what was seen": Rules(forgets_what_was_seen),
-    "ignores what is held": Rules(ignores_what_is_held),
-    "forgets who is leaving": Rules(forgets_who_is_leaving),
-    "forgets who owns": Rules(forgets_who_owns),
-    "waits for who is gone": Rules(waits_for_who_is_gone),
-    "hears of no drain": Rules(hears_of_no_drain),
-    "rebalances for ever": Rules(rebalances_for_ever),
+    "forgets what was seen": believing(
+        members=lambda plan, members, **_: [
+            replace(each, seen=plan.number if plan else 0) for each in members
+        ]
+    ),
+    "ignores what is held": believing(
+        members=lambda members, **_: [replace(each, holds=frozenset()) for each in members]
+    ),
+    "forgets who is leaving": believing(plan=lambda plan, **_: plan and replace(plan, leaving={})),
+    "forgets who owns": believing(plan=lambda plan, **_: plan and replace(plan, owners={})),
+    "waits for who is gone": believing(members=with_ghosts),
+    "hears of no drain": believing(control=lambda control, **_: replace(control, drained={})),
+    "rebalances for ever": believing(
+        control=lambda plan, control, **_: replace(
+            control, rebalance=1 + (plan.rebalanced if plan else 0)
+        )
+    ),
     "writes over other plans": Rules(sees_other_plans=False),
     "overlooks who registers": Rules(sees_registrations=False),
 }

@@ -25,16 +25,6 @@ from partition.replicas.balance import (
 from partition.replicas.heartbeat import Heartbeats, Report, decode_member
 from tests.support.faulty_store import FaultyNodes, carry_out
 
-MEMBER = Member(
-    "a",
-    "p-1",
-    7,
-    3,
-    frozenset({Partition("t", 0), Partition("t", 1), Partition("u", 5)}),
-    "h1",
-    99,
-    "0.1",
-)
 PLAN = Plan(
     9,
     "a",
@@ -94,7 +84,7 @@ def test_a_plan_that_makes_no_sense_is_corrupt(fields, found):
 @pytest.mark.parametrize("fields", [{"holds": {"t": "3,1"}}, {"seen": -1}, {"process": None}])
 def test_a_member_that_makes_no_sense_is_corrupt(fields):
     with pytest.raises(StoreCorrupt, match="/x/a cannot be read"):
-        nodes.decode_member("/x/a", changed(nodes.encode_member(MEMBER), **fields), 1)
+        nodes.decode_member("/x/a", changed(nodes.encode_member(Member("a", "p-1")), **fields), 1)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 201, "@a"])
