@@ -207,8 +207,7 @@ def text(record):
 
 
 def messages(*lengths):
-    place = Partition("in", 0)
-    return [message(place, offset, b"x" * size) for offset, size in enumerate(lengths)]
+    return [message(PLACE, offset, b"x" * size) for offset, size in enumerate(lengths)]
 
 
 def long_chunks(count):

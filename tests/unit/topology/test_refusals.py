@@ -106,13 +106,7 @@ def hello_kept(value):
     return To(value="hello", stream=str(value, encoding="utf-8"))
 
 
-class NeedsArguments(Own):
-    def __init__(self, table):
-        self.table = table
-
-
-class Unfinished(Bolt):
-    pass
+NeedsTable = made(Own, __init__=lambda _self, _table: None)
 
 
 def twice(bolt_):
@@ -177,8 +171,8 @@ BOLTS = [
         (lambda s, given=given: s.then(given), r"then\(\): found .* a Bolt or its class")
         for given in [7, len, same.function, lambda: 7]
     ),
-    (lambda s: s.then(NeedsArguments), r"then\(\): class NeedsArguments needs arguments"),
-    (lambda s: s.then(Unfinished), r"then\(\): class Unfinished is abstract: it lacks process"),
+    (lambda s: s.then(NeedsTable), r"then\(\): class Made needs arguments"),
+    (lambda s: s.then(made(Bolt)), r"then\(\): class Made is abstract: it lacks process"),
     (lambda s: bolt(7), r"bolt\(\): found 7, expected a function"),
     *(
         (lambda s, given=given: s.map(given), r"map\(\): found .* then\(\) takes bolts")

@@ -1,6 +1,7 @@
 from collections import deque
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from operator import add
 from typing import Annotated, TypedDict
 
 import numpy as np
@@ -240,10 +241,6 @@ def merged(aggregate, values, groups=None):
     return column.to_pylist()
 
 
-def joined(one, other):
-    return [*one, *other]
-
-
 @pytest.mark.parametrize(
     ("aggregate", "values", "found"),
     [
@@ -264,7 +261,7 @@ def joined(one, other):
             datetime(2025, 1, 2, tzinfo=UTC),
         ),
         (most("x", type=MONEY), [Decimal("1.25"), Decimal("-0.50")], Decimal("1.25")),
-        (combiner([], lambda row: [row["x"]], joined, type=list[int]), [[1], [2, 3]], [1, 2, 3]),
+        (combiner([], lambda row: [row["x"]], add, type=list[int]), [[1], [2, 3]], [1, 2, 3]),
         (reducer("", lambda a, row: a, type=str, merge=max), ["a", "c", "b"], "c"),
         (reducer("z", lambda a, row: a, type=str), ["a"], "a"),
     ],

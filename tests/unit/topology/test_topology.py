@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypedDict
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -347,28 +348,21 @@ def test_drawing_has_a_column_per_step_and_arrows_around_boxes():
 
 
 @pytest.mark.parametrize(
-    ("options", "title", "transactions"),
+    ("title", "transactions"),
     [
-        ({}, "at-least-once", None),
-        ({"reliability": "exactly-once"}, "exactly-once, transactional", "transactional"),
-        (
-            {"reliability": "exactly-once", "transactions": "opaque"},
-            "exactly-once, opaque",
-            "opaque",
-        ),
+        ("at-least-once", None),
+        ("exactly-once, transactional", "transactional"),
+        ("exactly-once, opaque", "opaque"),
     ],
 )
-def test_drawings_show_the_guarantee(options, title, transactions):
-    topology, records = new_topology(**options)
+def test_drawings_show_the_guarantee(title, transactions):
+    options = {"transactions": transactions} if transactions == "opaque" else {}
+    topology, records = new_topology(reliability=title.partition(",")[0], **options)
     records.into(MemorySink())
     assert as_text(topology).startswith(f"topology t  ({title})\n")
     facts = as_facts(topology)
     assert facts["transactions"] == transactions
     assert facts["steps"][0]["gives"] == "exactly-once (transactional and opaque)"
-
-
-class Size(TypedDict):
-    size: int
 
 
 @bolt
@@ -381,7 +375,7 @@ def measure(record):
     [
         (
             lambda stream: stream.then(measure),
-            Size,
+            TypedDict("Size", {"size": int}),
             pa.schema([pa.field("size", pa.int64(), nullable=False)]),
             [{"size": 3}, {"size": 0}],
         ),
@@ -402,24 +396,14 @@ def test_step_is_given_rows_or_behind_a_source_kafkas_columns(before, schema, co
         assert len(kit.acked) == 2
 
 
-class Passing:
-    """A Spark that hands everything on."""
-
-    closed = 0
-
-    def passage(self, step, sink, context):
-        self.opened = f"{step.name} {context.sink}"
-        self.stage = sink.stage
-        return self
-
-    def close(self):
-        self.closed += 1
-
-
 def test_rows_pass_spark_and_the_rest_is_the_sinks():
-    sink, spark = MemorySink("table"), Passing()
-    front = ThroughSpark(spark_step(large, None, None), sink)
-    front.open(SinkContext("p", "table", {}, Storage(""), spark, exactly_once=True))
+    sink, spark = MemorySink("table"), Mock()
+    spark.passage.return_value, spark.stage = spark, sink.stage
+    step = spark_step(large, None, None)
+    front = ThroughSpark(step, sink)
+    context = SinkContext("p", "table", {}, Storage(""), spark, exactly_once=True)
+    front.open(context)
+    spark.passage.assert_called_once_with(step, sink, context)
     front.write(Batch(1, [["a"]], 1))
     share = Share("orders[0]", 1, 1, 1, 0, 1, "", 1)
     assert front.fence([Fence("orders[0]", 1)]) == front.committed(["orders[0]"])
@@ -429,7 +413,7 @@ def test_rows_pass_spark_and_the_rest_is_the_sinks():
     assert [line.txid for line in front.committed(["orders[0]"])] == [1]
     for _ in range(2):
         front.close()
-    assert (spark.opened, spark.closed) == ("large table", 1)
+    spark.close.assert_called_once_with()
 
 
 def test_a_step_without_spark_or_before_it_is_open_fails():

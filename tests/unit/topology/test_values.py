@@ -245,51 +245,37 @@ class Place(TypedDict):
     height: float | None
 
 
-class Everything(TypedDict):
-    text: str
-    number: int
-    real: float
-    flag: bool
-    raw: bytes
-    moment: datetime
-    day: date
-    price: Decimal
-    exact: Annotated[Decimal, pa.decimal128(10, 2)]
-    kind: Literal["a", "b"]
-    names: list[str]
-    maybes: list[int | None]
-    counts: dict[str, int]
-    place: Place
-    maybe: int | None
-    absent: NotRequired[str]
-
-
-def required(name, kind):
-    return pa.field(name, kind, nullable=False)
+NULLABLE = [
+    ("maybe", int | None, pa.int64()),
+    ("absent", NotRequired[str], pa.string()),
+]
+REQUIRED = [
+    ("text", str, pa.string()),
+    ("number", int, pa.int64()),
+    ("real", float, pa.float64()),
+    ("flag", bool, pa.bool_()),
+    ("raw", bytes, pa.binary()),
+    ("moment", datetime, pa.timestamp("us", tz="UTC")),
+    ("day", date, pa.date32()),
+    ("price", Decimal, pa.decimal128(38, 18)),
+    ("exact", Annotated[Decimal, pa.decimal128(10, 2)], pa.decimal128(10, 2)),
+    ("kind", Literal["a", "b"], pa.string()),
+    ("names", list[str], pa.list_(pa.field("element", pa.string(), nullable=False))),
+    ("maybes", list[int | None], pa.list_(pa.field("element", pa.int64()))),
+    ("counts", dict[str, int], pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
+    (
+        "place",
+        Place,
+        pa.struct([pa.field("code", pa.string(), nullable=False), ("height", pa.float64())]),
+    ),
+]
 
 
 def test_every_hint_has_its_column():
-    place = pa.struct([required("code", pa.string()), ("height", pa.float64())])
-    assert schema_of(Everything) == pa.schema(
-        [
-            required("text", pa.string()),
-            required("number", pa.int64()),
-            required("real", pa.float64()),
-            required("flag", pa.bool_()),
-            required("raw", pa.binary()),
-            required("moment", pa.timestamp("us", tz="UTC")),
-            required("day", pa.date32()),
-            required("price", pa.decimal128(38, 18)),
-            required("exact", pa.decimal128(10, 2)),
-            required("kind", pa.string()),
-            required("names", pa.list_(required("element", pa.string()))),
-            required("maybes", pa.list_(pa.field("element", pa.int64()))),
-            required("counts", pa.map_(pa.string(), required("value", pa.int64()))),
-            required("place", place),
-            pa.field("maybe", pa.int64()),
-            pa.field("absent", pa.string()),
-        ]
-    )
+    hints = {name: hint for name, hint, _ in [*REQUIRED, *NULLABLE]}
+    required = [pa.field(name, kind, nullable=False) for name, _, kind in REQUIRED]
+    nullable = [pa.field(name, kind) for name, _, kind in NULLABLE]
+    assert schema_of(TypedDict("Everything", hints)) == pa.schema(required + nullable)
 
 
 def test_a_dataclass_and_a_struct_give_the_schema_of_the_same_typed_dict():

@@ -28,10 +28,6 @@ class Line:
     price: Decimal
 
 
-class Row(TypedDict):
-    id: int
-
-
 class Parcel(pydantic.BaseModel):
     id: int
     weights: list[Decimal] = []
@@ -51,18 +47,12 @@ def decoded(bolt, value):
     return bolt(Record(value, None))
 
 
-def reason_of(bolt, value):
-    with pytest.raises(Reject) as rejected:
-        decoded(bolt, value)
-    return rejected.value.reason
-
-
 @pytest.mark.parametrize(
     ("bolt", "document", "value"),
     [
         (json(Order), b'{"id":1,"more":[1]}', Order(1)),
         (json(Line), b'{"sku":"a","price":0.10}', Line("a", Decimal("0.10"))),
-        (json(Row), b'{"id":1}', {"id": 1}),
+        (json(TypedDict("Row", {"id": int})), b'{"id":1}', {"id": 1}),
         (json(Parcel), b'{"id":1,"weights":[0.10]}', Parcel(id=1, weights=[Decimal("0.10")])),
         (json(Point), b"[1,2.5]", Point(1.0, 2.5)),
         (json(list[int]), b" [1,2] ", [1, 2]),
@@ -148,7 +138,9 @@ SMALL = Limits(max_bytes=20, max_depth=2)
     ],
 )
 def test_other_bytes_are_rejected_with_the_reason(bolt, value, reason):
-    assert reason_of(bolt, value) == reason
+    with pytest.raises(Reject) as rejected:
+        decoded(bolt, value)
+    assert rejected.value.reason == reason
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,9 @@ from topology.record import Reject, Retry
 SECONDS = seconds(30.0)
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Mock(return_value=100.0)
 
 
 @pytest.fixture
@@ -41,60 +34,43 @@ def fetching(clock):
     made.close()
 
 
-def spent(fetching):
-    """Use up what the owner may wait, so that it waits no longer."""
-    fetching._patience.spend(1e9)
-    return fetching
-
-
-class Held:
-    """A call to the registry that hangs until it is let go."""
-
-    def __init__(self):
-        self.calls = 0
-        self.began, self.let_go = threading.Event(), threading.Event()
-
-    def __call__(self):
-        self.calls += 1
-        self.began.set()
-        assert self.let_go.wait(SECONDS)
-
-
 @pytest.mark.parametrize(
     ("error", "kept_seconds"), [(Retry("away"), AGAIN_SECONDS), (Reject("unknown"), FORGET_SECONDS)]
 )
 def test_a_failure_is_not_asked_for_again_for_some_time(fetching, clock, error, kept_seconds):
-    calls = []
-
-    def fails():
-        calls.append(clock.now)
-        raise error
-
+    fails = Mock(side_effect=error)
     for passed in (0, kept_seconds / 2, kept_seconds / 2 - 0.1):
-        clock.now += passed
+        clock.return_value += passed
         with pytest.raises(type(error), match=str(error)):
             fetching.fetch("a", fails)
-    assert len(calls) == 1
-    clock.now += 0.1
+    fails.assert_called_once_with()
+    clock.return_value += 0.1
     fetching.fetch("a", lambda: None)
 
 
 def test_what_is_remembered_is_bounded(fetching):
-
     for key in range(MOST + 10):
         with pytest.raises(Reject):
             fetching.fetch(key, Mock(side_effect=Reject("unknown")))
     assert len(fetching._verdicts) == MOST
-    held = Held()
+    answers = threading.Event()
+
+    def hangs():
+        assert answers.wait(SECONDS)
+
+    def fetch_without_waiting(key):
+        fetching._patience.spend(1e9)
+        fetching.fetch(key, hangs)
+
     for key in range(MOST):
         with pytest.raises(Retry, match="being fetched"):
-            spent(fetching).fetch(("held", key), held)
+            fetch_without_waiting(("held", key))
     with pytest.raises(Retry, match=f"{MOST} schemas"):
-        spent(fetching).fetch("one more", held)
-    held.let_go.set()
+        fetch_without_waiting("one more")
+    answers.set()
     wait(fetching._fetches.values(), SECONDS)
     fetching._patience = Patience(SECONDS, 1.0)
-    fetching.fetch("one more", held)
+    fetching.fetch("one more", hangs)
     assert len(fetching._fetches) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace import Hooks, InvalidTopology
-from tests.support.bolts import Own, new_topology, wait
+from tests.support.bolts import Own, made, new_topology, wait
 from tests.support.step_workers import SECONDS, Bench
 from topology.bolt import Bolt, FunctionBolt, Kind
 from topology.workers.lifecycle import EventLoop, Lifecycle
@@ -37,9 +37,9 @@ class Gate:
 
 @pytest.fixture
 def gate():
-    made = Gate()
-    yield made
-    made.opened.set()
+    gate = Gate()
+    yield gate
+    gate.opened.set()
 
 
 @contextlib.contextmanager
@@ -112,19 +112,9 @@ def test_closing_does_not_wait_for_threads_that_are_stuck(gate):
     assert [(line["event"], line["threads"]) for line in logs] == [("blocking_bolt_still_runs", 2)]
 
 
-class StuckTick(Bolt):
-    def __init__(self, gate):
-        self.gate = gate
-
-    def process(self, value):
-        return value
-
-    def tick(self):
-        self.gate.process("slow tick")
-
-
 def test_a_tick_that_never_ends_is_a_failed_tick_and_stops_no_call(gate):
-    with bench_of(gate, StuckTick(gate)) as bench:
+    stuck = made(Own, tick=lambda _self: gate.process("slow tick"))
+    with bench_of(gate, stuck()) as bench:
         bench.runners.tick(bench.step)
         gate.await_calls(1)
         bench.submit("value")
@@ -226,7 +216,7 @@ def events():
 def make(events):
     """Make two hooks, and two bolts of which the second has two tasks."""
 
-    def made(**failing):
+    def make(**failing):
         names = iter(["b2a", "b2b"])
 
         def noting(kind, name):
@@ -238,7 +228,7 @@ def make(events):
         stream.then(lambda: noting(NotingBolt, next(names)), tasks=2, name="b2")
         return Lifecycle(topology.bolts(), topology.listeners, EventLoop())
 
-    return made
+    return make
 
 
 OPENED = ["h1 start", "h2 start", "b1 open", "b2a open", "b2b open"]
@@ -321,9 +311,7 @@ class Awaited(Bolt):
 
 
 class Outer(Own):
-    """A bolt in a bolt, whose coroutine the topology cannot see."""
-
-    def open(self):
+    def open(self):  # it gives a coroutine that the topology cannot see
         return Awaited().open()
 
 
