@@ -34,3 +34,11 @@ def group(txid: int, *numbers: int, **of_share: Any) -> Batch:
 
 def put(sink: Sink[Any], txid: int, *numbers: int, **of_share: Any) -> None:
     sink.commit(sink.stage(group(txid, *numbers, **of_share)))
+
+
+def filled(table: Any, last: int = 1) -> Any:
+    """A fenced sink of the table that has put each number in a transaction of its own."""
+    sink = table.fenced()
+    for txid in range(1, last + 1):
+        put(sink, txid, txid)
+    return sink

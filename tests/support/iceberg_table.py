@@ -59,10 +59,15 @@ class Table:
         self.sinks: list[IcebergSink[Any]] = []
 
     def sink(
-        self, schema: pa.Schema = SCHEMA, *, exactly_once: bool = True, **options: Any
+        self,
+        schema: pa.Schema = SCHEMA,
+        *,
+        exactly_once: bool = True,
+        spark: Any = None,
+        **options: Any,
     ) -> IcebergSink[Any]:
         self.sinks.append(IcebergSink(self.name, schema=schema, catalog=self.called, **options))
-        context = SinkContext("p", "s", {}, self.storage, None, exactly_once=exactly_once)
+        context = SinkContext("p", "s", {}, self.storage, spark, exactly_once=exactly_once)
         self.sinks[-1].open(context)
         return self.sinks[-1]
 

@@ -2,7 +2,6 @@ import queue
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from topology.sink import Batch, Committed, Fence, Staged
 
 FAST = WriteRetries(first_seconds=0.001, longest_seconds=0.002)
 NEVER = WriteRetries(first_seconds=3600.0, longest_seconds=3600.0, jitter=0.0)
-
-Line = BaseException | Callable[[], object] | None
 
 
 def scripted(name):
@@ -57,6 +54,9 @@ class Script(MemorySink[Any]):
             line()
 
     fence, stage, commit, discard = map(scripted, ("fence", "stage", "commit", "discard"))
+
+    def hear(self):
+        return self.told.get(timeout=seconds(10))
 
     def heard(self):
         return [self.told.get_nowait() for _ in range(self.told.qsize())]
@@ -107,7 +107,7 @@ def test_a_commit_under_way_may_end_when_its_writer_is_stopped(desk):
     sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     writer.commit(ready(sink, share(1)))
-    sink.told.get(timeout=seconds(10))
+    sink.hear()
     assert not writer.stop(0.01), "the commit under way may end"
     gate.put(None)
     assert writer.stop(10)
@@ -191,7 +191,7 @@ def test_lines_are_fenced_together_and_without_those_of_others(desk):
     MemorySink.fence(sink, [Fence("b", 7)])
     writer = desk.writer(sink)
     first = writer.fence()
-    assert sink.told.get(timeout=seconds(10)) == "fence"
+    assert sink.hear() == "fence"
     others = [writer.fence(Fence(line, 2)) for line in "abc"]
     gate.put(None)
     b = others.pop(1).exception(seconds(10))
@@ -250,7 +250,7 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk):
     writer.stage(group(number=8))
     writer.commit(ready(sink))
     fenced = writer.fence(Fence(LINE, 1))
-    assert {sink.told.get(timeout=seconds(10)), sink.told.get(timeout=seconds(10))} == {
+    assert {sink.hear(), sink.hear()} == {
         "stage",
         "commit",
     }
@@ -275,10 +275,10 @@ def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(
     sink = Script(commit=[lambda: gate.get(timeout=seconds(10))])
     writer = desk.writer(sink)
     assert writer.fence().result(seconds(10)) == 0
-    assert sink.told.get(timeout=seconds(10)) == "fence"
+    assert sink.hear() == "fence"
     writer.write(Batch(1, [["first"]], 1))
     writer.write(Batch(2, [["second"]], 1))
-    assert sorted(sink.told.get(timeout=seconds(10)) for _ in range(3)) == [
+    assert sorted(sink.hear() for _ in range(3)) == [
         "commit",
         "stage",
         "stage",

@@ -9,6 +9,7 @@ import pytest
 from sinks.kafka.client import CommitUnknown, TransactionFailed
 from sinks.kafka.messages import OutgoingMessage
 from sinks.kafka.transactions_topic import ProducerFence
+from tests.support.batches import share
 from tests.support.kafka_transactions import (
     Broker,
     Shuffled,
@@ -16,7 +17,7 @@ from tests.support.kafka_transactions import (
     SimulatedProducer,
 )
 from topology.errors import SinkFailed, SinkFenced
-from topology.sink import Committed, Fence, Share
+from topology.sink import Committed, Fence
 
 A, B = "orders[0]", "orders[1]"
 
@@ -27,10 +28,6 @@ def broker(seed=0, *, lost_replies=0.0):
 
 def owner(broker, name):
     return ProducerFence(name, SimulatedOwnershipLog(broker), partial(SimulatedProducer, broker))
-
-
-def share(line, txid, epoch):
-    return Share(line, epoch, txid, 1, txid, txid + 1, "", 1)
 
 
 def rows(*shares):
@@ -55,7 +52,7 @@ def work(owner, epochs, told, last=4):
     told.append(found)
     missing = {line.line: line.txid + 1 for line in found}
     for txid in range(1, last + 1):
-        group = [share(line, txid, epochs[line]) for line in epochs if missing[line] <= txid]
+        group = [share(txid, line, epoch=epochs[line]) for line in epochs if missing[line] <= txid]
         if group:
             owner.commit(group, rows(*group))
 
@@ -91,7 +88,7 @@ def test_owner_goes_on_after_losing_another_line(seed):
         for txid in range(1, 5):
             for line in (A, B):
                 try:
-                    first.commit([share(line, txid, 1)], rows(share(line, txid, 1)))
+                    first.commit([share(txid, line)], rows(share(txid, line)))
                 except SinkFenced as error:
                     assert error.line == A  # noqa: PT017 - it is not always raised
 
@@ -121,10 +118,10 @@ def test_commit_with_a_lost_reply_is_there_once():
     one.fence([Fence(A, 1)])
     kafka.lost_replies = 1.0
     with pytest.raises(CommitUnknown):  # its new claims are lost, too
-        one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
+        one.commit([share(1, A)], rows(share(1, A)))
     kafka.lost_replies = 0.0
     assert one.committed([A]) == [Committed(A, 1, 1)]
-    one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
+    one.commit([share(1, A)], rows(share(1, A)))
     assert landed(kafka)[A] == [(1, 1)]
 
 
@@ -134,14 +131,14 @@ def test_open_transaction_of_a_frozen_owner_is_aborted():
     assert owner(kafka, "p2").fence([Fence(A, 2)]) == [Committed(A, 2, 0)]
     assert landed(kafka) == {}
     with pytest.raises(SinkFenced):
-        frozen.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
+        frozen.commit([share(1, A)], rows(share(1, A)))
 
 
 def test_committed_waits_for_our_own_open_transaction():
     kafka = broker()
     one = with_open_transaction(kafka)
     assert one.committed([A]) == [Committed(A, 1, 0)]
-    one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
+    one.commit([share(1, A)], rows(share(1, A)))
     assert landed(kafka)[A] == [(1, 1)]
 
 
@@ -151,7 +148,7 @@ def with_open_transaction(kafka):
     one.fence([Fence(A, 1)])
     kafka.shuffled.step = Mock(side_effect=[False, Frozen])
     with pytest.raises(Frozen):
-        one.commit([share(A, 1, 1)], rows(share(A, 1, 1)))
+        one.commit([share(1, A)], rows(share(1, A)))
     kafka.shuffled.step = lambda: False
     return one
 

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import Record, Topology, bolt
-from headrace.sinks import MemoryDeadLetters, SinkContext, SparkSink
+from headrace import Record, bolt
+from headrace.sinks import SinkContext, SparkSink
 from sinks.spark import frames, spark_sink
 from sinks.storage import Storage
+from tests.support.bolts import new_topology
 from tests.support.fake_spark import FakeSpark
 from topology.errors import InvalidSchema, InvalidTopology, RowsRejected
 from topology.sink import Batch
@@ -61,19 +62,17 @@ def test_the_name_of_a_catalogue_table_is_one(name):
     [({"format": "parquet"}, r"\(format='parquet'\)"), ({"write": wrote}, r"\(write=…\)")],
 )
 def test_exactly_once_is_refused_with_the_reason(given, called):
-    topology = Topology("orders", reliability="exactly-once")
-    topology.source("in").then(row).into(SparkSink("orders", schema=SCHEMA, **given))
-    topology.dead_letters.into(MemoryDeadLetters())
+    topology, records = new_topology(reliability="exactly-once")
+    records.then(row).into(SparkSink("orders", schema=SCHEMA, **given))
     with pytest.raises(InvalidTopology, match=rf"{called}.*only format='delta' keeps"):
         topology.validate()
 
 
 def test_behind_a_spark_step_it_is_exactly_once_too():
     """One commit has all rows and txids of a group, so a row need not be known to be of one."""
-    topology = Topology("orders", reliability="exactly-once")
-    rows = topology.source("in").then(row).spark(lambda frame: frame, schema=SCHEMA)
+    topology, records = new_topology(reliability="exactly-once")
+    rows = records.then(row).spark(lambda frame: frame, schema=SCHEMA)
     rows.into(SparkSink("orders", format="delta", schema=SCHEMA))
-    topology.dead_letters.into(MemoryDeadLetters())
     topology.validate()
 
 

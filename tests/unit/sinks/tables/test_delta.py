@@ -14,7 +14,7 @@ import pytest
 from sinks import DeltaSink
 from sinks.tables.delta_log import DeltaLog
 from sinks.tables.log import Conflict, app_id
-from tests.support.batches import LINE, SCHEMA, group, put, rows, write
+from tests.support.batches import LINE, SCHEMA, filled, group, put, rows, write
 from tests.support.delta_table import Table, around_commit
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Compaction, Fence, Share
@@ -39,8 +39,7 @@ def gone(number):
 
 def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_commit(table):
     """Promise 9: the table would forget who has fenced whom."""
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     table.theirs().alter.set_table_properties(
         {RETENTION: "interval 1 day"}, raise_if_not_exists=False
     )
@@ -63,8 +62,7 @@ def test_a_retention_of_transactions_that_is_set_meanwhile_is_found_at_the_next_
 def test_columns_and_partitions_that_others_change_amid_a_run_stop_the_sink(
     table, changed, partition_by, reason
 ):
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     staged = sink.stage(group(2, 2))
     deltalake.write_deltalake(
         table.path, changed, mode="overwrite", schema_mode="overwrite", partition_by=partition_by
@@ -77,8 +75,7 @@ def test_columns_and_partitions_that_others_change_amid_a_run_stop_the_sink(
 @pytest.mark.parametrize("is_like_ours", [False, True])
 def test_log_entry_that_is_replaced_stops_the_partition(table, is_like_ours):
     """Promise 8: its rows are gone, also if the new entry has the same size and time."""
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     entry = table.entries()[-1]
     text, seen = entry.read_text(), entry.stat()
     if is_like_ours:
@@ -197,7 +194,7 @@ def test_files_are_not_removed_while_a_version_may_name_them(table, monkeypatch)
 @pytest.mark.parametrize("content", ["", "\0" * 300, '{"commitInfo":{"headrace":"1","a'])
 def test_a_torn_last_entry_of_ours_is_moved_away_at_the_start(table, content):
     """Promise 3: nobody was answered that it is there."""
-    put(table.fenced(), 1, 1)
+    filled(table)
     torn = table.log / f"{3:020d}.json"
     torn.write_text(content)
     again = table.sink()
@@ -208,7 +205,7 @@ def test_a_torn_last_entry_of_ours_is_moved_away_at_the_start(table, content):
 
 
 def test_torn_entry_of_others_and_missing_file_are_reported(table):
-    put(table.fenced(), 1, 1)
+    filled(table)
     (file,) = table.files()
     content = file.read_bytes()
     file.write_bytes(b"PAR1")
@@ -245,8 +242,7 @@ def test_what_is_answered_is_on_the_disk_and_so_is_what_is_found(table, monkeypa
     """Promise 3: the one who committed may have been killed before its sync."""
     synced = []
     monkeypatch.setattr("sinks.tables.delta_log_files.sync", synced.append)
-    sink = table.fenced()
-    put(sink, 1, 1)
+    filled(table)
     mine = table.entries()[-1]
     assert {str(mine), str(table.log)} <= set(synced)
     synced.clear()

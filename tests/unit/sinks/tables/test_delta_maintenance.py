@@ -7,7 +7,7 @@ import deltalake
 import pytest
 
 from sinks.tables import delta_log_files
-from tests.support.batches import LINE, STRANGE, group, put, write
+from tests.support.batches import LINE, STRANGE, filled, group, put, write
 from tests.support.delta_table import Table, age
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Removal
@@ -54,9 +54,7 @@ def test_vacuum_removes_old_files_that_a_killed_process_left(table, partition_by
 
 
 def test_vacuum_removes_files_that_were_replaced_long_ago(table):
-    sink = table.fenced()
-    for txid in range(1, 5):
-        put(sink, txid, txid)
+    sink = filled(table, 4)
     assert sink.compact(TARGET_BYTES).files_replaced == 4
     assert sink.vacuum(24) == Removal(0, 0)
     age_everything(table, 2)
@@ -66,8 +64,7 @@ def test_vacuum_removes_files_that_were_replaced_long_ago(table):
 
 
 def test_vacuum_keeps_files_as_long_as_the_table_says(table):
-    sink = table.fenced()
-    put(sink, 1, 1)
+    filled(table)
     table.theirs().alter.set_table_properties(
         {"delta.deletedFileRetentionDuration": "interval 10 days"}
     )
@@ -118,9 +115,7 @@ def test_files_that_vacuum_may_have_removed_are_never_committed(table):
 @pytest.mark.parametrize("recent", [0, 3])
 def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table, recent):
     """Promise 9."""
-    sink = table.fenced()
-    for txid in range(1, 6):
-        put(sink, txid, txid)
+    sink = filled(table, 5)
     for path in [*table.entries(), *table.log.glob("*.parquet")]:
         age(path, 31)
     sink = table.sink()
@@ -144,8 +139,7 @@ def test_expire_removes_old_log_entries_and_keeps_rows_and_txids(table, recent):
 
 def test_a_checkpoint_is_synced_before_the_entries_that_it_replaces_go(table, monkeypatch):
     """Promise 3: the table survives a power cut."""
-    sink = table.fenced()
-    put(sink, 1, 1)
+    filled(table)
     for path in table.entries():
         age(path, 31)
     synced = []

@@ -186,13 +186,6 @@ def test_a_file_of_another_process_that_is_another_here_is_named(tmp_path):
     assert f"file {path}, which an executor wrote, has 5 bytes here, not " in str(raised.value)
 
 
-class RemoteStorage(Storage):
-    """A local folder that has to be handled as a store's."""
-
-    def filesystem(self, uri):
-        return fs.SubTreeFileSystem(uri, fs.LocalFileSystem()), ""
-
-
 def test_few_parts_for_a_store_are_in_memory_at_once(tmp_path, monkeypatch):
     """Promise 10: a part is a copy of its rows."""
     unwritten = []
@@ -217,7 +210,9 @@ def test_few_parts_for_a_store_are_in_memory_at_once(tmp_path, monkeypatch):
 
     original = pq.write_table
     monkeypatch.setattr(files.pq, "write_table", write)
-    remote = FileStager(RemoteStorage("/"), str(tmp_path), Counted(["c"]), SCHEMA)
+    store = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    storage = Mock(filesystem=lambda _uri: (store, ""))
+    remote = FileStager(storage, str(tmp_path), Counted(["c"]), SCHEMA)
     staged = remote.stage(group(*(row(number, f"place-{number}") for number in range(100))))
     assert len(staged.parts) == 100
     assert max(unwritten) <= files._AT_ONCE

@@ -12,9 +12,9 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from sinks import IcebergSink
 from sinks.storage import Storage
 from sinks.tables import iceberg_files
-from tests.support.batches import LINE, SCHEMA, group, put, rows, write
+from tests.support.batches import LINE, SCHEMA, filled, group, put, rows, write
 from tests.support.delta_table import around_commit
-from tests.support.iceberg_table import Table
+from tests.support.iceberg_table import EXPIRE_AT_ONCE, Table
 from topology.errors import InvalidSchema, SinkFailed
 from topology.sink import Batch, Fence, SinkContext
 
@@ -41,13 +41,8 @@ def test_fence_is_a_snapshot_and_a_lost_commit_leaves_no_manifest(table, monkeyp
 
 def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(table):
     sink = table.fenced()
-    table.set_properties(
-        {
-            "history.expire.max-snapshot-age-ms": "-60000",
-            "history.expire.min-snapshots-to-keep": "3",
-            "commit.manifest.min-count-to-merge": "4",
-        }
-    )
+    kept = {"history.expire.min-snapshots-to-keep": "3", "commit.manifest.min-count-to-merge": "4"}
+    table.set_properties(EXPIRE_AT_ONCE | kept)
     for txid in range(1, 12):
         put(sink, txid, txid)
     theirs = table.theirs()
@@ -65,15 +60,9 @@ def test_old_snapshots_of_ours_go_with_the_next_commits_and_their_files_too(tabl
 
 
 def test_a_snapshot_that_others_followed_stays(table):
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     theirs = table.theirs()
-    table.set_properties(
-        {
-            "history.expire.max-snapshot-age-ms": "-60000",
-            "history.expire.min-snapshots-to-keep": "1",
-        }
-    )
+    table.set_properties(EXPIRE_AT_ONCE)
     theirs.delete("number = 1")
     kept = theirs.current_snapshot()
     for txid in (2, 3, 4):

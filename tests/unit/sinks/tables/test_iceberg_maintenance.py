@@ -9,15 +9,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from sinks import IcebergSink
 from sinks.tables import iceberg_maintenance
 from sinks.tables.iceberg_maintenance import TAG
-from tests.support.batches import LINE, SCHEMA, group, put
+from tests.support.batches import LINE, SCHEMA, filled, group, put
 from tests.support.delta_table import around_commit
 from tests.support.iceberg_table import EXPIRE_AT_ONCE, Table
 from topology.errors import SinkFailed
-from topology.sink import Committed, Compaction, Removal, SinkContext
+from topology.sink import Committed, Compaction, Removal
 
+LAKE = {"spark.sql.catalog.default": "…"}
 AGE = "history.expire.max-snapshot-age-ms"
 
 
@@ -30,9 +30,7 @@ def table(tmp_path):
 
 def test_expire_removes_the_files_that_only_old_snapshots_name(table):
     """Promise 9: epochs and txids stay."""
-    sink = table.fenced()
-    for txid in range(1, 5):
-        put(sink, txid, txid)
+    sink = filled(table, 4)
     table.theirs().delete("number < 3")
     put(sink, 5, 5)
     table.set_properties(EXPIRE_AT_ONCE)
@@ -71,8 +69,7 @@ def test_expire_keeps_what_branches_and_tags_name(table):
 
 
 def test_expire_keeps_what_the_table_says(table):
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     assert table.sink().expire() == Removal(0, 0)  # 100 snapshots, of 15 minutes
     table.set_properties(EXPIRE_AT_ONCE | {"history.expire.min-snapshots-to-keep": "2"})
     put(sink, 2, 2)
@@ -85,9 +82,7 @@ def test_expire_keeps_what_the_table_says(table):
 
 
 def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(table, monkeypatch):
-    sink = table.fenced()
-    for txid in range(1, 4):
-        put(sink, txid, txid)
+    filled(table, 3)
     table.theirs().delete("number < 3")
     table.set_properties(EXPIRE_AT_ONCE)
     deleted = 0
@@ -115,8 +110,7 @@ def test_a_process_killed_while_it_expires_leaves_orphans_and_no_dangling_name(t
 
 
 def test_expire_beside_a_commit_decides_anew(table, monkeypatch):
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     table.set_properties(EXPIRE_AT_ONCE | {AGE: "3600000"})
     put(sink, 2, 2)
     table.set_properties({AGE: "1"})
@@ -127,9 +121,7 @@ def test_expire_beside_a_commit_decides_anew(table, monkeypatch):
 
 
 def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(table, monkeypatch):
-    sink = table.fenced()
-    for txid in range(1, 4):
-        put(sink, txid, txid)
+    sink = filled(table, 3)
     table.set_properties(EXPIRE_AT_ONCE)
     sink = table.fenced()  # it knows all snapshots
     around_commit(monkeypatch, table, lambda: table.sink().expire())
@@ -141,7 +133,7 @@ def test_a_commit_that_would_remove_snapshots_which_are_gone_is_tried_again(tabl
 
 def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table):
     """Others' appends follow them, so they are not ours to remove."""
-    put(table.fenced(), 1, 1)
+    filled(table)
     table.set_properties(EXPIRE_AT_ONCE)
     assert table.sink().expire().versions_removed == 1  # the fence
     theirs = table.theirs()
@@ -156,26 +148,19 @@ def test_a_commit_keeps_the_manifests_of_older_snapshots_that_stay(table):
     assert table.numbers() == [1, 2, 3, 4, 5, 50]
 
 
-class Session:
-    """Answers a procedure with rows; knows a catalogue or does not."""
+def with_spark(table, *answer, conf=LAKE, meanwhile=lambda: None):
+    """A sink whose Spark answers each procedure with these rows, and what that was told."""
+    said = []
 
-    def __init__(self, conf, answer, meanwhile=lambda: None):
-        self.conf, self.said, self._answer = conf, list[str](), answer
-        self._meanwhile = meanwhile
-
-    def sql(self, statement):
-        self.said.append(statement)
-        self._meanwhile()
-        found = [SimpleNamespace(asDict=lambda each=each: each) for each in self._answer]
+    def sql(statement):
+        said.append(statement)
+        meanwhile()
+        found = [SimpleNamespace(asDict=lambda each=each: each) for each in answer]
         return SimpleNamespace(collect=lambda: found)
 
-
-def with_spark(table, session):
+    session = SimpleNamespace(conf=conf, sql=sql)
     spark = SimpleNamespace(run=lambda job, **_: job(session))
-    sink = IcebergSink(table.name, schema=SCHEMA)
-    sink.open(SinkContext("p", "s", {}, table.storage, spark))
-    table.sinks.append(sink)
-    return sink
+    return table.sink(spark=spark), said
 
 
 def test_compact_and_vacuum_call_sparks_procedures(table):
@@ -185,25 +170,23 @@ def test_compact_and_vacuum_call_sparks_procedures(table):
         "added_data_files_count": 1,
         "rewritten_bytes_count": 99,
     }
-    session = Session({"spark.sql.catalog.default": "…"}, [answer])
-    sink = with_spark(table, session)
+    sink, said = with_spark(table, answer)
     assert sink.compact(1000) == Compaction(4, 1, 99)
     assert sink.vacuum(24, dry_run=True) == Removal(0, 1)
-    assert session.said[0] == (
+    assert said[0] == (
         "CALL `default`.system.rewrite_data_files(table => '`default`.`orders`', "
         "options => map('target-file-size-bytes', '1000', 'min-input-files', '2'))"
     )
-    assert session.said[1].startswith(
+    assert said[1].startswith(
         "CALL `default`.system.remove_orphan_files(table => '`default`.`orders`', "
         "older_than => TIMESTAMP '20"
     )
-    assert session.said[1].endswith("Z', dry_run => True)")
+    assert said[1].endswith("Z', dry_run => True)")
 
 
 def test_no_commit_removes_a_snapshot_while_spark_works(table):
     """Spark reads all of them, and follows the history since it began."""
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     table.set_properties(EXPIRE_AT_ONCE)
     put(sink, 2, 2)  # by which it knows the properties, and no tag
     before = len(table.theirs().metadata.snapshots)
@@ -214,8 +197,8 @@ def test_no_commit_removes_a_snapshot_while_spark_works(table):
             put(sink, txid, txid)
             counts.append(len(table.theirs().metadata.snapshots))
 
-    session = Session({"spark.sql.catalog.default": "…"}, [], meanwhile)
-    with_spark(table, session).vacuum(24)
+    sparks, _ = with_spark(table, meanwhile=meanwhile)
+    sparks.vacuum(24)
     assert counts == [before + 1, before + 2]
     assert [*table.theirs().metadata.refs] == ["main"]
     sink = table.fenced()
@@ -225,7 +208,7 @@ def test_no_commit_removes_a_snapshot_while_spark_works(table):
 
 
 def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(table, monkeypatch):
-    put(table.fenced(), 1, 1)
+    filled(table)
     tagged = table.theirs().current_snapshot()
     table.theirs().manage_snapshots().create_tag(tagged.snapshot_id, TAG).commit()
     table.set_properties(EXPIRE_AT_ONCE)
@@ -243,8 +226,7 @@ def test_a_tag_that_a_killed_process_left_keeps_snapshots_for_a_day(table, monke
 
 def test_a_clock_that_is_behind_dates_no_snapshot_before_another(table, monkeypatch):
     """Iceberg's Java library reads no table whose changes are not in order."""
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     behind = time.time() - 3600
     monkeypatch.setattr(time, "time", lambda: behind)
     for txid in range(2, 5):
@@ -256,8 +238,7 @@ def test_a_clock_that_is_behind_dates_no_snapshot_before_another(table, monkeypa
 
 def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(table, monkeypatch):
     """The catalogue would date that by it."""
-    sink = table.fenced()
-    put(sink, 1, 1)
+    sink = filled(table)
     table.set_properties(EXPIRE_AT_ONCE)
     ahead = time.time() + 3600
     with monkeypatch.context() as patch:
@@ -272,8 +253,8 @@ def test_a_clock_that_is_behind_changes_neither_columns_nor_snapshots(table, mon
 
 
 def test_spark_that_is_missing_or_knows_no_catalogue_is_named(table, monkeypatch):
-    put(table.fenced(), 1, 1)
-    sink = with_spark(table, Session({}, []))
+    filled(table)
+    sink, _ = with_spark(table, conf={})
     with pytest.raises(SinkFailed, match=r'Add "spark.sql.catalog.default" and its properties'):
         sink.compact(1000)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support import delta_table, iceberg_table
-from tests.support.batches import LINE, SCHEMA, group, put, rows, write
+from tests.support.batches import LINE, SCHEMA, filled, group, put, rows, write
 from tests.support.delta_table import age, around_commit, beside, race_together
 from topology.errors import SinkFailed, SinkFenced
 from topology.sink import Batch, Committed, Compaction
@@ -35,8 +35,7 @@ def test_processes_that_race_lose_nothing_and_write_nothing_twice(table):
 
 def test_fence_after_a_zombies_decision_refuses_its_commit(table, monkeypatch):
     """Promise 9: what was decided on one version is not committed on another."""
-    zombie = table.fenced()
-    put(zombie, 1, 1)
+    zombie = filled(table)
     staged = zombie.stage(group(2, 2))
     around_commit(monkeypatch, table, lambda: table.fenced(epoch=2))
     with pytest.raises(SinkFenced):
@@ -108,8 +107,7 @@ def test_table_made_anew_under_the_same_name_stops_the_partition(table):
 
 
 def test_columns_that_the_table_lacks_are_refused_or_added(table):
-    old = table.fenced()
-    put(old, 1, 1)
+    old = filled(table)
     staged = old.stage(group(2, 2))
     more = pa.schema([("value", pa.float64()), *SCHEMA, ("tags", pa.list_(pa.string()))])
     with pytest.raises(SinkFailed, match=r"column 'value' is not in the table; on_new_columns='a"):
@@ -141,7 +139,7 @@ def test_dry_run_of_a_compaction_counts_the_files_to_join(table):
 @pytest.mark.slow
 def test_a_writer_loses_nothing_while_its_table_is_maintained(table):
     """Promise 3: 0 lost, 0 twice."""
-    put(table.fenced(), 1, 1)
+    filled(table)
     done = Counter[str]()
     if isinstance(table, iceberg_table.Table):
         table.set_properties(iceberg_table.EXPIRE_AT_ONCE)
