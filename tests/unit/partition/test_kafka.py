@@ -105,26 +105,20 @@ def test_prefetched_records_end_no_outage_and_who_owes_nothing_is_not_silent():
     assert found
 
 
-def test_throttled_broker_gets_more_patience():
+@pytest.mark.parametrize(
+    "later",
+    [[(112, 11.0), (116, 15.0)], [(120, 1.0), (126, 7.0)]],
+    ids=["while it lasts", "once it is over"],
+)
+def test_throttled_broker_gets_more_patience(later):
     """Faults K16: a quota that is used up is no outage; a frozen broker still is one."""
     found = begun()
     found.throttled(NODE, 8.0)
     found.throttled(NODE, 0.0)  # many questions are under way, and answered at one moment
     found.take(told(102, owes=True, idle=1.0))
-    found.take(told(112, owes=True, idle=11.0))
-    assert found
-    found.take(told(116, owes=True, idle=15.0))
-    assert not found
-
-
-def test_once_the_wait_is_over_patience_is_what_it_was():
-    found = begun()
-    found.throttled(NODE, 8.0)
-    found.take(told(102, owes=True, idle=1.0))
-    found.take(told(120, owes=True, idle=1.0))
-    assert found
-    found.take(told(126, owes=True, idle=7.0))
-    assert not found
+    for (seconds, idle), is_available in zip(later, [True, False], strict=True):
+        found.take(told(seconds, owes=True, idle=idle))
+        assert bool(found) is is_available
 
 
 FIRST, SECOND = Partition("t", 0), Partition("t", 1)

@@ -241,31 +241,30 @@ def run(steps, nodes, before=lambda _request: None):
     return carry_out(steps, answer)
 
 
-def test_a_node_that_is_not_there_is_made_with_its_parents():
-    nodes = FaultyNodes()
+@pytest.fixture
+def nodes():
+    return FaultyNodes()
+
+
+def test_a_node_that_is_not_there_is_made_with_its_parents(nodes):
     assert run(changing(PATH, appended), nodes) == b"x"
     assert nodes.nodes[PATH][:2] == (b"x", 0)
     assert run(changing(PATH, appended), nodes) == b"xx"
     assert nodes.nodes[PATH][:2] == (b"xx", 1)
 
 
-def test_what_stands_there_as_it_is_wanted_is_not_written():
-    nodes = FaultyNodes()
-    run(changing(PATH, once), nodes)
-    assert run(changing(PATH, once), nodes) == b"x"
+@pytest.mark.parametrize("lose_replies", [0, 1])
+def test_a_change_is_made_once_though_it_is_asked_for_again_or_its_reply_is_lost(
+    nodes, lose_replies
+):
+    nodes.lose_replies = lose_replies
+    for _ in range(2):
+        assert run(changing(PATH, once), nodes) == b"x"
+        assert nodes.nodes[PATH][:2] == (b"x", 0)
     assert nodes.writes == 1
 
 
-def test_a_lost_reply_is_read_back_and_the_change_is_made_once():
-    nodes = FaultyNodes()
-    nodes.lose_replies = 1
-    assert run(changing(PATH, once), nodes) == b"x"
-    assert nodes.nodes[PATH][:2] == (b"x", 0)
-    assert nodes.writes == 1
-
-
-def test_a_change_that_never_arrived_is_made_again():
-    nodes = FaultyNodes()
+def test_a_change_that_never_arrived_is_made_again(nodes):
     asked = []
 
     def before(request):
@@ -279,8 +278,7 @@ def test_a_change_that_never_arrived_is_made_again():
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
-def test_absence_says_whether_the_change_may_have_been_made(is_sent):
-    nodes = FaultyNodes()
+def test_absence_says_whether_the_change_may_have_been_made(nodes, is_sent):
     nodes.lose_replies = 1
     written = [] if is_sent else ["nothing"]
 
@@ -294,8 +292,7 @@ def test_absence_says_whether_the_change_may_have_been_made(is_sent):
     assert ("may have been made" in str(caught.value)) is is_sent
 
 
-def test_a_node_that_others_change_all_the_while_is_given_up():
-    nodes = FaultyNodes()
+def test_a_node_that_others_change_all_the_while_is_given_up(nodes):
     nodes.put(PATH, b"a")
     with pytest.raises(StoreUnavailable, match="others were quicker"):
         run(changing(PATH, appended), nodes, lambda _: nodes.put(PATH, b"b"))

@@ -200,18 +200,11 @@ def test_lines_are_fenced_together_and_without_those_of_others(desk):
     assert sink.heard() == ["fence", "fence"], "once with b, and once without"
 
 
-class Wrong(Script):
-    """A sink that answers what it was not asked."""
-
-    def fence(self, fences):
-        return [Committed("flights[0]", 1, 0)]
-
-    def stage(self, batch):
-        return Staged(batch.shares[1:], 1, (), {1: "?"})
-
-
 def test_sink_that_breaks_its_contract_has_failed(desk):
-    writer = desk.writer(Wrong())
+    sink = Script()
+    sink.fence = lambda _fences: [Committed("flights[0]", 1, 0)]
+    sink.stage = lambda batch: Staged(batch.shares[1:], 1, (), {1: "?"})
+    writer = desk.writer(sink)
     writer.stage(group())
     assert "rejected row 1 of a batch of 1" in str(desk.staged().error)
     error = writer.fence(Fence(LINE, 1)).exception(seconds(10))
@@ -250,10 +243,7 @@ def test_stopping_interrupts_the_wait_and_reports_all_that_is_not_done(desk):
     writer.stage(group(number=8))
     writer.commit(ready(sink))
     fenced = writer.fence(Fence(LINE, 1))
-    assert {sink.hear(), sink.hear()} == {
-        "stage",
-        "commit",
-    }
+    assert {sink.hear(), sink.hear()} == {"stage", "commit"}
     assert SinkWriter(Script(), desk.done.put).stop(0), "it was never started"
     assert writer.stop(10)
     told = {type(done): done for done in (desk.done.get(timeout=seconds(10)) for _ in range(3))}
@@ -278,27 +268,21 @@ def test_the_next_batch_is_staged_while_one_is_committed_and_they_land_in_order(
     assert sink.hear() == "fence"
     writer.write(Batch(1, [["first"]], 1))
     writer.write(Batch(2, [["second"]], 1))
-    assert sorted(sink.hear() for _ in range(3)) == [
-        "commit",
-        "stage",
-        "stage",
-    ]
+    assert sorted(sink.hear() for _ in range(3)) == ["commit", "stage", "stage"]
     assert sink.rows == []
     gate.put(None)
     done = [desk.committed() for _ in range(2)]
-    assert [(each.error, each.staged.num_rows, each.staged.rejected) for each in done] == [
-        (None, 1, {}),
-        (None, 1, {}),
-    ]
+    assert [(each.error, each.staged.num_rows, each.staged.rejected) for each in done] == (
+        [(None, 1, {})] * 2
+    )
     assert sink.rows == ["first", "second"]
 
 
 def test_rows_that_only_the_commit_refuses_are_rejected_beside_the_others(desk):
-    class Picky(Script):
-        def stage(self, batch):
-            return replace(super().stage(batch), num_rows=1, rejected={0: "too short"})
-
-    writer = desk.writer(Picky(commit=[OSError("once"), RowsRejected({1: "too long"})]))
+    sink = Script(commit=[OSError("once"), RowsRejected({1: "too long"})])
+    picky = {"num_rows": 1, "rejected": {0: "too short"}}
+    sink.stage = lambda batch: replace(MemorySink.stage(sink, batch), **picky)
+    writer = desk.writer(sink)
     writer.write(rows())
     done = desk.committed()
     assert (done.staged.rejected, done.error) == ({0: "too short", 1: "too long"}, None)

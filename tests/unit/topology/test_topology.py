@@ -317,10 +317,7 @@ def test_notebook_shows_the_chart_of_a_topology_and_of_its_streams():
     stream = records.then(same, name="a<b")
     stream.into(MemorySink("out"))
     assert repr(topology) == "Topology('t', at-least-once: in -> a<b, out)"
-    assert [repr(each) for each in (records, stream)] == [
-        "Stream(topic 'in')",
-        "Stream(bolt 'a<b')",
-    ]
+    assert (repr(records), repr(stream)) == ("Stream(topic 'in')", "Stream(bolt 'a<b')")
     page = topology._repr_html_()
     assert page.count("<rect") == page.count("l-6,4") + 1 == 3
     assert [page.count(f">{text}</text>") for text in ("in", "a&lt;b", "out")] == [1, 1, 1]

@@ -129,10 +129,6 @@ def started(work, *errors):
     return end
 
 
-def events(logs):
-    return [each["event"] for each in logs]
-
-
 @pytest.mark.parametrize(
     ("how", "logged"),
     [
@@ -157,7 +153,7 @@ def test_jvm_that_is_of_no_use_is_replaced(driver, world, how, logged):
             with pytest.raises(ValueError if how == "well" else SparkDied, match="no such table"):
                 driver.run(fails, group="g")
         assert driver.run(well, group="g") == "done"
-    assert events(logs) == logged
+    assert [each["event"] for each in logs] == logged
     assert first.process.killed.is_set() == (how == "mute")
     is_replaced = how != "well"
     assert (first.stopped.is_set(), driver.restarts) == (is_replaced, is_replaced)
@@ -188,7 +184,7 @@ def test_the_deadline_is_the_jobs_own_or_the_drivers(world, given):
     with capture_logs() as logs, pytest.raises(SparkTimeout, match=r"within 0\.05 seconds"):
         driver.run(hang, group="g", deadline_seconds=given)
     assert world.last.cancelled == world.last.groups
-    assert events(logs) == ["spark_job_cancelled", "spark_killed", "spark_died"]
+    assert [each["event"] for each in logs] == ["spark_job_cancelled", "spark_killed", "spark_died"]
     driver.close()
 
 

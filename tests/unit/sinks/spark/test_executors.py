@@ -2,8 +2,8 @@ import gc
 import sys
 import zipfile
 import zipimport
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,24 +68,13 @@ class ApartSink(MemorySink[Any]):
 
     def __init__(self, schema=NUMBERS, *, can=True):
         super().__init__("table", schema=schema)
-        self.can = can
-        self.staged_here = []
-        self.discarded = []
-
-    def stager(self):
-        return Apart(pa.schema(self.schema or NUMBERS)) if self.can else None
+        self.stager = lambda: Apart(schema) if can else None
+        self.stage, self.discard = Mock(wraps=self.stage), Mock()
 
     def joined(self, shares, staged):
         rejected = {row: why for each in staged for row, why in each.rejected.items()}
         rows = [row for each in staged for table in each.parts for row in table.to_pylist()]
         return Staged(shares, len(rows), (rows,), rejected)
-
-    def stage(self, group):
-        self.staged_here.append(group)
-        return super().stage(group)
-
-    def discard(self, staged):
-        self.discarded.append(staged)
 
 
 @pytest.fixture
@@ -110,13 +99,13 @@ def test_rows_are_staged_by_tasks_if_the_sink_has_a_stager(driver, tmp_path):
         staged = step.stage(given)
         assert (staged.shares, staged.num_rows) == (SHARES, 0)
     assert driver.groups == ["table-even-open"]
-    sink.staged_here.clear()
+    sink.stage.reset_mock()
     staged = step.stage(group(1, 2, "x", 4))
     assert (staged.shares, list(staged.rejected)) == (SHARES, [2])
     sink.commit(staged)
     assert sorted(row["number"] for row in sink.rows) == [2, 2, 4, 4]
     assert [line.txid for line in sink.committed([share.line for share in SHARES])] == [1, 1]
-    assert sink.staged_here == []
+    sink.stage.assert_not_called()
     assert driver.groups == ["table-even-open", "table-even"]
     assert spooled(tmp_path) == []
     step.close()
@@ -130,7 +119,7 @@ def test_rows_are_brought_here_for_a_sink_without_stager(driver, tmp_path, sink)
     sink.commit(staged)
     assert list(rows_of([sink.rows])) == [{"number": 2}, {"number": 2}]
     if isinstance(sink, ApartSink):
-        (given,) = sink.staged_here
+        ((given,), _) = sink.stage.call_args
         assert [share.num_rows for share in given.shares] == [2, 0]
 
 
@@ -140,7 +129,7 @@ def test_a_row_that_does_not_fit_the_sink_ends_the_run(driver, tmp_path, *, can)
     said = "sink 'table' rejected . output rows of Spark step 'even', whose records are unknown"
     with pytest.raises(SinkFailed, match=said):
         passage(driver, sink, tmp_path).stage(group(2, 1000))
-    assert len(sink.discarded) == 1
+    sink.discard.assert_called_once()
 
 
 def test_row_refused_at_the_commit_ends_the_run():
@@ -233,13 +222,10 @@ def test_a_records_time_that_nobody_has_is_null(timestamp_ms):
 
 
 def test_what_an_executor_raised_is_told_in_one_line():
-    class Broken(Frame):
-        def mapInArrow(self, function, ddl):  # noqa: N802
-            text = "Traceback (most recent call last):\n  File x\nValueError: not today\n\n\tat x"
-            raise RuntimeError(text)
-
+    text = "Traceback (most recent call last):\n  File x\nValueError: not today\n\n\tat x"
+    frame = Mock(mapInArrow=Mock(side_effect=RuntimeError(text)))
     with pytest.raises(TaskRaised, match=r"'job' raised ValueError: not today$"):
-        stage_on_executors(Broken(NUMBERS.empty_table()), Apart(NUMBERS), 1, "job")
+        stage_on_executors(frame, Apart(NUMBERS), 1, "job")
 
 
 def test_a_large_part_is_staged_piece_by_piece(monkeypatch):
@@ -249,21 +235,13 @@ def test_a_large_part_is_staged_piece_by_piece(monkeypatch):
     assert [(each.num_rows, each.shares) for each in staged] == [(4, ()), (4, ()), (2, ())]
 
 
-class Parts(list[bytes]):
-    """A resilient dataset: one part per task, each of which is done here."""
-
-    def map(self, function):
-        return SimpleNamespace(collect=lambda: list(map(function, self)))
-
-
-def parallelize(tasks, parts):
-    assert len(tasks) == parts
-    return Parts(tasks)
-
-
 @pytest.fixture
 def spark():
-    return Driver(SimpleNamespace(sparkContext=SimpleNamespace(parallelize=parallelize)))
+    def parallelize(tasks, parts):
+        assert len(tasks) == parts
+        return Mock(map=lambda function: Mock(collect=lambda: [*map(function, tasks)]))
+
+    return Driver(Mock(sparkContext=Mock(parallelize=parallelize)))
 
 
 def test_each_task_is_a_partition_and_results_keep_order(spark):

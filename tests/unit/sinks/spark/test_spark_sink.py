@@ -1,14 +1,13 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import Record, bolt
+from headrace import bolt
 from headrace.sinks import SinkContext, SparkSink
 from sinks.spark import frames, spark_sink
 from sinks.storage import Storage
@@ -20,9 +19,7 @@ from topology.sink import Batch
 SCHEMA = pa.schema([("n", pa.int64()), ("place", pa.string())])
 
 
-@bolt
-def row(record: Record) -> dict[str, Any]:
-    return {"n": record.offset}
+row = bolt(lambda record: {"n": record.offset})
 
 
 def wrote(_frame, _batch): ...

@@ -51,11 +51,13 @@ class Kept:
         self.sink.commit(staged)
         return staged
 
+    def load(self, pipeline):
+        context = SinkContext(pipeline, "words", {}, Storage(""), None)
+        self.state.use(self.state.read(self.state.fetch(context)))
+
     @property
     def values(self):
-        self.state.use(
-            self.state.read(self.state.fetch(SinkContext("q", "", {}, Storage(""), None)))
-        )
+        self.load("another")
         return {word: dict(row) for word, row in self.state.items()}
 
 
@@ -215,9 +217,7 @@ class Breaking(MemoryState):
 def following(into):
     kept = Kept(into, n=count())
     kept.state.follow()
-    kept.state.use(
-        kept.state.read(kept.state.fetch(SinkContext("p", "words", {}, Storage(""), None)))
-    )
+    kept.load("p")
     return kept
 
 

@@ -161,11 +161,8 @@ def test_a_stager_works_in_another_process_and_here_its_files_are_known(tmp_path
         timeout=seconds(60),
     )
     staged = pickle.loads(done.stdout)  # noqa: S301 - our own
-    assert (staged.shares, staged.num_rows, set(staged.rejected)) == (
-        (share(7, num_rows=4),),
-        3,
-        {1},
-    )
+    assert staged.shares == (share(7, num_rows=4),)
+    assert (staged.num_rows, set(staged.rejected)) == (3, {1})
     assert [file.partition for file in staged.parts] == [{"c": "here"}, {"c": "there"}]
     assert [file.path.split("/")[0] for file in staged.parts] == ["c=here", "c=there"]
     found = [[row["n"] for row in read(tmp_path, file)] for file in staged.parts]
@@ -232,6 +229,10 @@ def told(column, row_group_rows=1000):
         return json.loads(file.statistics.as_delta_json(), parse_float=Decimal)
 
 
+PRICE, LONG = Decimal("1.10"), Decimal("12345678901234567890.000000001")
+MOMENT, MOMENT_TEXT = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC), "2026-01-02T03:04:05.006Z"
+
+
 @pytest.mark.parametrize(
     ("values", "kind", "low", "high"),
     [
@@ -239,26 +240,11 @@ def told(column, row_group_rows=1000):
         (["b", "a"], pa.string(), "a", "b"),
         (["b", "a"], pa.dictionary(pa.int8(), pa.string()), "a", "b"),
         ([2.5, None], pa.float64(), Decimal("2.5"), Decimal("2.5")),
-        (
-            [Decimal("1.10"), Decimal("-2.00")],
-            pa.decimal128(9, 2),
-            Decimal("-2.00"),
-            Decimal("1.10"),
-        ),
-        (
-            [Decimal("12345678901234567890.000000001")],
-            pa.decimal128(38, 18),
-            Decimal("12345678901234567890.000000001"),
-            Decimal("12345678901234567890.000000001"),
-        ),
+        ([PRICE, -PRICE], pa.decimal128(9, 2), -PRICE, PRICE),
+        ([LONG], pa.decimal128(38, 18), LONG, LONG),
         ([date(1500, 1, 2)], pa.date32(), "1500-01-02", "1500-01-02"),
         ([-1], pa.timestamp("us"), "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.000"),
-        (
-            [datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)],
-            pa.timestamp("us", tz="Europe/Berlin"),
-            "2026-01-02T03:04:05.006Z",
-            "2026-01-02T03:04:05.006Z",
-        ),
+        ([MOMENT], pa.timestamp("us", tz="Europe/Berlin"), MOMENT_TEXT, MOMENT_TEXT),
     ],
 )
 def test_bounds_are_spelled_as_deltas_protocol_says(values, kind, low, high):

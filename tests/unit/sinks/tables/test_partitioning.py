@@ -39,6 +39,9 @@ def test_a_partition_column_that_the_rows_lack_is_null():
     assert part.table.num_rows == 2
 
 
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
@@ -55,16 +58,8 @@ def test_a_partition_column_that_the_rows_lack_is_null():
         (Decimal("1E-10"), pa.decimal128(38, 18), "0.000000000100000000"),
         (date(2026, 1, 2), pa.date32(), "2026-01-02"),
         (1_000_006, pa.timestamp("us"), "1970-01-01 00:00:01.000006"),
-        (
-            datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
-            pa.timestamp("us", tz="UTC"),
-            "2026-01-02T03:04:05.000006Z",
-        ),
-        (
-            datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-            pa.timestamp("s", tz="+05:00"),
-            "2026-01-02T03:04:05.000000Z",
-        ),
+        (MOMENT, pa.timestamp("s", tz="+05:00"), "2026-01-02T03:04:05.000000Z"),
+        (MOMENT.replace(microsecond=6), pa.timestamp("us", "UTC"), "2026-01-02T03:04:05.000006Z"),
         (7, pa.timestamp("ns"), "1970-01-01 00:00:00.000000"),
     ],
 )
@@ -121,10 +116,7 @@ SCHEMA = pa.schema({"n": pa.int64(), "place": pa.string(), "raw": pa.binary()})
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (
-            ["x"],
-            r"'orders': partition_by is \['x'\]; expected some of the columns n, place, raw",
-        ),
+        (["x"], r"'orders': partition_by is \['x'\]; expected some of the columns n, place, raw"),
         (["n", "n"], "expected some of the columns n, place, raw, each once"),
         (["n", "place", "raw"], "a column that is no partition is needed"),
         (["raw"], "column 'raw' is binary, whose values are no partitions"),
