@@ -375,13 +375,9 @@ def test_recreated_topic_is_never_read_as_the_old_one():
 ORDERS = Partition("orders", 0)
 
 
-def found(offset, log, **facts):
-    return loss_of(ORDERS, Position(offset, 2, "id"), log, **facts)
-
-
 def test_truncated_log_resumes_where_it_diverged():
     """Faults K04: the new records between the cut and the offset are not skipped."""
-    loss = found(100, Log(0, 160, "id"), diverged_at=60)
+    loss = loss_of(ORDERS, Position(100, 2, "id"), Log(0, 160, "id"), diverged_at=60)
     assert (loss.reason, loss.lost, loss.resume.offset) == ("truncated", 40, 60)
 
 

@@ -163,44 +163,37 @@ def asks(*paths):
     return replies
 
 
-class Server:
-    def __init__(self, replies, ended):
-        self.replies = replies
-        self.ended = ended
-        self.log = []
+def carried_out(runs, replies=None, ended=()):
+    """Run all on a server that gives these replies; what it has heard and said."""
+    log, ends = [], iter(ended)
 
-    def send(self, request):
-        self.log.append(f"sent {request.path}")
-        return partial(self.reply, request.path)
-
-    def reply(self, path):
-        self.log.append(f"replied {path}")
-        found = self.replies.get(path)
+    def reply(path):
+        log.append(f"replied {path}")
+        found = (replies or {}).get(path)
         if isinstance(found, Exception):
             raise found
         return found
 
-    def session_ended(self):
-        return next(self.ended, False)
+    def send(request):
+        log.append(f"sent {request.path}")
+        return partial(reply, request.path)
+
+    run_all(runs, send, lambda: next(ends, False))
+    return log
 
 
 def test_all_are_sent_before_the_first_reply_is_waited_for():
-    server = Server({}, iter(()))
     runs = [Run(asks("a", "b")), Run(asks("c"))]
-    run_all(runs, server.send, server.session_ended)
-    assert server.log == ["sent a", "sent c", "replied a", "replied c", "sent b", "replied b"]
+    log = carried_out(runs)
+    assert log == ["sent a", "sent c", "replied a", "replied c", "sent b", "replied b"]
     assert [run.future.result(0) for run in runs] == [[None, None], [None]]
 
 
 def test_ended_session_is_reported_except_for_final_errors():
-    server = Server({"lost": ReplyLost(), "refused": StoreError("no")}, iter((False, True)))
     runs = [Run(asks(path, "next")) for path in ("done", "lost", "refused")]
-    run_all(runs, server.send, server.session_ended)
-    assert [run.future.result(0) for run in runs] == [
-        [SessionEnded, None],
-        [SessionEnded, None],
-        [StoreError, None],
-    ]
+    carried_out(runs, {"lost": ReplyLost(), "refused": StoreError("no")}, ended=(False, True))
+    found = [SessionEnded, SessionEnded, StoreError]
+    assert [run.future.result(0) for run in runs] == [[each, None] for each in found]
 
 
 def test_what_was_cancelled_is_not_begun_and_an_error_is_its_own():
@@ -208,11 +201,9 @@ def test_what_was_cancelled_is_not_begun_and_an_error_is_its_own():
         yield Read("x")
         raise StoreError("of one")
 
-    server = Server({}, iter(()))
     cancelled, failed, fine = Run(asks("a")), Run(fails()), Run(asks("b"))
     cancelled.future.cancel()
-    run_all([cancelled, failed, fine], server.send, server.session_ended)
-    assert "sent a" not in server.log
+    assert "sent a" not in carried_out([cancelled, failed, fine])
     with pytest.raises(StoreError, match="of one"):
         failed.future.result(0)
     assert fine.future.result(0) == [None]

@@ -25,13 +25,6 @@ def open_node(transactions, offset=900):
     return OffsetNode(stored, Writer("abc", 4), "abc-1")
 
 
-def with_transactions(transactions, offset=900):
-    """A node as another than `encode` would write it."""
-    fields = json.loads(encode(PLACE, open_node(None, offset)))
-    fields["headrace"]["transactions"] = transactions
-    return json.dumps(fields).encode()
-
-
 def told_of(read, data):
     """The error that says, in short, what is wrong with a node, and where it is."""
     with pytest.raises(StoreCorrupt) as caught:
@@ -95,7 +88,9 @@ def test_invalid_transactions_are_corrupt(found, says):
 
     Storm 42: a record that is not whole does not look like none.
     """
-    assert says in told_of(decode, with_transactions(found))
+    fields = json.loads(encode(PLACE, open_node(None)))
+    fields["headrace"]["transactions"] = found  # as `encode` would not write it
+    assert says in told_of(decode, json.dumps(fields).encode())
 
 
 def test_nothing_is_written_that_could_not_be_read_back():

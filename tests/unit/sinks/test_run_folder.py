@@ -32,11 +32,6 @@ def started(root, child=""):
     )  # fmt: skip
 
 
-def kill(process):
-    process.kill()
-    process.communicate(timeout=seconds(10))
-
-
 def left(root):
     return sorted(root.glob("*/files/*"))
 
@@ -63,7 +58,8 @@ def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_kept(tmp_path):
     process.stdout.readline()
     opened(tmp_path).close()
     assert len(left(tmp_path)) == 1
-    kill(process)
+    process.kill()
+    process.communicate(timeout=seconds(10))
     opened(tmp_path).close()
     assert list(tmp_path.iterdir()) == []
 

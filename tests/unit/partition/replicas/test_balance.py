@@ -13,7 +13,6 @@ from partition.replicas.balance import (
     Copartitions,
     Leaving,
     Member,
-    Note,
     Plan,
     balanced,
     leader_of,
@@ -24,7 +23,6 @@ from tests.simulation.handing_over import Broken, Rules, live
 
 ONE, TWO, THREE, FOUR = (Partition("t", number) for number in range(4))
 ALL = [ONE, TWO, THREE, FOUR]
-NOTE = Note("operator", "a test", 0)
 
 
 def member(name, holds=(), *, seen=0, joined=None, process="p"):
@@ -32,13 +30,9 @@ def member(name, holds=(), *, seen=0, joined=None, process="p"):
     return Member(name, f"{process}-{name}", joined, seen, frozenset(holds))
 
 
-def drained(*names):
-    return Control(drained=dict.fromkeys(names, NOTE))
-
-
-def owned(number=1, leaving=None, rebalanced=0, **names):
+def owned(number=1, leaving=None, **names):
     owners = {each: name for name, partitions in names.items() for each in partitions}
-    return Plan(number, "a", owners, leaving or {}, rebalanced)
+    return Plan(number, "a", owners, leaving or {})
 
 
 def test_who_joined_first_leads():

@@ -13,77 +13,55 @@ from sinks.spark.driver import SparkDriver
 from tests.support.patience import seconds, until
 
 
-class Process:
-    pid = 1
+class FakeJvm:
+    """A JVM that is as it is told to be, and notes what is done to it."""
 
     def __init__(self):
         self.status = None
-        self.killed = threading.Event()
+        self.process = SimpleNamespace(pid=1, kill=self.kill, poll=lambda: self.status)
+        self.how = "well"
+        self.groups = []
+        self.cancelled = []
+        self.killed, self.stopped = threading.Event(), threading.Event()
+        self.release = lambda: None
+        context = Mock(defaultParallelism=2, setJobGroup=self.set_group)
+        self.session = SimpleNamespace(sparkContext=context)
+
+    def set_group(self, group, _text, *, interruptOnCancel):  # noqa: N803
+        self.groups.append(group)
 
     def kill(self):
         self.status = -9
         self.killed.set()
 
-    def poll(self):
-        return self.status
-
-
-class FakeJvm:
-    """A JVM that is as it is told to be, and notes what is done to it."""
-
-    def __init__(self):
-        self.process = Process()
-        self.how = "well"
-        self.groups = []
-        self.cancelled = []
-        self.stopped = threading.Event()
-        self.session = SimpleNamespace(
-            sparkContext=SimpleNamespace(
-                defaultParallelism=2,
-                setJobGroup=lambda group, _text, *, interruptOnCancel: self.groups.append(group),  # noqa: N803
-            )
-        )
-
     def state(self, _timeout_seconds):
-        return "gone" if self.process.status is not None else self.how
-
-    def release(self): ...
+        return "gone" if self.status is not None else self.how
 
     def cancel(self, job_group):
         self.cancelled.append(job_group)
 
     def last_words(self):
-        return None if self.process.status is None else f"signal {-self.process.status}"
+        return None if self.status is None else f"signal {-self.status}"
 
     def stop(self, timeout_seconds):
         del timeout_seconds
-        self.process.status = -9
+        self.status = -9
         self.stopped.set()
-
-
-class World:
-    """Every JVM that was started, with which jars and within which time."""
-
-    def __init__(self):
-        self.jvms = []
-        self.started_with = []
-        self.before_start = lambda: None
-
-    def start(self, _name, _conf, jars, timeout_seconds):
-        self.before_start()
-        self.started_with.append((jars, timeout_seconds))
-        self.jvms.append(FakeJvm())
-        return self.last
-
-    @property
-    def last(self):
-        return self.jvms[-1]
 
 
 @pytest.fixture
 def world(monkeypatch):
-    world = World()
-    monkeypatch.setattr(driver_module, "Jvm", SimpleNamespace(start=world.start))
+    """Every JVM that was started, with which jars and within which time."""
+    world = SimpleNamespace(jvms=[], started_with=[], before_start=lambda: None)
+
+    def start(_name, _conf, jars, timeout_seconds):
+        world.before_start()
+        world.started_with.append((jars, timeout_seconds))
+        world.last = FakeJvm()
+        world.jvms.append(world.last)
+        return world.last
+
+    monkeypatch.setattr(driver_module, "Jvm", SimpleNamespace(start=start))
     monkeypatch.setattr(driver_module, "_GRACE_SECONDS", 0.05)
     return world
 
@@ -148,13 +126,13 @@ def test_jvm_that_is_of_no_use_is_replaced(driver, world, how, logged):
 
     with capture_logs() as logs:
         if how == "ended between two jobs":
-            first.process.status = -9
+            first.status = -9
         else:
             with pytest.raises(ValueError if how == "well" else SparkDied, match="no such table"):
                 driver.run(fails, group="g")
         assert driver.run(well, group="g") == "done"
     assert [each["event"] for each in logs] == logged
-    assert first.process.killed.is_set() == (how == "mute")
+    assert first.killed.is_set() == (how == "mute")
     is_replaced = how != "well"
     assert (first.stopped.is_set(), driver.restarts) == (is_replaced, is_replaced)
     assert driver.parallelism == 2
@@ -180,7 +158,7 @@ def test_one_stopped_context_is_replaced_once(driver, world):
 def test_the_deadline_is_the_jobs_own_or_the_drivers(world, given):
     driver = SparkDriver("test", job_deadline_seconds=3600.0 if given else 0.05)
     driver.open()
-    hang = waits(world.last.process.killed, ConnectionRefusedError())
+    hang = waits(world.last.killed, ConnectionRefusedError())
     with capture_logs() as logs, pytest.raises(SparkTimeout, match=r"within 0\.05 seconds"):
         driver.run(hang, group="g", deadline_seconds=given)
     assert world.last.cancelled == world.last.groups
@@ -286,7 +264,7 @@ def test_a_driver_is_opened_with_the_jars_that_are_there_then(world):
     driver = SparkDriver("test", jars=lambda: jars, job_deadline_seconds=1.0)
     driver.open()
     jars.append(Path("second.jar"))
-    world.last.process.status = 1
+    world.last.status = 1
     driver.open()
     assert world.started_with == [(["first.jar"], 180.0), (["first.jar", "second.jar"], 180.0)]
     driver.close()

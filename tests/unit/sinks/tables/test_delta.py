@@ -14,10 +14,10 @@ import pytest
 from sinks import DeltaSink
 from sinks.tables.delta_log import DeltaLog
 from sinks.tables.log import Conflict, app_id
-from tests.support.batches import LINE, SCHEMA, filled, group, put, rows, write
-from tests.support.delta_table import Table, around_commit
+from tests.support.batches import LINE, SCHEMA, filled, group, group_of, put, rows, write
+from tests.support.delta_table import Table, around, around_commit
 from topology.errors import InvalidSchema, RowsRejected, SinkBusy, SinkFailed, SinkFenced
-from topology.sink import Batch, Committed, Compaction, Fence, Share
+from topology.sink import Committed, Compaction, Fence
 
 KEYED = pa.schema([*SCHEMA, ("value", pa.int64()), ("gone", pa.bool_())])
 TARGET_BYTES = 1024 * 1024
@@ -290,30 +290,16 @@ def test_a_table_that_others_keep_changing_makes_the_sink_busy(table, monkeypatc
 
 
 def test_two_that_make_the_table_at_once_make_one(table, monkeypatch):
-    original = DeltaLog.create
     first, second = table.sink(), table.sink()
-
-    def create(self, *given):
-        monkeypatch.setattr(DeltaLog, "create", original)
-        second.fence([Fence("orders[1]", 1)])
-        return original(self, *given)
-
-    monkeypatch.setattr(DeltaLog, "create", create)
+    lines = [LINE, "orders[1]"]
+    around(monkeypatch, DeltaLog, "create", lambda _: second.fence([Fence(lines[1], 1)]))
     first.fence([Fence(LINE, 1)])
-    assert second.committed([LINE, "orders[1]"]) == [
-        Committed(LINE, 1, 0),
-        Committed("orders[1]", 1, 0),
-    ]
+    assert second.committed(lines) == [Committed(line, 1, 0) for line in lines]
 
 
 def keyed(table, *, exactly_once=False, **options):
     options = {"key": "number", "deleted": "gone"} | options
     return table.sink(KEYED, exactly_once=exactly_once, **options)
-
-
-def keyed_group(txid, *given):
-    share = Share(LINE, 1, txid, 1, txid, txid + 1, "0" * 32, len(given))
-    return Batch(txid, [[*given]], len(given), (share,))
 
 
 def values(table):
@@ -342,12 +328,12 @@ def test_what_is_replaced_and_the_txids_are_in_one_commit_and_a_replay_changes_n
     """Promise 9, Storm 45: a stale replay does not replace newer rows."""
     sink = keyed(table, exactly_once=True)
     sink.fence([Fence(LINE, 1)])
-    first = sink.stage(keyed_group(1, row(1, 1), row(2, 1)))
+    first = sink.stage(group_of(1, [row(1, 1), row(2, 1)]))
     sink.commit(first)
-    sink.commit(sink.stage(keyed_group(2, row(1, 2), row(3, 2))))
+    sink.commit(sink.stage(group_of(2, [row(1, 2), row(3, 2)])))
     before = len(table.entries())
-    sink.commit(sink.stage(keyed_group(3, gone(2))))
-    sink.commit(sink.stage(keyed_group(4, gone(77))))  # no row has the key
+    sink.commit(sink.stage(group_of(3, [gone(2)])))
+    sink.commit(sink.stage(group_of(4, [gone(77)])))  # no row has the key
     assert len(table.entries()) == before + 2
     sink.commit(first)
     assert keyed(table, exactly_once=True).fence([Fence(LINE, 2)]) == [Committed(LINE, 2, 4)]

@@ -8,6 +8,7 @@ import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from tempfile import TemporaryDirectory
 from unittest.mock import Mock, patch
 
@@ -328,10 +329,6 @@ class Files:
         self.there.remove(numbers)
 
 
-class CertificateError(OSError, ValueError):
-    """As ssl.SSLCertVerificationError is both."""
-
-
 def put(files, *rows):
     given = fit([[{"n": row} for row in rows]], NUMBERS)
     written, fitted = write_good_rows(given, files.write, files.discard)
@@ -358,7 +355,7 @@ def test_whichever_rows_are_bad_only_they_are_rejected(is_bad):
     assert files.calls <= 2 + min(2 * steps * len(bad), 2 * len(is_bad))
 
 
-@pytest.mark.parametrize("error", [OSError, CertificateError, RuntimeError, MemoryError])
+@pytest.mark.parametrize("error", [OSError, SSLCertVerificationError, RuntimeError, MemoryError])
 def test_an_outage_is_told_at_once_and_no_rows_are_divided(error):
     files = Files({1}, error)
     with pytest.raises(error):
@@ -372,7 +369,7 @@ def test_an_outage_is_told_at_once_and_no_rows_are_divided(error):
         (1, ValueError("shut"), lambda _count, _calls: True),
         (5, ValueError("shut"), lambda _count, _calls: True),
         (3, ValueError("too many"), lambda count, _calls: count > 2),
-        (10, CertificateError("expired"), lambda _count, calls: calls == 6),
+        (10, SSLCertVerificationError("expired"), lambda _count, calls: calls == 6),
     ],
 )
 def test_error_that_no_row_causes_is_raised_and_leaves_nothing(count, error, is_raised):
