@@ -86,11 +86,6 @@ def test_foreign_offset_keeps_the_sinks_txids():
     assert bench.modes[ONE].resumed.transactions == Transactions("transactional", 4)
 
 
-def trouble(bench, error):
-    bench.reader.assignment.fail(ONE, error)
-    bench.poll()
-
-
 def test_records_lost_within_a_replay_halt():
     bench = GatedBench(start=SKIP_LOSS)
     bench.fill(ONE, 6)
@@ -102,7 +97,8 @@ def test_records_lost_within_a_replay_halt():
     bench.modes[ONE].lost = ReplayDiffers(ONE, 1, "offsets 0 to 8", "nothing")
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
-    trouble(bench, OffsetOutOfRange(ONE, 6))
+    bench.reader.assignment.fail(ONE, OffsetOutOfRange(ONE, 6))
+    bench.poll()
     assert isinstance(bench.loss_of(ONE), ReplayDiffers)
     assert bench.told.count(f"-{ONE}") == 1
     assert bench.reader.next_chunk(9.0) is None
@@ -143,7 +139,8 @@ def test_unread_ranges_are_planned_again_after_a_loss(is_running):
     bench.fill(ONE, 20)
     bench.log.delete_before(ONE, 15)
     if is_running:
-        trouble(bench, OffsetOutOfRange(ONE, 0))
+        bench.reader.assignment.fail(ONE, OffsetOutOfRange(ONE, 0))
+        bench.poll()
     else:
         bench.restart()
     line = bench.modes[ONE]

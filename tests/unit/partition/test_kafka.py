@@ -124,13 +124,10 @@ def test_throttled_broker_gets_more_patience(later):
 FIRST, SECOND = Partition("t", 0), Partition("t", 1)
 
 
-def logs_told(seconds, **logs):
+def logs_told(seconds, *logs):
     """Statistics of a moment: of each log its last stable offset and its end."""
-    numbers = {"a": "0", "b": "1"}
-    partitions = {
-        numbers[name]: {"ls_offset": stable, "hi_offset": end}
-        for name, (stable, end) in logs.items()
-    }
+    offsets = [{"ls_offset": stable, "hi_offset": end} for stable, end in logs]
+    partitions = {str(number): each for number, each in enumerate(offsets)}
     return {"ts": int(seconds * 1e6), "topics": {"t": {"partitions": partitions}}}
 
 
@@ -138,33 +135,33 @@ def test_wait_counts_from_the_first_blocked_statistics():
     """Faults K13."""
     found = OpenTransactions()
     assert found.seconds(FIRST, 3) == 0
-    found.take(logs_told(100, a=(3, 3), b=(5, 9)))
-    found.take(logs_told(102, a=(3, 6), b=(5, 9)))
-    found.take(logs_told(104, a=(3, 8), b=(5, 12)))
+    found.take(logs_told(100, (3, 3), (5, 9)))
+    found.take(logs_told(102, (3, 6), (5, 9)))
+    found.take(logs_told(104, (3, 8), (5, 12)))
     assert (found.seconds(FIRST, 3), found.seconds(SECOND, 5)) == (2, 4)
     assert found.seconds(FIRST, 2) == 0, "what lies before it is still to come"
 
 
 def test_each_transaction_that_ends_begins_the_wait_anew():
     found = OpenTransactions()
-    found.take(logs_told(100, a=(3, 6)))
-    found.take(logs_told(110, a=(5, 9)))
+    found.take(logs_told(100, (3, 6)))
+    found.take(logs_told(110, (5, 9)))
     assert found.seconds(FIRST, 5) == 0
-    found.take(logs_told(112, a=(5, 9)))
+    found.take(logs_told(112, (5, 9)))
     assert found.seconds(FIRST, 5) == 2
-    found.take(logs_told(114, a=(9, 9)))
+    found.take(logs_told(114, (9, 9)))
     assert found.seconds(FIRST, 9) == 0
-    found.take(logs_told(116, a=(9, 12)))
+    found.take(logs_told(116, (9, 12)))
     assert found.seconds(FIRST, 9) == 0
 
 
 def test_what_is_not_known_holds_nobody_up():
     found = OpenTransactions()
-    found.take(logs_told(100, a=(-1001, 9)))
+    found.take(logs_told(100, (-1001, 9)))
     found.take({"topics": {"t": {"partitions": {"-1": {"ls_offset": -1001, "hi_offset": -1}}}}})
     found.take({})
     assert found.seconds(FIRST, -1001) == 0
-    found.take(logs_told(100, a=(3, 6)))
+    found.take(logs_told(100, (3, 6)))
     found.clear()
     assert found.seconds(FIRST, 3) == 0
 

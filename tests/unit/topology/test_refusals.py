@@ -24,18 +24,11 @@ from tests.support.bolts import Keeps, Own, columns, made, new_topology, same, w
 async def later(self, *_): ...
 
 
-@bolt(blocking=True)
-async def both(value):
-    return value
+both = bolt(blocking=True)(wait.function)
 
 
 def spread(value):
     yield value
-
-
-@bolt(vectorised=True)
-def many_batches(batch):
-    yield batch
 
 
 class Parser:
@@ -189,8 +182,8 @@ BOLTS = [
     (lambda s: s.branch(), r"branch\(\): found {}, expected a predicate for each stream"),
     (lambda s: s.branch(default=same), "bolt 'branch', streams: found 'default'"),
     (lambda s: bolt(vectorised=True, blocking=True), "either vectorised=True or blocking=True"),
-    (lambda s: s.then(both), "bolt 'both' is blocking and async, expected one"),
-    (lambda s: s.then(many_batches), "bolt 'many_batches' is vectorised and fan-out"),
+    (lambda s: s.then(both), "bolt 'wait' is blocking and async, expected one"),
+    (lambda s: s.then(bolt(vectorised=True)(spread)), "bolt 'spread' is vectorised and fan-out"),
     (lambda s: s.then(made(Own, blocking=True, vectorised=True)), "is blocking and vectorised"),
     (lambda s: s.then(made(Keeps, blocking=True)), "bolt 'Made' is blocking and advanced"),
     (lambda s: s.then(made(Own, concurrent=True)), "bolt 'Made' is concurrent, expected it to be"),

@@ -1,5 +1,5 @@
 from collections import deque
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from operator import add
 from typing import Annotated, TypedDict
@@ -227,6 +227,7 @@ def test_stored_rows_are_what_a_dictionary_of_them_would_be(before, turns):
 
 
 MONEY = Annotated[Decimal, pa.decimal128(10, 2)]
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Span(TypedDict):
@@ -255,11 +256,7 @@ def merged(aggregate, values, groups=None):
         (most("x", type=str), ["b", "a", None], "b"),
         (least("x", type=bytes), [b"b", b"a"], b"a"),
         (most("x", type=date), [date(2026, 1, 2), date(2025, 1, 2)], date(2026, 1, 2)),
-        (
-            least("x", type=datetime),
-            [datetime(2026, 1, 2, tzinfo=UTC), datetime(2025, 1, 2, tzinfo=UTC)],
-            datetime(2025, 1, 2, tzinfo=UTC),
-        ),
+        (least("x", type=datetime), [NEW_YEAR, NEW_YEAR - timedelta(1)], NEW_YEAR - timedelta(1)),
         (most("x", type=MONEY), [Decimal("1.25"), Decimal("-0.50")], Decimal("1.25")),
         (combiner([], lambda row: [row["x"]], add, type=list[int]), [[1], [2, 3]], [1, 2, 3]),
         (reducer("", lambda a, row: a, type=str, merge=max), ["a", "c", "b"], "c"),

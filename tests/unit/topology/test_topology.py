@@ -151,14 +151,11 @@ def large(frame):
     return frame.where("size > 100")
 
 
-SCHEMA = pa.schema([("size", pa.int64())])
-
-
 @pytest.mark.parametrize(
     ("build", "rows"),
     [
         (lambda s: s.into(Plain()), 100_000),
-        (lambda s: s.into(SparkSink("t", format="parquet", schema=SCHEMA)), 500_000),
+        (lambda s: s.into(SparkSink("t", format="parquet", schema=KAFKA_COLUMNS)), 500_000),
         (lambda s: s.into(made(MemorySink, batch_rows=300)()), 300),
         (lambda s: s.into(made(MemorySink, batch_rows=0)(), batch_rows=7), 7),
         (lambda s: s.into(DiscardSink()), 8_000),

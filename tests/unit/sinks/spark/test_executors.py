@@ -35,10 +35,6 @@ def even(frame):
     return Frame(pa.concat_tables([kept, kept]))
 
 
-def raises(frame):
-    raise KeyError("name")
-
-
 def raises_later(frame):
     if frame.table.num_rows:
         raise OSError("away")
@@ -149,26 +145,20 @@ def test_the_spool_is_empty_after_an_error_too(driver, tmp_path):
     assert spooled(tmp_path) == []
 
 
+SIZES = pa.schema({"size": pa.int64()})
+KEYED = NUMBERS.append(pa.field("key", pa.string(), nullable=False))
+TWICE = Frame(pa.table([[], []], ["number", "number"]))
+raises = Mock(__name__="raises", side_effect=KeyError("name"))
+
+
 @pytest.mark.parametrize(
     ("function", "schema", "said"),
     [
         (lambda frame: frame.table, NUMBERS, "returned Table, expected a DataFrame"),
         (raises, NUMBERS, "Spark step 'raises': 'name'"),
-        (
-            even,
-            pa.schema({"size": pa.int64()}),
-            "column 'number' is not in the sink, expected .*size",
-        ),
-        (
-            even,
-            pa.schema([NUMBERS.field(0), pa.field("key", pa.string(), nullable=False)]),
-            "column 'key' is missing, and must not be null",
-        ),
-        (
-            lambda frame: Frame(pa.table([[], []], ["number", "number"])),
-            NUMBERS,
-            "column 'number' is there twice",
-        ),
+        (even, SIZES, "column 'number' is not in the sink, expected .*size"),
+        (even, KEYED, "column 'key' is missing, and must not be null"),
+        (lambda _frame: TWICE, NUMBERS, "column 'number' is there twice"),
         (even, None, "a folder that can be written is needed"),
     ],
 )
@@ -186,17 +176,13 @@ def records_of(log):
 
 
 def test_records_have_the_columns_of_sparks_kafka_source(driver, tmp_path):
-    log, found = FaultyLog({"orders": 1}), list[pa.Table]()
+    log = FaultyLog({"orders": 1})
     log.append(ORDERS, b"a", key=b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=1500)
     log.append(ORDERS, None)
-
-    def kept(frame):
-        found.append(frame.table)
-        return frame
-
+    kept = Mock(__name__="kept", side_effect=lambda frame: frame)
     step = passage(driver, MemorySink("table"), tmp_path, kept, schema=None)
     step.stage(Batch(1, [records_of(log)], 2))
-    first, second = found[1].to_pylist()
+    first, second = kept.call_args.args[0].table.to_pylist()
     assert {**first, "timestamp": first["timestamp"].timestamp()} == {
         "topic": "orders",
         "partition": 0,

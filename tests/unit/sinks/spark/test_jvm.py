@@ -29,10 +29,8 @@ def test_what_the_user_sets_wins():
 
 
 def test_jars_and_extensions_are_ours_and_the_users():
-    conf = {
-        "spark.jars": "/mine.jar",
-        "spark.sql.extensions": f"com.example.Mine, {DELTAS_EXTENSION}",
-    }
+    wanted = f"com.example.Mine, {DELTAS_EXTENSION}"
+    conf = {"spark.jars": "/mine.jar", "spark.sql.extensions": wanted}
     both = made(conf, DELTA, ICEBERG)
     assert both["spark.jars"] == f"{DELTA},{ICEBERG},/mine.jar"
     extensions = both["spark.sql.extensions"].split(",")
@@ -177,21 +175,12 @@ def test_a_log_is_told_by_its_first_exception():
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
-        (
-            "26/01/01 ERROR x\nTerminating due to java.lang.OutOfMemoryError: Java heap space\n",
-            "Terminating due to java.lang.OutOfMemoryError: Java heap space",
-        ),
-        (
-            "#\n# A fatal error was detected:\n#\n#  SIGSEGV (0xb) at pc=0x07f, pid=1\n#\n# JRE",
-            "SIGSEGV (0xb) at pc=0x07f, pid=1",
-        ),
-        (
-            "#\n# There is insufficient memory for the Java Runtime Environment to continue.\n",
-            "There is insufficient memory for the Java Runtime Environment to continue.",
-        ),
+        ("26/01 ERROR x\n{}\n", "Terminating due to java.lang.OutOfMemoryError: Java heap space"),
+        ("#\n# A fatal error was detected:\n#\n#  {}\n#\n# JRE", "SIGSEGV (0xb) at pc=0x7f, pid=1"),
+        ("#\n# {}\n", "There is insufficient memory for the Java Runtime Environment to continue."),
         ("26/01/01 ERROR Executor: java.io.IOException", None),
         ("", None),
     ],
 )
 def test_a_jvms_last_words_are_why_it_ended_itself(printed, said):
-    assert last_words(printed) == said
+    assert last_words(printed.format(said)) == said

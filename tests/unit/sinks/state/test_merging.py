@@ -1,7 +1,6 @@
 """Trident's rules, and that any interleaving of attempts and crashes is plain Python's sum."""
 
 from collections import Counter
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +19,6 @@ from topology.state import State
 
 CONTEXT = SinkContext("p", "words", {}, Storage(""), None, exactly_once=True)
 LINES = ("words[0]", "words[1]")
-Row = dict[str, Any]
 
 
 def state_of(layout, into):

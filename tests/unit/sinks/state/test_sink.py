@@ -199,21 +199,6 @@ def test_a_state_that_says_nothing_of_its_values_has_no_sink():
         StateSink(into, State("words", key={"word": str}, into=into))
 
 
-class Breaking(MemoryState):
-    """Its answer to an update gets lost, before or after it was done."""
-
-    loses: str | None = None
-
-    def update(self, shares, keys, change):
-        loses, self.loses = self.loses, None
-        if loses == "before":
-            change(self._shared.rows)
-        else:
-            super().update(shares, keys, change)
-        if loses is not None:
-            raise OSError("the connection is gone")
-
-
 def following(into):
     kept = Kept(into, n=count())
     kept.state.follow()
@@ -223,9 +208,18 @@ def following(into):
 
 @pytest.mark.parametrize("loses", ["before", "after"])
 def test_lookups_get_a_commit_once_when_it_is_repeated(loses):
-    into = Breaking()
-    kept = following(into)
-    into.loses = loses
+    into = MemoryState()
+    kept, update = following(into), into.update
+
+    def loses_the_answer(shares, keys, change):
+        into.update = update
+        if loses == "before":
+            change(into._shared.rows)
+        else:
+            update(shares, keys, change)
+        raise OSError("the connection is gone")
+
+    into.update = loses_the_answer
     with pytest.raises(OSError, match="gone"):
         kept.put([Word("a")])
     assert not kept.state.has_news, "the outcome is unknown"

@@ -12,7 +12,6 @@ from tests.support.delta_table import Table, age
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Removal
 
-DAY_SECONDS = 86_400
 TARGET_BYTES = 1024 * 1024
 
 
@@ -29,7 +28,7 @@ def age_everything(table, days):
         actions = [json.loads(line) for line in entry.read_text().splitlines()]
         for action in actions:
             if "remove" in action:
-                action["remove"]["deletionTimestamp"] -= int(days * DAY_SECONDS * 1000)
+                action["remove"]["deletionTimestamp"] -= int(days * 86_400_000)
         entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
         age(entry, days)
 

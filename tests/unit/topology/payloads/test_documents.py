@@ -39,8 +39,8 @@ class Point(NamedTuple):
 
 
 class Tree(msgspec.Struct):
-    weight: Decimal
-    branches: list["Tree"] = []
+    size: Decimal
+    parts: list["Tree"] = []
 
 
 def decoded(bolt, value):
@@ -56,11 +56,7 @@ def decoded(bolt, value):
         (json(Parcel), b'{"id":1,"weights":[0.10]}', Parcel(id=1, weights=[Decimal("0.10")])),
         (json(Point), b"[1,2.5]", Point(1.0, 2.5)),
         (json(list[int]), b" [1,2] ", [1, 2]),
-        (
-            json(Tree),
-            b'{"weight":1e2,"branches":[{"weight":1}]}',
-            Tree(Decimal(100), [Tree(Decimal(1))]),
-        ),
+        (json(Tree), b'{"size":1e2,"parts":[{"size":1}]}', Tree(Decimal(100), [Tree(Decimal(1))])),
         (json(), b'{"a":[1,2.5,null,true]}', {"a": [1, 2.5, None, True]}),
         (raw(), b"\x00\xff", b"\x00\xff"),
         (text(), "grüß".encode(), "grüß"),

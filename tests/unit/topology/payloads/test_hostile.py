@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from headrace import Topology, bolt, payloads
 from headrace.sinks import KafkaDeadLetters, MemorySink
 from headrace.testing import topology_test
 from sinks.columns import fit
+from tests.support.bolts import columns
 from topology.payloads.documents import Limits, json
 from topology.payloads.json_columns import json_columns
 from topology.record import HeldMessage, Record, Reject
@@ -30,16 +30,11 @@ def only_v(document: dict[str, object]) -> dict[str, object]:
     return {"v": document.get("v")}
 
 
-@bolt(vectorised=True)
-def same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
 DECODERS = {
     "json()": lambda _: [payloads.json(), only_v],
-    "json() and columns": lambda _: [payloads.json(), only_v, same],
+    "json() and columns": lambda _: [payloads.json(), only_v, columns],
     "json(T)": lambda kind: [payloads.json(kind)],
-    "json(T) and columns": lambda kind: [payloads.json(kind), same],
+    "json(T) and columns": lambda kind: [payloads.json(kind), columns],
     "json_columns(T)": lambda kind: [payloads.json_columns(kind)],
 }
 
