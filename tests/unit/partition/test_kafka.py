@@ -66,13 +66,8 @@ NODE = "127.0.0.1:9092"
 
 def told(seconds, *, owes, idle=0.0):
     """Statistics of a moment: whether the broker owes an answer, and since when it was silent."""
-    broker = {
-        "state": "UP",
-        "source": "learned",
-        "nodename": NODE,
-        "waitresp_cnt": int(owes),
-        "rxidle": int(idle * 1e6),
-    }
+    broker = {"state": "UP", "source": "learned", "nodename": NODE}
+    broker |= {"waitresp_cnt": int(owes), "rxidle": int(idle * 1e6)}
     return {"ts": int(seconds * 1e6), "brokers": {f"{NODE}/1": broker}}
 
 

@@ -37,9 +37,7 @@ def told_of(read, data):
 
 
 def test_a_node_has_storm_kafkas_fields_and_our_own():
-    stored = StoredOffset(Position(17, 3, "kf3"), "shop-1", "shop", 9)
-    node = OffsetNode(stored, Writer("abc", 4), "abc-1")
-    assert json.loads(encode(PLACE, node)) == {
+    assert json.loads(encode(PLACE, open_node(None, 17))) == {
         "topology": {"id": "shop-1", "name": "shop"},
         "offset": 17,
         "partition": 3,

@@ -201,11 +201,6 @@ def even(batch):
     return batch.filter(pa.array([length % 2 == 0 for length in batch["length"].to_pylist()]))
 
 
-@bolt
-def text(record):
-    return record.value.decode()
-
-
 def messages(*lengths):
     return [message(PLACE, offset, b"x" * size) for offset, size in enumerate(lengths)]
 
@@ -227,7 +222,7 @@ def test_prefetched_chunk_gives_the_same(monkeypatch):
         measured = stream.then(lengths)
         measured.then(even).into(MemorySink("evens"))
         measured.then(columns).into(MemorySink("all"))
-        stream.then(text).into(MemorySink("texts"))
+        stream.map(lambda record: record.value.decode()).into(MemorySink("texts"))
 
     monkeypatch.setattr(executing, "_LEAST_RECORDS", 1)
     source, records = source_of(draw), messages(1, 2, 13, 4)

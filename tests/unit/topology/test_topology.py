@@ -140,11 +140,7 @@ class Plain(Sink[Any]):
         self.name = "table"
         self.sink = sink
 
-    def open(self, context): ...
-
     def commit(self, staged): ...
-
-    def close(self): ...
 
 
 def large(frame):

@@ -35,6 +35,7 @@ def rows_of(schema):
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "gone": pa.bool_()})
 ROWS = key_of("orders", SCHEMA.remove(2))
+TEXTS = rows_of({"id": pa.string(), "name": pa.string()})
 BY_KEY = key_of("orders", SCHEMA, "id", "gone")
 PRIMARY = Index("orders_pkey", True, True, True, ["id"])  # noqa: FBT003
 ID, NAME = column("bigint", "id", nullable=False), column("text", "name")
@@ -67,11 +68,7 @@ def test_rows_by_primary_key_need_no_trial():
         (replace(TABLE, persistence="u"), ROWS, "UNLOGGED"),
         (with_columns(ID), ROWS, "column 'name' is not in the table"),
         (TABLE, rows_of({"name": pa.string()}), "column 'id' of the table is NOT NULL"),
-        (
-            TABLE,
-            rows_of({"id": pa.string(), "name": pa.string()}),
-            "column 'id': found string, which needs text; the table has bigint",
-        ),
+        (TABLE, TEXTS, "column 'id': found string, which needs text; the table has bigint"),
         (with_columns(replace(ID, generated=True), NAME), ROWS, "column 'id' is filled by the dat"),
         (TABLE, BY_KEY, "key is id; the table has no unique index of exactly these columns"),
         *(

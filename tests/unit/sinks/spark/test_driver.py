@@ -22,13 +22,12 @@ class FakeJvm:
         self.how = "well"
         self.groups = []
         self.cancelled = []
+        self.cancel = self.cancelled.append
         self.killed, self.stopped = threading.Event(), threading.Event()
         self.release = lambda: None
-        context = Mock(defaultParallelism=2, setJobGroup=self.set_group)
+        context = Mock(defaultParallelism=2)
+        context.setJobGroup = lambda group, *_, **_more: self.groups.append(group)
         self.session = SimpleNamespace(sparkContext=context)
-
-    def set_group(self, group, _text, *, interruptOnCancel):  # noqa: N803
-        self.groups.append(group)
 
     def kill(self):
         self.status = -9
@@ -36,9 +35,6 @@ class FakeJvm:
 
     def state(self, _timeout_seconds):
         return "gone" if self.status is not None else self.how
-
-    def cancel(self, job_group):
-        self.cancelled.append(job_group)
 
     def last_words(self):
         return None if self.status is None else f"signal {-self.status}"

@@ -56,8 +56,6 @@ class Apart:
         fitted = fit(group.pieces, self.schema)
         return Staged(group.shares, fitted.table.num_rows, (fitted.table,), fitted.rejected)
 
-    def discard(self, staged): ...
-
 
 class ApartSink(MemorySink[Any]):
     """Its rows are staged elsewhere, unless it says that they cannot be."""
