@@ -15,10 +15,6 @@ def bench():
     return Bench()
 
 
-def path(partition):
-    return f"/headrace/memory/{partition.topic}/partition_{partition.number}"
-
-
 @pytest.mark.parametrize(
     ("start_from", "offset"),
     [
@@ -82,6 +78,7 @@ def test_an_unreadable_offset_halts_its_partition_only(bench, data):
     bench.fill(TWO, 2)
     bench.start()
     bench.drain(1.0)
+    path = bench.store._names.path
     bench.nodes.put(path(ONE), data)
     bench.fill(TWO, 1)
     bench.restart()

@@ -96,13 +96,6 @@ def test_a_chunk_with_an_empty_or_a_large_payload_is_marked(payloads, unusual):
     assert partition.next_chunk(0, 1).unusual is unusual
 
 
-def ahead_manager(position=0):
-    """At most once; what it may store before it emits it is said with each emission."""
-    partition = manager(position, CommitBeforeEmit)
-    assert emit(partition, 0) == []
-    return partition
-
-
 def store(partition):
     """Store what is to be stored, as the committer does."""
     progress = partition.progress()
@@ -118,7 +111,8 @@ def emit(partition, limit=100, ahead=100):
 
 
 def test_a_commit_from_before_a_restart_lets_nothing_be_emitted():
-    partition = ahead_manager(4)
+    partition = manager(4, CommitBeforeEmit)
+    assert emit(partition, 0) == []  # so it knows what it may store ahead
     partition.fetched(chunk(4, 5, 6), 0.0)
     progress = partition.progress()
     partition.restart(Position(0))
@@ -131,7 +125,8 @@ def test_a_commit_from_before_a_restart_lets_nothing_be_emitted():
 
 
 def test_at_most_once_foresees_nothing():
-    partition = ahead_manager()
+    partition = manager(delivery=CommitBeforeEmit)
+    assert emit(partition, 0) == []
     partition.fetched(chunk(0, 1), 0.0)
     store(partition)
     assert partition.upcoming(100) == []
@@ -152,16 +147,10 @@ def planned():
     return partition
 
 
-def commit(partition):
-    """Let every sink have the lowest transaction."""
-    end = partition.delivery.transactions.open[0].range.end
-    partition.delivery.done()
-    return partition.resolve_below(end)
-
-
 def test_commit_drops_payloads_and_retries(planned):
     assert planned.fail(0, 0.0)
-    assert commit(planned) == 2
+    planned.delivery.done()  # every sink has the transaction
+    assert planned.resolve_below(2) == 2
     assert planned.is_idle
     assert planned.statistics(9.0).pending_bytes == 0
     given = planned.next_chunk(5.0, 10)
@@ -169,7 +158,8 @@ def test_commit_drops_payloads_and_retries(planned):
 
 
 def test_restart_makes_a_new_mode_and_keeps_counts(planned):
-    commit(planned)
+    planned.delivery.done()
+    planned.resolve_below(2)
     before = planned.delivery
     start = Position(100, 8, "id")
     planned.restart(start, is_stored=True, resumed=before.resume_state(start))

@@ -67,13 +67,10 @@ def fault(layout, nodes, topics=("t",)):
 
 
 def test_core_node_gives_offset_and_path():
-    found = read_offsets(Nodes({"/kafka/wc/partition_3": core(15266940, 3)}), "core",
-                         "/kafka/wc", ["t"])  # fmt: skip
-    assert found == {
-        Partition("t", 3): StormOffset(
-            15266940, "/kafka/wc/partition_3", 7, "stored by topology wc-3-1400000000"
-        )
-    }
+    place = "/kafka/wc/partition_3"
+    found = read_offsets(Nodes({place: core(15266940, 3)}), "core", "/kafka/wc", ["t"])
+    stored = StormOffset(15266940, place, 7, "stored by topology wc-3-1400000000")
+    assert found == {Partition("t", 3): stored}
 
 
 def test_a_wildcard_s_topics_are_read_from_a_folder_each():
@@ -82,13 +79,9 @@ def test_a_wildcard_s_topics_are_read_from_a_folder_each():
         "/s/b/partition_10": core(4, 10, topic="b"),
         "/s/other/partition_0": b"not looked at",
     }
-    assert offsets("core", nodes, topics=("a", "b", "new")) == {
-        Partition("a", 0): 3,
-        Partition("b", 10): 4,
-    }
-    assert offsets("core", {"/s/a/partition_0": core(3, topic="a")}, "/s/a", ("a",)) == {
-        Partition("a", 0): 3
-    }
+    first, second = {Partition("a", 0): 3}, {Partition("b", 10): 4}
+    assert offsets("core", nodes, topics=("a", "b", "new")) == first | second
+    assert offsets("core", {"/s/a/partition_0": core(3, topic="a")}, "/s/a", ("a",)) == first
     trident = {"/s/coordinator/currtx": 9, "/s/user/a/partition_1/8": batch(1, 5, 1, "a")}
     assert offsets("trident", trident, topics=("a", "b")) == {Partition("a", 1): 5}
 
@@ -184,11 +177,8 @@ def test_trident_goes_on_after_the_highest_committed_transaction():
         "/s/user/partition_0/100": batch(40, 50),
     }
     found = read_offsets(Nodes(nodes), "trident", "/s", ["t"])
-    assert found == {
-        P0: StormOffset(
-            30, "/s/user/partition_0/11", 7, "after transaction 11; to be committed next: 12"
-        )
-    }
+    told = "after transaction 11; to be committed next: 12"
+    assert found == {P0: StormOffset(30, "/s/user/partition_0/11", 7, told)}
 
 
 @pytest.mark.parametrize("current", [1, 5])

@@ -32,10 +32,6 @@ def started(root, child=""):
     )  # fmt: skip
 
 
-def left(root):
-    return sorted(root.glob("*/files/*"))
-
-
 def opened(root):
     folder = RunFolder(root, "spool")
     folder.open()
@@ -57,7 +53,7 @@ def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_kept(tmp_path):
     process = started(tmp_path)
     process.stdout.readline()
     opened(tmp_path).close()
-    assert len(left(tmp_path)) == 1
+    assert len([*tmp_path.glob("*/files/*")]) == 1
     process.kill()
     process.communicate(timeout=seconds(10))
     opened(tmp_path).close()
@@ -71,7 +67,7 @@ def test_folder_is_kept_while_a_child_with_the_lock_lives(tmp_path):
     process.kill()
     process.wait(seconds(10))
     opened(tmp_path).close()
-    assert len(left(tmp_path)) == 1
+    assert len([*tmp_path.glob("*/files/*")]) == 1
     os.kill(child, signal.SIGKILL)
     process.communicate(timeout=seconds(10))  # until it has let go of the standard output
     opened(tmp_path).close()

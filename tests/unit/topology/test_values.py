@@ -1,9 +1,9 @@
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from math import inf
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict, get_type_hints
 
 import msgspec
 import numpy as np
@@ -279,20 +279,11 @@ def test_every_hint_has_its_column():
 
 
 def test_a_dataclass_and_a_struct_give_the_schema_of_the_same_typed_dict():
-    @dataclass
-    class Row:
-        code: str
-        height: float | None
-
-    class Struct(msgspec.Struct):
-        code: str
-        height: float | None
-
-    class Model(pydantic.BaseModel):
-        code: str
-        height: float | None
-
-    assert schema_of(Row) == schema_of(Struct) == schema_of(Model) == schema_of(Place)
+    fields = get_type_hints(Place)
+    row = make_dataclass("Row", fields.items())
+    struct = msgspec.defstruct("Struct", fields.items())
+    model = pydantic.create_model("Model", **fields)
+    assert schema_of(row) == schema_of(struct) == schema_of(model) == schema_of(Place)
 
 
 def test_a_pyarrow_schema_is_taken_as_it_is():
