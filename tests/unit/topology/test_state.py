@@ -93,7 +93,6 @@ class Following:
         self.words.use(self.loaded())
 
     def load(self, context, shape):
-        del context, shape
         return self.stored
 
     def loaded(self):

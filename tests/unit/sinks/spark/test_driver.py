@@ -40,7 +40,6 @@ class FakeJvm:
         return None if self.status is None else f"signal {-self.status}"
 
     def stop(self, timeout_seconds):
-        del timeout_seconds
         self.status = -9
         self.stopped.set()
 
@@ -64,7 +63,6 @@ def world(monkeypatch):
 
 @pytest.fixture
 def driver(world):
-    del world
     driver = SparkDriver("test")
     driver.open()
     yield driver

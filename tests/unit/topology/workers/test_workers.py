@@ -52,22 +52,16 @@ def bench_of(gate, bolt=None, kind=Kind.BLOCKING, **options):
             gate.opened.set()
 
 
-class Stubborn:
-    """An async bolt whose "slow" calls will not be cancelled until the gate opens."""
-
-    def __init__(self, gate):
-        self.gate = gate
-
-    async def process(self, value):
-        ends = asyncio.ensure_future(asyncio.to_thread(self.gate.process, value))
+@pytest.mark.parametrize("kind", [Kind.BLOCKING, Kind.ASYNC])
+def test_a_call_that_takes_too_long_is_replaced_and_its_late_result_dropped(gate, kind):
+    async def stubborn(value):
+        """It is not cancelled until the gate opens."""
+        ends = asyncio.ensure_future(asyncio.to_thread(gate.process, value))
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(ends)
         return await ends
 
-
-@pytest.mark.parametrize("kind", [Kind.BLOCKING, Kind.ASYNC])
-def test_a_call_that_takes_too_long_is_replaced_and_its_late_result_dropped(gate, kind):
-    bolt = FunctionBolt(Stubborn(gate).process) if kind is Kind.ASYNC else None
+    bolt = FunctionBolt(stubborn) if kind is Kind.ASYNC else None
     with bench_of(gate, bolt, kind) as bench:
         bench.submit("slow", "quick")
         gate.await_calls(1)
