@@ -315,17 +315,13 @@ def test_a_corrupt_record_is_skipped_by_policy_and_told():
     assert bench.stored() == 5
 
 
-def say_missing(bench):
-    for place in (ONE, TWO):
-        bench.reader.assignment.fail(place, TopicMissing("t"))
-
-
 def test_topic_that_one_broker_does_not_know_is_read_on(bench):
     """Faults K05: and what is in flight of it does not hold it up."""
     bench.fill(ONE, 2)
     bench.start()
     assert len(bench.emit()) == 2
-    say_missing(bench)
+    for place in (ONE, TWO):
+        bench.reader.assignment.fail(place, TopicMissing("t"))
     bench.poll()
     bench.fill(ONE, 3)
     assert len(bench.emit(1.0)) == 3
@@ -363,26 +359,24 @@ def test_recreated_topic_is_never_read_as_the_old_one():
     bench.ack(bench.emit())
     bench.log.recreate_topic("t", 2)
     bench.fill(ONE, 6)
-    say_missing(bench)
+    for place in (ONE, TWO):
+        bench.reader.assignment.fail(place, TopicMissing("t"))
     bench.work(1, 5)
     assert [loss.reason for loss in bench.losses if loss.partition == ONE] == ["recreated"]
     assert bench.stored() == 6
 
 
-ORDERS = Partition("orders", 0)
-
-
 def test_truncated_log_resumes_where_it_diverged():
     """Faults K04: the new records between the cut and the offset are not skipped."""
-    loss = loss_of(ORDERS, Position(100, 2, "id"), Log(0, 160, "id"), diverged_at=60)
+    loss = loss_of(ONE, Position(100, 2, "id"), Log(0, 160, "id"), diverged_at=60)
     assert (loss.reason, loss.lost, loss.resume.offset) == ("truncated", 40, 60)
 
 
 def test_only_what_is_further_behind_than_allowed_is_skipped():
     """Storm 1: nothing is skipped unless it is asked for, and then it is counted."""
     at = Position(10, 2, "id")
-    assert behind(ORDERS, at, Log(0, 100, "id"), 90) is None
-    loss = behind(ORDERS, at, Log(0, 101, "id"), 90)
+    assert behind(ONE, at, Log(0, 100, "id"), 90) is None
+    loss = behind(ONE, at, Log(0, 101, "id"), 90)
     assert (loss.reason, loss.lost, loss.resume.offset) == ("behind", 1, 11)
 
 
@@ -390,5 +384,5 @@ def test_first_position_carries_the_leaders_epoch():
     """Faults K04: a log cut off below a first position, and written anew, is noticed."""
     log = Log(10, 100, "id", leader_epoch=5)
     at = Position(4, 2, "id")
-    assert loss_of(ORDERS, at, log).resume == Position(10, 5, "id")
-    assert behind(ORDERS, Position(20, 2, "id"), log, 30).resume == Position(70, 5, "id")
+    assert loss_of(ONE, at, log).resume == Position(10, 5, "id")
+    assert behind(ONE, Position(20, 2, "id"), log, 30).resume == Position(70, 5, "id")

@@ -116,49 +116,46 @@ def test_throttled_broker_gets_more_patience(later):
         assert bool(found) is is_available
 
 
-FIRST, SECOND = Partition("t", 0), Partition("t", 1)
-
-
 def logs_told(seconds, *logs):
     """Statistics of a moment: of each log its last stable offset and its end."""
     offsets = [{"ls_offset": stable, "hi_offset": end} for stable, end in logs]
     partitions = {str(number): each for number, each in enumerate(offsets)}
-    return {"ts": int(seconds * 1e6), "topics": {"t": {"partitions": partitions}}}
+    return {"ts": int(seconds * 1e6), "topics": {"a": {"partitions": partitions}}}
 
 
 def test_wait_counts_from_the_first_blocked_statistics():
     """Faults K13."""
     found = OpenTransactions()
-    assert found.seconds(FIRST, 3) == 0
+    assert found.seconds(A, 3) == 0
     found.take(logs_told(100, (3, 3), (5, 9)))
     found.take(logs_told(102, (3, 6), (5, 9)))
     found.take(logs_told(104, (3, 8), (5, 12)))
-    assert (found.seconds(FIRST, 3), found.seconds(SECOND, 5)) == (2, 4)
-    assert found.seconds(FIRST, 2) == 0, "what lies before it is still to come"
+    assert (found.seconds(A, 3), found.seconds(B, 5)) == (2, 4)
+    assert found.seconds(A, 2) == 0, "what lies before it is still to come"
 
 
 def test_each_transaction_that_ends_begins_the_wait_anew():
     found = OpenTransactions()
     found.take(logs_told(100, (3, 6)))
     found.take(logs_told(110, (5, 9)))
-    assert found.seconds(FIRST, 5) == 0
+    assert found.seconds(A, 5) == 0
     found.take(logs_told(112, (5, 9)))
-    assert found.seconds(FIRST, 5) == 2
+    assert found.seconds(A, 5) == 2
     found.take(logs_told(114, (9, 9)))
-    assert found.seconds(FIRST, 9) == 0
+    assert found.seconds(A, 9) == 0
     found.take(logs_told(116, (9, 12)))
-    assert found.seconds(FIRST, 9) == 0
+    assert found.seconds(A, 9) == 0
 
 
 def test_what_is_not_known_holds_nobody_up():
     found = OpenTransactions()
     found.take(logs_told(100, (-1001, 9)))
-    found.take({"topics": {"t": {"partitions": {"-1": {"ls_offset": -1001, "hi_offset": -1}}}}})
+    found.take({"topics": {"a": {"partitions": {"-1": {"ls_offset": -1001, "hi_offset": -1}}}}})
     found.take({})
-    assert found.seconds(FIRST, -1001) == 0
+    assert found.seconds(A, -1001) == 0
     found.take(logs_told(100, (3, 6)))
     found.clear()
-    assert found.seconds(FIRST, 3) == 0
+    assert found.seconds(A, 3) == 0
 
 
 def test_clients_that_lost_the_same_broker_log_it_once(monkeypatch):

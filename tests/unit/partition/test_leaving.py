@@ -25,10 +25,7 @@ class Shared(Bench):
     def take(self, now=0.0):
         """Fetch, and emit all that may be emitted."""
         self.reader.fetch(now, 0.0)
-        found = []
-        while (emission := self.reader.next_chunk(now)) is not None:
-            found.append(emission)
-        return found
+        return list(iter(lambda: self.reader.next_chunk(now), None))
 
 
 @pytest.fixture
@@ -195,16 +192,12 @@ class Amid(Shared):
         self.reader.commit(0.0, force=True)
         assert self.store.commits == [{ONE: 4}]
 
-    @property
-    def under_way(self):
-        (future,) = self.store.open_commits
-        return future
-
     def land(self):
         """Let the write take effect, and its answer come."""
         self.store.holding = False
         FaultyStore.commit(self.store, {ONE: Progress(Position(4))}).result()
-        self.under_way.set_result({})
+        (under_way,) = self.store.open_commits
+        under_way.set_result({})
 
     def turn(self, now):
         """Turn as the loop does."""
@@ -258,7 +251,8 @@ def test_late_answer_counts_for_no_later_ownership(refused):
     again = bench.emit(7.0)
     assert len(again) == 4  # nothing was stored
     told = list(bench.told)
-    bench.under_way.set_result(refused)
+    (under_way,) = bench.store.open_commits
+    under_way.set_result(refused)
     bench.turn(8.0)
     assert bench.reader.assignment.holds == {ONE, TWO}
     assert bench.told == told

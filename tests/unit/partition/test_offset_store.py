@@ -32,7 +32,6 @@ from tests.support.faulty_store import FaultyNodes, carry_out
 from tests.support.zookeeper import plan
 
 A = Partition("orders", 0)
-NAMES = NodeNames("/headrace", "shop", "shop-1")
 numbers = itertools.count()
 
 
@@ -52,7 +51,7 @@ class Unsent(OffsetStore):
 
 
 def process():
-    return Unsent(NAMES, f"process-{next(numbers)}")
+    return Unsent(NodeNames("/headrace", "shop", "shop-1"), f"process-{next(numbers)}")
 
 
 def answer(server, request):

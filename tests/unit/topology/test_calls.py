@@ -142,7 +142,6 @@ def test_bad_rows_of_a_vectorised_bolt_are_isolated_exactly(numbers, row_by_row)
     ("reasons", "error"), [({7: "no"}, BoltError), (dict.fromkeys(range(2), "no"), Reject)]
 )
 def test_rejection_of_all_or_of_unknown_rows_fails_the_batch(reasons, error):
-
     called = call_columns("all", Mock(side_effect=RejectRows(reasons)), batch(0, 1))
     assert plain(called) == ([], [])
     assert {index: type(each) for index, each in called.failures.items()} == {0: error, 1: error}

@@ -18,8 +18,6 @@ from topology.sink import SinkContext
 from topology.state import State, StoredRows
 from topology.topology import Topology
 
-CONTEXT = SinkContext("p", "words", {}, Storage(""), None)
-
 
 class Key(TypedDict):
     word: str
@@ -96,7 +94,8 @@ class Following:
         return self.stored
 
     def loaded(self):
-        return self.words.read(self.words.fetch(CONTEXT))
+        context = SinkContext("p", "words", {}, Storage(""), None)
+        return self.words.read(self.words.fetch(context))
 
 
 def test_commits_during_a_load_are_not_lost_with_it():

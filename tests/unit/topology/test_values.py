@@ -2,6 +2,7 @@ from collections import defaultdict
 from dataclasses import make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from math import inf
 from typing import Annotated, Literal, NotRequired, TypedDict, get_type_hints
 
@@ -245,6 +246,7 @@ class Place(TypedDict):
     height: float | None
 
 
+needed = partial(pa.field, nullable=False)
 NULLABLE = [
     ("maybe", int | None, pa.int64()),
     ("absent", NotRequired[str], pa.string()),
@@ -260,20 +262,16 @@ REQUIRED = [
     ("price", Decimal, pa.decimal128(38, 18)),
     ("exact", Annotated[Decimal, pa.decimal128(10, 2)], pa.decimal128(10, 2)),
     ("kind", Literal["a", "b"], pa.string()),
-    ("names", list[str], pa.list_(pa.field("element", pa.string(), nullable=False))),
+    ("names", list[str], pa.list_(needed("element", pa.string()))),
     ("maybes", list[int | None], pa.list_(pa.field("element", pa.int64()))),
-    ("counts", dict[str, int], pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
-    (
-        "place",
-        Place,
-        pa.struct([pa.field("code", pa.string(), nullable=False), ("height", pa.float64())]),
-    ),
+    ("counts", dict[str, int], pa.map_(pa.string(), needed("value", pa.int64()))),
+    ("place", Place, pa.struct([needed("code", pa.string()), ("height", pa.float64())])),
 ]
 
 
 def test_every_hint_has_its_column():
     hints = {name: hint for name, hint, _ in [*REQUIRED, *NULLABLE]}
-    required = [pa.field(name, kind, nullable=False) for name, _, kind in REQUIRED]
+    required = [needed(name, kind) for name, _, kind in REQUIRED]
     nullable = [pa.field(name, kind) for name, _, kind in NULLABLE]
     assert schema_of(TypedDict("Everything", hints)) == pa.schema(required + nullable)
 

@@ -178,7 +178,6 @@ def test_all_jobs_of_a_name_are_cancelled_and_no_others(driver, world):
 
 
 def test_a_cancel_that_fails_is_logged_and_harms_nobody(driver, world):
-
     world.last.cancel = Mock(side_effect=ConnectionRefusedError("gone"))
 
     def cancelled(_session):

@@ -253,7 +253,6 @@ def test_rows_of_pipelines_and_sinks_whose_names_have_slashes_are_told_apart():
 
 
 URL = "postgresql://db/shop"
-CONTEXT = SinkContext("pipeline", "words", {}, Storage(""), None, exactly_once=True)
 
 
 def state(key=str, store=None):
@@ -296,7 +295,7 @@ def test_rows_whose_key_the_database_cannot_hold_are_told_by_their_place():
     store = PostgresState("nowhere", "words")
     shape = state(store=store).holds(n=count()).shape
     with pytest.raises(SinkFailed, match="conninfo cannot be read"):
-        store.open(CONTEXT, shape)
+        store.open(SinkContext("p", "words", {}, Storage(""), None, exactly_once=True), shape)
     words = ["a", "NUL\0", "ä" * 1_000, "ä" * 1_001, ""]
     refused = store.refused(pa.table({"word": words, "day": pa.array([1] * 5)}))
     assert refused == {

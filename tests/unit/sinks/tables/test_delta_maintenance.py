@@ -12,8 +12,6 @@ from tests.support.delta_table import Table, age
 from topology.errors import SinkFailed
 from topology.sink import Committed, Fence, Removal
 
-TARGET_BYTES = 1024 * 1024
-
 
 @pytest.fixture
 def table(tmp_path):
@@ -54,7 +52,7 @@ def test_vacuum_removes_old_files_that_a_killed_process_left(table, partition_by
 
 def test_vacuum_removes_files_that_were_replaced_long_ago(table):
     sink = filled(table, 4)
-    assert sink.compact(TARGET_BYTES).files_replaced == 4
+    assert sink.compact(1024 * 1024).files_replaced == 4
     assert sink.vacuum(24) == Removal(0, 0)
     age_everything(table, 2)
     assert table.sink().vacuum(168) == Removal(0, 0)

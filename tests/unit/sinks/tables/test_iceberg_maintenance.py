@@ -279,7 +279,6 @@ def test_probe_leaves_no_table_and_no_namespace_of_its_own(table, tmp_path, is_n
     ],
 )
 def test_probe_names_a_right_that_is_missing(table, monkeypatch, method, said):
-
     sink = table.sink() if method else table.fenced()
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -64,7 +64,6 @@ def test_commit_that_landed_without_a_reply_counts_once(
     table, monkeypatch, is_refusal, exactly_once
 ):
     """Promise 14: the store has the commit, and answers "No such file" or "there already"."""
-
     error = table.refusal if is_refusal else FileNotFoundError("No such file or directory")
     sink = table.fenced()
     around_commit(monkeypatch, table, after=Mock(side_effect=error))

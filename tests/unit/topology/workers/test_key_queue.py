@@ -20,10 +20,7 @@ def call(name, key="k", record_id=None, tree=None, partition=0):
 
 
 def take_all(queue):
-    taken = []
-    while (one := queue.take()) is not None:
-        taken.append(one)
-    return taken
+    return list(iter(queue.take, None))
 
 
 def names(calls):
