@@ -302,6 +302,7 @@ def test_many_rows_come_to_what_a_dictionary_comes_to(given_rows):
 
 
 BERLIN = timezone(timedelta(hours=1))
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS = [
     (pa.int8(), [1, -1]),
     (pa.string(), ["", "é"]),
@@ -311,10 +312,7 @@ KINDS = [
     (pa.date32(), [date(1500, 1, 1), date(9999, 1, 1)]),
     (pa.bool_(), [True, False]),
     (pa.decimal128(9, 2), [Decimal("1.50"), Decimal("-1.50")]),
-    (
-        pa.timestamp("ns", "Europe/Berlin"),
-        [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=BERLIN)],
-    ),
+    (pa.timestamp("ns", "Europe/Berlin"), [NEW_YEAR, NEW_YEAR.replace(tzinfo=BERLIN)]),
     (pa.timestamp("s"), [datetime(2026, 1, 1), datetime(1, 1, 1)]),  # noqa: DTZ001 - no zone
 ]
 

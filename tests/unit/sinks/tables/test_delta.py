@@ -174,7 +174,6 @@ def test_files_are_not_removed_while_a_version_may_name_them(table, monkeypatch)
     sink = table.fenced()
     sink._delta.ends_at_once = False  # as on an object store
     staged = sink.stage(group(1, 1))
-
     around_commit(monkeypatch, table, before=Mock(side_effect=ConnectionResetError("gone")))
     with pytest.raises(OSError, match="gone"):
         sink.commit(staged)
@@ -283,7 +282,6 @@ def test_a_table_made_anew_is_synced_from_its_beginning(table, monkeypatch):
 
 def test_a_table_that_others_keep_changing_makes_the_sink_busy(table, monkeypatch):
     sink = table.fenced()
-
     monkeypatch.setattr(DeltaLog, "commit", Mock(side_effect=Conflict))
     with pytest.raises(SinkBusy, match="others keep changing the table"):
         put(sink, 1, 1)

@@ -136,7 +136,6 @@ def test_files_and_their_folders_are_on_the_disk_when_they_are_told(tmp_path, mo
     written = stager(tmp_path, "c").write(table(), 1)
     wanted = {f"/{file.path}" for file in written} | {"", "/c=c0", "/c=c1"}
     assert set(synced) == {f"{tmp_path}{each}" for each in wanted}
-
     monkeypatch.setattr(files, "sync", Mock(side_effect=OSError("no space left")))
     with pytest.raises(OSError, match="no space left"):
         stager(tmp_path).stage(group(row(1)))
