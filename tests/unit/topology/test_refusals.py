@@ -50,10 +50,7 @@ class ToLate(Bolt):
         return To("late", value)
 
 
-class Ticks(Bolt):
-    def process(self, value, /):
-        return value
-
+class Ticks(Own):
     def tick(self):
         yield 1
 

@@ -22,15 +22,12 @@ SCHEMA = pa.schema([("n", pa.int64()), ("place", pa.string())])
 row = bolt(lambda record: {"n": record.offset})
 
 
-def wrote(_frame, _batch): ...
-
-
 @pytest.mark.parametrize(
     ("given", "what"),
     [
         ({}, "expected either format= or write="),
-        ({"format": "parquet", "write": wrote}, "expected either format= or write="),
-        ({"write": wrote, "partition_by": "n"}, "belong to a format"),
+        ({"format": "parquet", "write": print}, "expected either format= or write="),
+        ({"write": print, "partition_by": "n"}, "belong to a format"),
         ({"format": "table", "options": {"a": "b"}}, "leave them out"),
         ({"format": "delta", "options": {"txnAppId": "b"}}, "'txnAppId' is set by SparkSink"),
         (
@@ -56,7 +53,7 @@ def test_the_name_of_a_catalogue_table_is_one(name):
 
 @pytest.mark.parametrize(
     ("given", "called"),
-    [({"format": "parquet"}, r"\(format='parquet'\)"), ({"write": wrote}, r"\(write=…\)")],
+    [({"format": "parquet"}, r"\(format='parquet'\)"), ({"write": print}, r"\(write=…\)")],
 )
 def test_exactly_once_is_refused_with_the_reason(given, called):
     topology, records = new_topology(reliability="exactly-once")
@@ -79,7 +76,7 @@ def test_each_source_brings_the_jars_that_it_needs():
 
     assert jars(format="parquet") == ()
     assert jars(format="delta") == jars(format="table") == ("delta",)
-    assert jars(write=wrote, jars=["iceberg"]) == ("iceberg",)
+    assert jars(write=print, jars=["iceberg"]) == ("iceberg",)
     assert jars("s3a://lake/orders", format="delta") == ("delta", "s3a")
 
 
