@@ -78,6 +78,8 @@ _DEFAULTS: dict[str, Scalar] = {
     "message.timeout.ms": 0,
 }
 _REQUIRED: dict[str, Scalar] = {"acks": "all", "enable.idempotence": True}
+# By its own clock the broker refuses no letter of a process whose clock is wrong.
+_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
 
 
 class _Form(IntEnum):
@@ -136,7 +138,7 @@ class KafkaDeadLetters(DeadLetterSink):
         self._conf = cluster.conf(_DEFAULTS, _REQUIRED)
         try:
             if not cluster.partitions(self.topic):
-                cluster.create(self.topic, "dead_letter_topic_created")
+                cluster.create(self.topic, "dead_letter_topic_created", _SETTINGS)
             self._producer = Producer(self._conf)
         except (KafkaException, ValueError) as error:
             raise SinkFailed(

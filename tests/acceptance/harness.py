@@ -44,10 +44,13 @@ class Run:
         environment: dict[str, str],
         launch: Launch | None = None,
     ) -> None:
-        """`launch` starts the process: by default a fork server if it is `headrace` itself."""
+        """`launch` starts the process: by default a fork server if it is `headrace` itself.
+
+        A fork preloads no library.
+        """
         if launch is None:
-            is_headrace = command[0] == str(HEADRACE)
-            launch = fork_server.shared().launch if is_headrace else subprocess.Popen
+            is_forked = command[0] == str(HEADRACE) and "LD_PRELOAD" not in environment
+            launch = fork_server.shared().launch if is_forked else subprocess.Popen
         self.mark = uuid.uuid4().hex
         marks = {processes.MARK: self.mark, "PYTHONFAULTHANDLER": "1"}
         self._stdout = output.with_suffix(".out")

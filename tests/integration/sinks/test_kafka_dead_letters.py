@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from partition.records import Partition
 from service.devservers.servers import EmbeddedKafka
@@ -72,6 +73,7 @@ def test_a_letter_has_the_original_bytes_and_says_what_happened(kafka, opened, n
     assert sink.poll() == []
     first, second = committed_messages(kafka.address, name)
     assert (first.key(), first.value(), second.value()) == (b"AA", b"{broken", None)
+    assert first.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME  # the broker's clock, not ours
     assert first.headers() == [
         ("trace", b"\x00\xff"),
         ("trace", None),
