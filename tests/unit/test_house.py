@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 195,
-    "lines": 45_704,
+    "lines": 45_706,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 53,
     "methods of one statement": 401,
     "import cycles": 0,
-    "lines of tests": 69_384,
+    "lines of tests": 68_788,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
