@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 MATRIX = Path(__file__).with_name("matrix.toml")
 _TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 _SECONDS = seconds(900.0)
-_SHOWN_LINES = 15
 
 _played: "dict[tuple[str, ...], Outcome]" = {}
 _playing: "dict[tuple[str, ...], threading.Lock]" = {}
@@ -92,12 +91,11 @@ def _run(nodes: tuple[str, ...]) -> Outcome:
             )
         except subprocess.TimeoutExpired:
             return Outcome(said=(f"not within {_SECONDS:g} s: {' '.join(nodes)}",))
-        told = "\n".join(ended.stdout.splitlines()[-_SHOWN_LINES:])
         if ended.returncode or not report.exists():
-            return Outcome(said=(f"pytest ends with {ended.returncode}:\n{told}",))
+            return Outcome(said=(f"pytest ends with {ended.returncode}:\n{ended.stdout}",))
         run, skipped = counted(report.read_text(encoding="utf-8"))
     if skipped or not run:
-        return Outcome(said=(f"{run} tests ran, {skipped} were skipped:\n{told}",))
+        return Outcome(said=(f"{run} tests ran, {skipped} were skipped:\n{ended.stdout}",))
     return Outcome()
 
 
