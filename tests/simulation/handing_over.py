@@ -271,7 +271,9 @@ class World:
 
     def is_settled(self):
         plan = self.history[-1]
-        if plan is None or plan.leaving or plan.owners.keys() != self.partitions:
+        if plan is None:  # there may have been no partition ever
+            return not self.partitions
+        if plan.leaving or plan.owners.keys() != self.partitions:
             return False
         if any(each.works != plan.of(each.name) or each.drains for each in self.replicas):
             return False

@@ -36,7 +36,7 @@ LIMITS = {
     "pass-through methods": 53,
     "methods of one statement": 401,
     "import cycles": 0,
-    "lines of tests": 68_786,
+    "lines of tests": 68_789,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -3,7 +3,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from partition.errors import CountsDiffer
@@ -192,6 +192,7 @@ def test_two_members_never_work_on_one_partition():
     st.lists(st.sampled_from(["s", "t", "u", "alone"]), min_size=2, unique=True),
     st.integers(1, 6),
 )
+@example(52356560, ["s", "t"], 1)  # there is never a partition, and so no plan
 @settings(max_examples=40, deadline=None)
 def test_what_goes_together_is_at_one_member_at_every_moment(seed, topics, numbers):
     live(seed, topics=topics, numbers=numbers)
