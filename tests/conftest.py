@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = ExitStack()
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # before pytest lets other runs remove our folders
 def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.stash[SERVERS].close()
 
