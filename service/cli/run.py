@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from service.app import run_pipeline
 from service.cli import common as cli
 from service.config.settings import load
+from service.devservers.java import pyspark_jars
 from service.devservers.servers import EmbeddedKafka, EmbeddedZooKeeper
 from service.errors import ServiceError
 from service.jars.resolver import Progress as JarProgress
@@ -208,6 +209,7 @@ def embedded(
     Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does (on the main
     thread, where signals arrive): their usual effect would leave the servers behind.
     """
+    pyspark_jars("zookeeper")  # without PySpark not even Kafka is started
     zookeeper = EmbeddedZooKeeper(state_dir / "zookeeper", usual_port=usual_ports)
     kafka = EmbeddedKafka(state_dir / "kafka", usual_port=usual_ports, progress=progress)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP), ExitStack() as closing:

@@ -188,7 +188,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
     """A standalone ZooKeeper.
 
     `properties` override its settings below, `flags` go to its JVM (a JAAS file, say). Sessions
-    may time out after 1 to 60 seconds. Writes are forced to disk. Raises SparkJarsMissing.
+    may time out after 1 to 60 seconds. Writes are forced to disk, as in production.
     """
 
     name = "zookeeper"
@@ -209,7 +209,6 @@ class EmbeddedZooKeeper(EmbeddedServer):
         self._flags = tuple(flags)
         self._data_dir = self.state_dir / "zookeeper-data"
         self._heap_mb = heap_mb
-        self._jars = pyspark_jars(*_JARS)
 
     def _prepare(self) -> None:
         self._data_dir.mkdir(exist_ok=True)
@@ -232,8 +231,8 @@ class EmbeddedZooKeeper(EmbeddedServer):
     def _command(self) -> list[str]:
         # A log file takes 1024 KiB at once, not the usual 64 MiB.
         flags = (*self.jvm_flags(), "-Dzookeeper.preAllocSize=1024", *self._flags)
-        main, cfg = "org.apache.zookeeper.server.quorum.QuorumPeerMain", [self._file("cfg")]
-        return java_command(main, self._jars, cfg, heap_mb=self._heap_mb, flags=flags)
+        main, jars = "org.apache.zookeeper.server.quorum.QuorumPeerMain", pyspark_jars(*_JARS)
+        return java_command(main, jars, [self._file("cfg")], heap_mb=self._heap_mb, flags=flags)
 
     def _answers(self) -> bool:
         # The answer names the data directory, so another server on this port is not

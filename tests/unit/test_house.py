@@ -24,7 +24,7 @@ PARAMETERS = 8  # of a constructor
 
 LIMITS = {
     "files": 195,
-    "lines": 45_706,
+    "lines": 45_707,
     "files under 60 lines": 6,
     "files over 600 lines": 0,
     "lines over 100 characters": 0,
