@@ -60,7 +60,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> object:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is loaded stays: the collector of garbage looks at it neither now nor later."""
+    """Keep the garbage collector from what is loaded, now and later: it stays."""
     gc.disable()
     try:
         return (yield)

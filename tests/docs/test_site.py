@@ -36,7 +36,7 @@ def site(tmp_path_factory):
 
 
 class Html(HTMLParser):
-    """What a page makes a browser fetch, and how many blocks and tables it has."""
+    """Notes all that a page makes a browser fetch, and counts its blocks and tables."""
 
     def __init__(self, page):
         super().__init__()

@@ -326,10 +326,7 @@ class Reading:
     def until(self, done: Callable[[], bool], max_records: int = 1000) -> None:
         until(
             "the condition", done, SECONDS,
-            lambda: (
-                f"only {self.messages.keys()}, ends {self.ends}, failures {self.failures}, "
-                f"{self.fetcher}"
-            ),
+            lambda: f"{[*self.messages]}, ends {self.ends}, failed {self.failures}, {self.fetcher}",
             lambda: self.take(self.fetcher.fetch(max_records, 0.1)),
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ ME = Member("one", "process")
 
 
 def parts_of(driven: Any, pipeline: Any) -> Parts:
-    """What a service runs, of `Works` or of `Driving`."""
+    """Return the parts that a service runs, of `Works` or of `Driving`."""
     heartbeats, policy = Heartbeats("/headrace", "memory", ME), MembershipPolicy(ME.name)
     return Parts(
         topology=driven.topology,

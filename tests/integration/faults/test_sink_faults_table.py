@@ -32,7 +32,7 @@ def test_at_least_once_dropped_table_is_recreated(tmp_path, spark):
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 @pytest.mark.parametrize("kind", KEEP_TRANSACTIONS)
 def test_table_without_its_log_ends_the_run(kind, guarantee, tmp_path, spark):
-    """What was committed in it cannot be told any more, nor whether staged files are there."""
+    """Nobody can tell any more what was committed in it, nor whether staged files are there."""
     with Plant(kind, tmp_path / "warehouse", spark, guarantee) as plant:
         dropped(plant)
         with pytest.raises(SinkFailed, match=r"removed or changed while|no log any more"):

@@ -87,7 +87,7 @@ def rules(topic: str) -> list[Rule]:
 
 @pytest.fixture
 def properties(guarded, authority, tokens):
-    """What `[kafka]` must say to come in by a way."""
+    """Return what `[kafka]` must say to come in by a way."""
 
     def properties(way: str) -> dict[str, Any]:
         certificate, key = authority.pem("client")

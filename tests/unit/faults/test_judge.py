@@ -99,7 +99,7 @@ def records(*ends):
 
 
 def table(rows):
-    """What a table with keys has when these were written in order."""
+    """Return what a table with keys has when these were written in order."""
     made = {}
     for place, copy in rows:
         key = wanted.slot_of(place), copy

@@ -59,8 +59,10 @@ def test_running_calls_are_cancelled_before_close(monkeypatch):
 
 def test_missed_ticks_are_not_made_up_for():
     told: list[Any] = []
-    says = lambda _record: f"{len(told)} ticks"  # noqa: E731
-    with Works(ticking(lambda _bolt: told.append(0), seconds=2.0, does=says)()) as works:
+    bolt = ticking(
+        lambda _bolt: told.append(0), seconds=2.0, does=lambda _record: f"{len(told)} ticks"
+    )
+    with Works(bolt()) as works:
         for passed, ticks in ((1.9, 0), (0.1, 1), (0.0, 1), (7.0, 2), (2.0, 3)):
             works.now += passed
             works.turn(1)
@@ -120,8 +122,9 @@ def test_tick_that_emits_no_value_has_failed():
     def in_kit(reliability, *given):
         values = iter(given)
         gives = ticking(lambda _bolt: next(values), does=lambda _value: "row")
-        draw = lambda s: s.then(gives).into(MemorySink())  # noqa: E731
-        topology = drawn(draw, first=text_of, reliability=reliability)
+        topology = drawn(
+            lambda s: s.then(gives).into(MemorySink()), first=text_of, reliability=reliability
+        )
         with capture_logs() as logs, topology_test(topology) as kit:
             kit.advance(5 * len(given)).send(b"1")
             errors = [each["error"] for each in logs if each["event"] == "tick_failed"]
